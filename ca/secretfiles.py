@@ -1,0 +1,111 @@
+"""Small files that must survive a crash whole, and secrets that only their owner may read.
+
+A file is written beside its place under a name nobody knows, synced, and renamed: a reader sees the old
+content or the new, never a part. A crash may leave a `.NAME.*.tmp` behind; nothing reads it.
+"""
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from ca.errors import Conflict, Internal
+
+SECRET_MODE: Final = 0o600
+SECRET_BYTES_MAX: Final = 1 << 20  # a bound on what a wrong path costs
+_READABLE_BY_GROUP: Final = stat.S_IRGRP
+_ACCESSIBLE_BY_GROUP_OR_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+class UnsafeSecretFile(Internal):
+    """A secret cannot be read, or others than its owner could too; `details` says how to put it right."""
+
+
+def write_secret(path: Path, data: bytes) -> None:
+    """Replace `path` by `data` atomically and durably, mode 0600. Raises OSError as the disk does."""
+    write_durable(path, data, mode=SECRET_MODE)
+
+
+def write_durable(path: Path, data: bytes, mode: int = 0o644) -> None:
+    """Replace `path` by `data` atomically; when this returns, file and name survive a power cut."""
+    _place(path, data, mode, os.replace)
+
+
+def create_secret(path: Path, data: bytes) -> None:
+    """The same as `write_secret` for a file that must not exist yet. Raises Conflict when it does."""
+    try:
+        _place(path, data, SECRET_MODE, _link)
+    except FileExistsError as error:
+        raise Conflict(f"{path} exists already and is not replaced") from error
+
+
+def read_secret(path: Path) -> bytes:
+    """The content of a secret. Raises UnsafeSecretFile when others could read it too, or nobody can."""
+    try:
+        # Without O_NONBLOCK a FIFO in this place would hold the process until someone writes to it.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        raise UnsafeSecretFile(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        _check_private(path, os.fstat(descriptor))
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(SECRET_BYTES_MAX)
+    finally:
+        os.close(descriptor)
+
+
+def _check_private(path: Path, facts: os.stat_result) -> None:
+    if not stat.S_ISREG(facts.st_mode):
+        raise UnsafeSecretFile(f"{path} is not a regular file")
+    if facts.st_size > SECRET_BYTES_MAX:
+        raise UnsafeSecretFile(f"{path} is over {SECRET_BYTES_MAX} bytes: this is no secret of ours")
+    refused = _ACCESSIBLE_BY_GROUP_OR_OTHERS
+    if _is_systemd_credential(path):
+        # systemd lets the service's user in by an access list, whose mask the mode shows as the group's read
+        # bit.
+        refused &= ~_READABLE_BY_GROUP
+    if facts.st_mode & refused:
+        mode = stat.S_IMODE(facts.st_mode)
+        raise UnsafeSecretFile(f"{path} has mode {mode:04o}, open to others than its owner: chmod 600 it")
+
+
+def _is_systemd_credential(path: Path) -> bool:
+    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    return bool(directory) and path.parent == Path(directory or "")
+
+
+def _place(path: Path, data: bytes, mode: int, settle: Callable[[str, str], None]) -> None:
+    """Write a synced file beside `path` and let `settle(temporary, final)` give it its name."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    # Never wider than the final mode at any moment; fchmod undoes what the umask took away.
+    descriptor = os.open(temporary, flags, mode & SECRET_MODE)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        settle(str(temporary), str(path))
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            temporary.unlink()
+        raise
+    _sync_directory(path.parent)
+
+
+def _link(temporary: str, final: str) -> None:
+    """Give the file its name unless the name is taken: unlike rename, link(2) refuses to replace."""
+    os.link(temporary, final)
+    Path(temporary).unlink()
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,212 @@
+"""TLS contexts for every port and caller, certificates that change under a listener, and who the peer is.
+
+Every context that verifies sets VERIFY_X509_STRICT itself (create_default_context does from Python 3.13
+only), trusts only the root it is handed, and never looks at SSL_CERT_FILE or the system's store.
+"""
+
+import asyncio
+import functools
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ca.certificates import certificates_in, serial_hex, validity_ms
+from ca.errors import Internal, Unauthorized
+from ca.identity import X509_FAILURES, Identity
+from ca.keys import key_to_pem
+from ca.secretfiles import write_secret
+
+_ALPN: Final = ["http/1.1"]
+# Forward secrecy and authenticated encryption only (RFC 9325, 4.2); TLS 1.3 has nothing else anyway.
+_TLS12_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
+_PEERS_REMEMBERED_MAX: Final = 1024
+
+_Tls = ssl.SSLObject | ssl.SSLSocket
+_Connection = asyncio.BaseTransport | _Tls | None
+
+
+class UnusableCredential(Internal):
+    """A key, certificate or root bundle cannot be loaded; `details` names the file, never its content."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """How a process proves who it is: one PEM file (key, leaf, intermediate), and the roots it trusts."""
+
+    path: Path
+    root_pem: str
+
+    def write(self, key: ec.EllipticCurvePrivateKey, chain_pem: str) -> None:
+        """Replace key and chain in one rename, so that no reader ever sees a torn pair."""
+        write_secret(self.path, key_to_pem(key) + chain_pem.encode("ascii"))
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Who is at the other end of a mutual TLS connection.
+
+    The caller compares `not_after_ms` on every request.
+    """
+
+    identity: Identity
+    serial: str
+    not_after_ms: int
+
+
+def server_context(credential_path: Path) -> ssl.SSLContext:
+    """For the client port: TLS 1.2 or later, a server certificate, none asked of clients."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _harden(context, ssl.TLSVersion.TLSv1_2)
+    _load_credential(context, credential_path)
+    return context
+
+
+def peer_server_context(credential_path: Path, root_pem: str) -> ssl.SSLContext:
+    """For the peer port: TLS 1.3 only, a certificate under our root demanded.
+
+    There are no session tickets: a resumed session outlives the certificate that it began with.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _harden(context, ssl.TLSVersion.TLSv1_3)
+    context.num_tickets = 0
+    context.options |= ssl.OP_NO_TICKET
+    context.verify_mode = ssl.CERT_REQUIRED
+    _trust_only(context, root_pem)
+    _load_credential(context, credential_path)
+    return context
+
+
+def peer_client_context(credential_path: Path, root_pem: str) -> ssl.SSLContext:
+    """For dialling a peer: by address, with `server_hostname=identity.dns_name`.
+
+    TLS 1.3 only, our certificate shown.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _harden(context, ssl.TLSVersion.TLSv1_3)
+    _trust_only(context, root_pem)
+    _load_credential(context, credential_path)
+    return context
+
+
+def client_context(root_pem: str) -> ssl.SSLContext:
+    """For API clients and joiners: trusts the cluster's root, and nothing else on this machine."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _harden(context, ssl.TLSVersion.TLSv1_2)
+    _trust_only(context, root_pem)
+    return context
+
+
+def first_contact_context() -> ssl.SSLContext:
+    """Verifies nobody.
+
+    Only for fetching the root, which `certificates.trusted_root` then checks. Send no secret.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _harden(context, ssl.TLSVersion.TLSv1_2)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+class ReloadingContext:
+    """A listener's context whose certificate, key and trusted roots can be replaced while it listens.
+
+    The listener keeps `listening`; each handshake is moved to the newest context by OpenSSL's server-name
+    hook, which runs whether or not the client names a server. Protocol versions, the demand for a client
+    certificate and session tickets stay those of `listening`, so the factory must not vary them.
+    """
+
+    def __init__(self, factory: Callable[[], ssl.SSLContext]) -> None:
+        self._factory = factory
+        self.listening = factory()
+        self._newest = self.listening
+        self.listening.sni_callback = self._use_newest
+
+    def reload(self) -> None:
+        """Build a new context and use it from the next handshake on.
+
+        On any error the old one stays and it raises.
+        """
+        newest = self._factory()
+        assert newest.verify_mode == self.listening.verify_mode, "the factory varies the demand for a client"
+        assert newest.minimum_version == self.listening.minimum_version, (
+            "the factory varies the protocol version"
+        )
+        self._newest = newest
+
+    def _use_newest(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._newest
+
+
+def peer_identity(connection: _Connection) -> Peer:
+    """Who is at the other end: identity, serial and end of the certificate that the handshake verified.
+
+    `connection` is an asyncio transport (None when it is closed already) or a TLS object. Raises
+    Unauthorized.
+    """
+    found = connection
+    if connection is not None and not isinstance(connection, _Tls):
+        # No isinstance of a transport: uvloop's are not derived from asyncio's.
+        found = connection.get_extra_info("ssl_object")
+    if not isinstance(found, _Tls):
+        raise Unauthorized("the connection is closed or not TLS")
+    try:
+        der = found.getpeercert(binary_form=True)
+    except ValueError as error:
+        raise Unauthorized("the handshake is not complete") from error
+    if der is None:
+        raise Unauthorized("the peer showed no certificate")
+    return _peer(der)
+
+
+@functools.lru_cache(maxsize=_PEERS_REMEMBERED_MAX)
+def _peer(der: bytes) -> Peer:
+    """Parsing costs more than the rest of a small request; certificates are few and never change."""
+    identity = Identity.from_peer_cert_der(der)
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        return Peer(identity, serial_hex(certificate), validity_ms(certificate)[1])
+    except X509_FAILURES as error:
+        raise Unauthorized("the peer's certificate cannot be read") from error
+
+
+def _harden(context: ssl.SSLContext, minimum: ssl.TLSVersion) -> None:
+    context.minimum_version = minimum
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    context.set_ciphers(_TLS12_CIPHERS)
+    context.set_alpn_protocols(_ALPN)
+    if context.protocol is ssl.PROTOCOL_TLS_CLIENT:
+        context.hostname_checks_common_name = False  # the subject is never an identity here
+
+
+def _trust_only(context: ssl.SSLContext, root_pem: str) -> None:
+    """Trust these roots. They are written anew, so that OpenSSL reads no more into the text than we did."""
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    roots = certificates_in(root_pem)
+    try:
+        context.load_verify_locations(
+            cadata=b"".join(root.public_bytes(serialization.Encoding.DER) for root in roots)
+        )
+    except ssl.SSLError as error:
+        raise UnusableCredential(f"the root certificates cannot be used: {error.reason}") from error
+
+
+def _load_credential(context: ssl.SSLContext, path: Path) -> None:
+    try:
+        context.load_cert_chain(path, password=_no_password)
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or error
+        raise UnusableCredential(
+            f"{path} holds no key with its certificate that can be used: {reason}"
+        ) from error
+
+
+def _no_password() -> str:
+    """Without this OpenSSL would ask the terminal, and a service would wait there for ever."""
+    raise ValueError("the key is encrypted")

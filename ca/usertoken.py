@@ -1,0 +1,289 @@
+"""User tokens: ES256 JWTs that say who calls, minted by an admin's request and verified on every member.
+
+The rules are RFC 8725's and RFC 9068's: one algorithm, keys from a static map, typ, issuer and audience
+strict, every claim required and typed. Time is an argument. Whether `generation` is still the user's is the
+caller's to compare with replicated state, on every request. No I/O here.
+"""
+
+import base64
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import jwt
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from ca.errors import Internal, InvalidRequest, Unauthorized
+from ca.keys import key_from_pem, key_to_pem, new_key
+
+TTL_SECONDS_DEFAULT: Final = 12 * 3600
+TTL_SECONDS_MAX: Final = 30 * 24 * 3600
+TOKEN_BYTES_MAX: Final = 4096
+LEEWAY_S: Final = 30
+NAMES_MAX: Final = 64
+USER_ID_CHARS_MAX: Final = 128
+NAME_CHARS_MAX: Final = 64
+
+_ALGORITHM: Final = "ES256"
+_TYPE: Final = "at+jwt"  # RFC 9068, 2.1
+_HEADERS: Final = frozenset({"alg", "kid", "typ"})  # so no crit, jku, x5u, x5c, jwk, b64, zip
+_CLAIMS: Final = ("iss", "aud", "sub", "iat", "nbf", "exp", "jti", "gen", "roles", "groups")
+_COORDINATE_BYTES: Final = 32
+_VERIFIED_MAX: Final = 4096  # remembered tokens: a few MB, more callers than a lab has
+_INTEGER_MAX: Final = 2**53 - 1
+_NAME: Final = re.compile(r"[A-Za-z0-9._@:-]+")
+_BASE64URL: Final = r"[A-Za-z0-9_-]+"
+# The last of the 86 characters that 64 bytes take has four unused bits; only zeros there are the canonical
+# form, else one signature could be written in sixteen ways.
+_COMPACT: Final = re.compile(rf"{_BASE64URL}\.{_BASE64URL}\.[A-Za-z0-9_-]{{85}}[AQgw]")
+_OPTIONS: Final[jwt.types.Options] = {
+    "require": list(_CLAIMS),
+    "strict_aud": True,
+    # PyJWT compares with the machine's clock; ours is an argument, and the checks below are stricter.
+    "verify_exp": False,
+    "verify_nbf": False,
+    "verify_iat": False,
+}
+_LIBRARY_FAILURES: Final = (
+    jwt.PyJWTError,
+    UnsupportedAlgorithm,
+    ValueError,
+    TypeError,
+    KeyError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SigningKey:
+    """A P-256 key that user tokens are signed with. `kid` is its JWK thumbprint (RFC 7638)."""
+
+    kid: str
+    private_pem: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a verified token says. Roles and groups are those of the time of minting."""
+
+    subject: str
+    generation: int
+    roles: tuple[str, ...]
+    groups: tuple[str, ...]
+    token_id: str
+    issued_at_ms: int
+    expires_at_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Signed:
+    claims: Claims
+    not_before_ms: int
+
+
+def new_signing_key() -> SigningKey:
+    """A fresh signing key."""
+    key = new_key()
+    return SigningKey(_thumbprint(_coordinates(key.public_key())), key_to_pem(key))
+
+
+def public_jwk(key: SigningKey) -> dict[str, str]:
+    """The public half, as an element of `/.well-known/jwks.json` (RFC 7517)."""
+    coordinates = _coordinates(key_from_pem(key.private_pem).public_key())
+    return {**coordinates, "kid": key.kid, "use": "sig", "alg": _ALGORITHM}
+
+
+def mint(
+    signing_key: SigningKey,
+    *,
+    cluster: str,
+    subject: str,
+    generation: int,
+    roles: tuple[str, ...],
+    groups: tuple[str, ...],
+    now_ms: int,
+    ttl_seconds: int,
+    token_id: str,
+) -> str:
+    """A signed token for `subject`.
+
+    Raises InvalidRequest: a life outside 1 s..30 days, a token over 4 KiB.
+    """
+    if type(ttl_seconds) is not int or not 1 <= ttl_seconds <= TTL_SECONDS_MAX:
+        raise InvalidRequest(f"ttl_seconds: an integer from 1 to {TTL_SECONDS_MAX} is required")
+    issued_at_s = now_ms // 1000
+    claims = {
+        "iss": _authority(cluster),
+        "aud": _authority(cluster),
+        "sub": check_user_id(subject),
+        "iat": issued_at_s,
+        "nbf": issued_at_s,
+        "exp": issued_at_s + ttl_seconds,
+        "jti": token_id,
+        "gen": generation,
+        "roles": list(check_names(roles, "roles")),
+        "groups": list(check_names(groups, "groups")),
+    }
+    token = jwt.encode(
+        claims,
+        key_from_pem(signing_key.private_pem),
+        algorithm=_ALGORITHM,
+        headers={"kid": signing_key.kid, "typ": _TYPE},
+    )
+    if len(token) > TOKEN_BYTES_MAX:
+        raise InvalidRequest(f"roles, groups: together they make a token over {TOKEN_BYTES_MAX} bytes")
+    return token
+
+
+class Verifier:
+    """Verifies the tokens of one cluster with a fixed set of keys; when the keys change, make another.
+
+    Tokens whose signature was good are remembered (by digest, bounded), their times are compared on every
+    call.
+    """
+
+    def __init__(self, cluster: str, jwks: Sequence[Mapping[str, object]]) -> None:
+        self._authority = _authority(cluster)
+        self._keys = {str(jwk.get("kid")): _public_key(jwk) for jwk in jwks}
+        self._verified: dict[bytes, _Signed] = {}
+
+    def verify(self, token: str, *, now_ms: int) -> Claims:
+        """The claims of a good token at `now_ms`.
+
+        Raises Unauthorized for every other text, and nothing else.
+        """
+        if not isinstance(token, str) or len(token) > TOKEN_BYTES_MAX or not _COMPACT.fullmatch(token):
+            raise Unauthorized("not a compact JWT of at most 4 KiB")
+        digest = hashlib.sha256(token.encode("ascii")).digest()
+        signed = self._verified.get(digest)
+        if signed is None:
+            signed = self._check_signature(token)
+            if len(self._verified) >= _VERIFIED_MAX:
+                self._verified.clear()
+            self._verified[digest] = signed
+        _check_times(signed, now_ms)
+        return signed.claims
+
+    def _check_signature(self, token: str) -> _Signed:
+        try:
+            key = self._key_for(jwt.get_unverified_header(token))
+            payload = jwt.decode(
+                token,
+                key,
+                algorithms=[_ALGORITHM],
+                audience=self._authority,
+                issuer=self._authority,
+                options=_OPTIONS,
+            )
+            return _typed_claims(payload)
+        except InvalidRequest as error:
+            raise Unauthorized(f"claim {error.details}") from error
+        except _LIBRARY_FAILURES as error:
+            raise Unauthorized(f"{type(error).__name__} in the token") from error
+
+    def _key_for(self, header: Mapping[str, Any]) -> ec.EllipticCurvePublicKey:
+        """The key that the header names. A header never brings one, nor anything that would go unread."""
+        if set(header) != _HEADERS or header["alg"] != _ALGORITHM or header["typ"] != _TYPE:
+            raise Unauthorized("the header is not alg ES256, typ at+jwt and kid alone")
+        key = self._keys.get(header["kid"])
+        if key is None:
+            raise Unauthorized("signed with a key that this cluster does not have")
+        return key
+
+
+def check_user_id(value: object, field: str = "user_id") -> str:
+    """A user's id, 1..128 characters of `A-Z a-z 0-9 . _ @ : -`. Raises InvalidRequest naming `field`."""
+    if not isinstance(value, str) or len(value) > USER_ID_CHARS_MAX or not _NAME.fullmatch(value):
+        raise InvalidRequest(f"{field}: 1 to {USER_ID_CHARS_MAX} of A-Z a-z 0-9 . _ @ : - are required")
+    return value
+
+
+def check_names(value: object, field: str) -> tuple[str, ...]:
+    """Roles or groups: a list of at most 64 names of 1..64 characters, repeats dropped.
+
+    Raises InvalidRequest.
+    """
+    if not isinstance(value, list | tuple) or len(value) > NAMES_MAX:
+        raise InvalidRequest(f"{field}: a list of at most {NAMES_MAX} names is required")
+    for name in value:
+        if not isinstance(name, str) or len(name) > NAME_CHARS_MAX or not _NAME.fullmatch(name):
+            raise InvalidRequest(f"{field}: each is 1 to {NAME_CHARS_MAX} of A-Z a-z 0-9 . _ @ : -")
+    return tuple(dict.fromkeys(value))
+
+
+def _authority(cluster: str) -> str:
+    return f"filestore:{cluster}"
+
+
+def _typed_claims(payload: Mapping[str, Any]) -> _Signed:
+    """The claims, each of its type: PyJWT takes "5", 5.0 and true where a number belongs."""
+    times_s = {name: _whole_number(payload[name], name) for name in ("iat", "nbf", "exp")}
+    if not times_s["iat"] < times_s["exp"] <= times_s["iat"] + TTL_SECONDS_MAX:
+        raise InvalidRequest("exp: not within 30 days after iat")
+    claims = Claims(
+        subject=check_user_id(payload["sub"], "sub"),
+        generation=_whole_number(payload["gen"], "gen"),
+        roles=check_names(payload["roles"], "roles"),
+        groups=check_names(payload["groups"], "groups"),
+        token_id=check_user_id(payload["jti"], "jti"),
+        issued_at_ms=times_s["iat"] * 1000,
+        expires_at_ms=times_s["exp"] * 1000,
+    )
+    return _Signed(claims, not_before_ms=times_s["nbf"] * 1000)
+
+
+def _whole_number(value: object, field: str) -> int:
+    if type(value) is not int or not 0 <= value <= _INTEGER_MAX:
+        raise InvalidRequest(f"{field}: an integer from 0 to {_INTEGER_MAX} is required")
+    return value
+
+
+def _check_times(signed: _Signed, now_ms: int) -> None:
+    if now_ms >= signed.claims.expires_at_ms + LEEWAY_S * 1000:
+        raise Unauthorized("expired")
+    if now_ms < max(signed.not_before_ms, signed.claims.issued_at_ms) - LEEWAY_S * 1000:
+        raise Unauthorized("not valid yet")
+
+
+def _coordinates(public_key: ec.EllipticCurvePublicKey) -> dict[str, str]:
+    """The required members of an EC JWK (RFC 7518, 6.2.1): coordinates of fixed width."""
+    numbers = public_key.public_numbers()
+    return {"kty": "EC", "crv": "P-256", "x": _base64url(numbers.x), "y": _base64url(numbers.y)}
+
+
+def _base64url(coordinate: int) -> str:
+    return _unpadded(coordinate.to_bytes(_COORDINATE_BYTES, "big"))
+
+
+def _unpadded(data: bytes) -> str:
+    """base64url without padding (RFC 7515, section 2)."""
+    return base64.urlsafe_b64encode(data).rstrip(b"=").decode("ascii")
+
+
+def _thumbprint(coordinates: Mapping[str, str]) -> str:
+    canonical = json.dumps(coordinates, sort_keys=True, separators=(",", ":")).encode()
+    return _unpadded(hashlib.sha256(canonical).digest())
+
+
+def _public_key(jwk: Mapping[str, object]) -> ec.EllipticCurvePublicKey:
+    """The key in a JWK of our own making. Raises Internal when it is not one."""
+    try:
+        kind = (jwk["kty"], jwk["crv"], jwk["alg"])
+        if kind != ("EC", "P-256", _ALGORITHM) or not isinstance(jwk["kid"], str):
+            raise ValueError("kind of key")
+        x, y = (_coordinate(jwk[name]) for name in ("x", "y"))
+        return ec.EllipticCurvePublicNumbers(x, y, ec.SECP256R1()).public_key()
+    except (ValueError, KeyError) as error:
+        raise Internal("the cluster's key set holds a key that is not P-256 for ES256") from error
+
+
+def _coordinate(text: object) -> int:
+    if not isinstance(text, str):
+        raise ValueError("coordinate")
+    return int.from_bytes(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), "big")
