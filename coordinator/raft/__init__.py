@@ -1,0 +1,77 @@
+"""The Raft core: what one member of the coordinator group must do next, as data.
+
+No clock, dice, disk, net, tasks or logs here.
+
+Source of every rule: D. Ongaro, "Consensus: Bridging Theory and Practice" (2014), named below as
+"dissertation".
+
+The contract with the driver
+----------------------------
+The driver owns the clock, the disk, the network and
+the state machine. It feeds the core with `tick()`, `step(message)`, `propose(datas)` and
+`read_index(context)`, all of which return at once, and then, while `has_ready()`, it does in this order:
+
+1. `r = ready()`: everything that is to be done, taken out of the core. `ready()` is not called again before
+   `advance(r)`.
+2. Send `r.send_now`. These do not depend on this member's disk, so they travel while it syncs (dissertation,
+   10.2.1).
+3. Write `r.hard_state`, then `r.truncate_from` (drop that index and all above), then `r.entries`, as one
+   batch in this order: a torn batch must not hold entries of a term that the member does not know. Sync it if
+   `r.must_sync`. A failed write or sync is the end of the process.
+4. Only then send `r.send_after_sync`: votes, requests for votes, acknowledgements. They are promises about
+   the disk.
+5. Apply `r.committed` in order. All of them are on this member's disk by now (from earlier batches, or from
+   this one).
+6. Fail `r.reads_refused`; serve each of `r.read_states` once the state machine has applied `index`.
+7. `advance(r)`: tells the core that 2 to 6 are done. Only now does a leader count itself, and a candidate its
+   own vote.
+
+Steps 2 to 6 may run in another thread: between `ready()` and `advance()` the core takes ticks, messages,
+proposals and reads, and what follows from them goes into the next `Ready`. All calls into the core come from
+one thread. Messages may be lost, doubled, delayed and reordered; none of that costs more than time.
+`r.snapshot` is always None: nothing compacts the log yet.
+
+What the core promises
+----------------------
+* `committed` is the same sequence of entries on every member, each index exactly once per life of the core,
+  in order.
+* A read state's index is at least every index that any member had handed out as committed when `read_index`
+  was called.
+* Every context given to `read_index` comes back exactly once, as a read state or refused, provided that ticks
+  and `ready` go on.
+* A proposal that was taken is not thereby committed: after a change of leader its index may hold another
+  entry. The driver compares index and term of what comes back in `committed`.
+* Memory is bounded by `Config`: only entries that are not yet on this disk are kept; others are read through
+  `Storage`.
+* `step` never raises for what a peer sent: a message that is not for us, from a stranger or inconsistent in
+  itself is dropped and counted in `Status.messages_refused`. Assertions are for broken invariants, and stop
+  the process.
+
+Where things are: `core` the entry points, `election` who leads, `replication` the log to the followers,
+`reads` ReadIndex, `log_view` disk and not-yet-disk as one log, `progress` what the leader knows of a
+follower, `membership` majorities, `state` what they all share, `messages` the facts, `storage` what the log
+on disk must offer.
+"""
+
+from coordinator.raft.core import Config, MemberProgress, NotLeader, ProposalRefused, Raft, Role, Status
+from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, ReadState, Ready
+from coordinator.raft.storage import MemoryStorage, Storage
+
+__all__ = [
+    "Config",
+    "Entry",
+    "EntryKind",
+    "HardState",
+    "MemberProgress",
+    "MemoryStorage",
+    "Message",
+    "MessageKind",
+    "NotLeader",
+    "ProposalRefused",
+    "Raft",
+    "ReadState",
+    "Ready",
+    "Role",
+    "Status",
+    "Storage",
+]

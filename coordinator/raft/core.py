@@ -1,0 +1,318 @@
+"""The entry points of the Raft core: ticks, messages, proposals and reads in; `Ready` out.
+
+The package docstring is the contract.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.raft import election, reads, replication
+from coordinator.raft.config import Config
+from coordinator.raft.log_view import LogView
+from coordinator.raft.messages import (
+    ENTRY_OVERHEAD_BYTES,
+    EntryKind,
+    HardState,
+    Message,
+    MessageKind,
+    Ready,
+)
+from coordinator.raft.progress import ProgressState
+from coordinator.raft.state import Role, State
+from coordinator.raft.storage import Storage
+
+__all__ = ["Config", "MemberProgress", "NotLeader", "ProposalRefused", "Raft", "Role", "Status"]
+
+PROPOSAL_ENTRIES_MAX = 65_536  # in one call of propose
+MESSAGES_WAITING_MAX = 65_536  # while the disk hangs; beyond it the oldest are lost, as on a network
+
+
+class NotLeader(Exception):
+    """This member does not lead. `leader_id` names the member that does, "" if none is known."""
+
+    def __init__(self, leader_id: str) -> None:
+        super().__init__(f"not the leader; the leader is {leader_id or 'unknown'}")
+        self.leader_id = leader_id
+
+
+class ProposalRefused(Exception):
+    """The leader can not take this now (a bound is reached, the lead is handed over) or ever (too large)."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberProgress:
+    """What the leader knows of one member. `match` is durable there."""
+
+    match: int
+    next: int
+    state: ProgressState
+    inflight_messages: int
+    inflight_bytes: int
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A member's view of itself, for metrics and tests. `progress` is empty unless it leads."""
+
+    id: str
+    term: int
+    role: Role
+    leader: str
+    commit: int
+    applied: int
+    last_index: int
+    messages_refused: int
+    progress: Mapping[str, MemberProgress]
+
+
+_Handler = Callable[[State, Message], None]
+_BY_ANYONE: dict[MessageKind, _Handler] = {
+    MessageKind.PRE_VOTE: election.on_pre_vote,
+    MessageKind.PRE_VOTE_REPLY: election.on_pre_vote_reply,
+    MessageKind.VOTE: election.on_vote,
+    MessageKind.VOTE_REPLY: election.on_vote_reply,
+    MessageKind.APPEND: replication.on_append,
+    MessageKind.HEARTBEAT: replication.on_heartbeat,
+    MessageKind.READ_INDEX: reads.on_read_index,
+    MessageKind.READ_INDEX_REPLY: reads.on_read_index_reply,
+    MessageKind.TIMEOUT_NOW: election.on_timeout_now,
+}
+_BY_LEADER: dict[MessageKind, _Handler] = {
+    MessageKind.APPEND_REPLY: replication.on_append_reply,
+    MessageKind.HEARTBEAT_REPLY: replication.on_heartbeat_reply,
+}
+_FROM_LEADER = frozenset({MessageKind.APPEND, MessageKind.HEARTBEAT})
+
+
+class Raft:
+    """One member. Not safe for threads: all calls come from one."""
+
+    def __init__(
+        self, config: Config, storage: Storage, hard_state: HardState, applied_index: int, rand: random.Random
+    ) -> None:
+        log = LogView(storage, commit=hard_state.commit, applied=applied_index)
+        assert log.last_term <= hard_state.term, (
+            f"the log holds term {log.last_term}, the member {hard_state.term}"
+        )
+        self._state = State(config, log, hard_state, rand)
+        self._written = hard_state  # the last hard state that a Ready carried
+        self._in_flight: Ready | None = None
+
+    @property
+    def id(self) -> str:
+        """This member's own id."""
+        return self._state.own_id
+
+    @property
+    def leader(self) -> str:
+        """The id of the leader of this member's term, "" if unknown."""
+        return self._state.leader
+
+    def tick(self) -> None:
+        """One unit of the driver's clock has passed."""
+        state = self._state
+        self._bound_outbox()
+        reads.expire(state)
+        if not state.is_leader:
+            election.tick_waiting(state)
+            return
+        state.election_elapsed += 1
+        if state.election_elapsed >= state.config.election_ticks:
+            election.check_quorum(state)
+        if state.is_leader:
+            replication.tick_leader(state)
+
+    def step(self, message: Message) -> None:
+        """Takes one message of a peer.
+
+        Never raises for its content: what makes no sense is dropped and counted.
+        """
+        state = self._state
+        self._bound_outbox()
+        if not self._is_acceptable(message):
+            state.messages_refused += 1
+            return
+        asks_for_vote = message.kind in (MessageKind.PRE_VOTE, MessageKind.VOTE)
+        is_handed_over = message.kind is MessageKind.VOTE and message.transfer
+        if asks_for_vote and not is_handed_over and election.has_live_leader(state):
+            return  # a member that came back must not unseat a live leader (dissertation, 4.2.3)
+        if not self._align_term(message):
+            return
+        handler = _BY_ANYONE.get(message.kind)
+        if handler is None and state.is_leader:
+            handler = _BY_LEADER[message.kind]
+        if handler is not None:
+            handler(state, message)
+            if message.kind is MessageKind.HEARTBEAT_REPLY and state.is_leader:
+                reads.serve_confirmed(state)
+
+    def _bound_outbox(self) -> None:
+        state = self._state
+        del state.send_now[:-MESSAGES_WAITING_MAX]
+        del state.send_after_sync[:-MESSAGES_WAITING_MAX]
+
+    def _is_acceptable(self, message: Message) -> bool:
+        state = self._state
+        if message.target != state.own_id or not state.membership.is_peer(message.source):
+            return False
+        if message.kind is MessageKind.SNAPSHOT:
+            return False  # not built yet; no member sends any
+        return replication.is_well_formed_append(message)
+
+    def _align_term(self, message: Message) -> bool:
+        """Brings this member to a later term, or answers an earlier one.
+
+        True if the message is to be handled.
+        """
+        state, kind = self._state, message.kind
+        asks_ahead = kind is MessageKind.PRE_VOTE or (
+            kind is MessageKind.PRE_VOTE_REPLY and not message.reject
+        )
+        if asks_ahead:
+            return True  # its term is one that nobody has entered yet
+        if message.term > state.term:
+            state.become_follower(message.term, message.source if kind in _FROM_LEADER else "")
+            return True
+        if message.term < state.term and kind in _FROM_LEADER:
+            # A leader of the past learns the term, else a member that went ahead of it could never rejoin.
+            state.send_after_sync.append(
+                Message(MessageKind.APPEND_REPLY, state.own_id, message.source, state.term, reject=True)
+            )
+        return message.term == state.term
+
+    def propose(self, datas: Sequence[bytes]) -> tuple[int, int]:
+        """Appends commands, all or none, in order, at consecutive indexes. Returns (first index, term).
+
+        Raises NotLeader, or ProposalRefused if a bound of Config is reached. Taken is not committed: see the
+        contract.
+        """
+        state = self._state
+        if not state.is_leader:
+            raise NotLeader(state.leader)
+        if state.transfer_target:
+            raise ProposalRefused(f"the lead is being handed over to {state.transfer_target}")
+        if not 0 < len(datas) <= PROPOSAL_ENTRIES_MAX:
+            raise ProposalRefused(
+                f"{len(datas)} entries in one proposal; 1 to {PROPOSAL_ENTRIES_MAX} are taken"
+            )
+        largest_bytes = max(map(len, datas))
+        if largest_bytes > state.config.entry_bytes_max:
+            raise ProposalRefused(
+                f"an entry of {largest_bytes} bytes; {state.config.entry_bytes_max} are taken"
+            )
+        size_bytes = sum(map(len, datas)) + len(datas) * ENTRY_OVERHEAD_BYTES
+        if state.uncommitted_bytes + size_bytes > state.config.uncommitted_bytes_max:
+            raise ProposalRefused(f"{state.uncommitted_bytes} bytes of proposals wait for a majority")
+        return replication.append_own(state, datas, EntryKind.COMMAND), state.term
+
+    def read_index(self, context: bytes) -> None:
+        """Asks for a linearizable read; `context` comes back in a Ready, with an index or refused."""
+        reads.ask(self._state, context)
+
+    def transfer_leader(self, target: str) -> None:
+        """Hands the lead to `target` within an election timeout, or gives up silently.
+
+        Proposals are refused meanwhile. Raises NotLeader; ProposalRefused if `target` is not another member.
+        """
+        if not self._state.is_leader:
+            raise NotLeader(self._state.leader)
+        if not self._state.membership.is_peer(target):
+            raise ProposalRefused(f"{target!r} is not another member")
+        replication.start_transfer(self._state, target)
+
+    def campaign(self) -> None:
+        """Starts an election as if the timeout had passed. For tests and the first start."""
+        if not self._state.is_leader:
+            election.campaign(self._state)
+
+    def has_ready(self) -> bool:
+        """True if `ready()` may be called and has something to do."""
+        state = self._state
+        if self._in_flight is not None:
+            return False
+        return bool(
+            state.flush_due
+            or state.send_now
+            or state.send_after_sync
+            or state.log.has_unstable
+            or state.log.applied < state.log.commit
+            or state.reads.answered
+            or state.reads.refused
+            or (state.term, state.vote) != (self._written.term, self._written.vote)
+        )
+
+    def ready(self) -> Ready:
+        """Takes out everything that is to be done now. Not called again before `advance`."""
+        assert self._in_flight is None, "ready() before advance() of the one before"
+        state = self._state
+        self._flush()
+        hard_state = self._hard_state()
+        truncate_from, entries = state.log.take_batch()
+        promise_changed = (hard_state.term, hard_state.vote) != (self._written.term, self._written.vote)
+        ready = Ready(
+            send_now=state.send_now,
+            hard_state=hard_state if hard_state != self._written else None,
+            truncate_from=truncate_from,
+            entries=entries,
+            must_sync=promise_changed or bool(entries) or truncate_from is not None,
+            send_after_sync=state.send_after_sync,
+            committed=state.log.take_committed(state.config.committed_bytes_max),
+            read_states=state.reads.answered,
+            reads_refused=state.reads.refused,
+        )
+        state.send_now, state.send_after_sync = [], []
+        state.reads.answered, state.reads.refused = [], []
+        self._written = hard_state
+        self._in_flight = ready
+        return ready
+
+    def _flush(self) -> None:
+        state = self._state
+        if state.flush_due:
+            state.flush_due = False
+            reads.flush(state)
+            if state.is_leader:
+                replication.flush_appends(state)
+
+    def _hard_state(self) -> HardState:
+        # Never beyond what is on disk before this batch: were the batch torn, the commit index would point
+        # past the log.
+        state = self._state
+        return HardState(state.term, state.vote, min(state.log.commit, state.log.stable_last))
+
+    def advance(self, ready: Ready) -> None:
+        """The driver has done all that `ready` asked for."""
+        assert ready is self._in_flight, "advance() with another Ready than the last"
+        self._in_flight = None
+        state = self._state
+        state.log.batch_written()
+        if ready.committed:
+            state.log.applied_to(ready.committed[-1].index)
+        vote = ready.hard_state
+        if vote is not None and (vote.term, vote.vote) == (state.term, state.own_id):
+            election.count_vote(state, state.own_id, granted=True)
+        if state.is_leader:
+            replication.own_log_synced(state)
+
+    def status(self) -> Status:
+        """A snapshot of this member, cheap enough for every metrics scrape."""
+        state = self._state
+        progress = {
+            member: MemberProgress(
+                each.match, each.next, each.state, each.inflight_messages, each.inflight_bytes, each.active
+            )
+            for member, each in state.progress.items()
+        }
+        return Status(
+            id=state.own_id,
+            term=state.term,
+            role=state.role,
+            leader=state.leader,
+            commit=state.log.commit,
+            applied=state.log.applied,
+            last_index=state.log.last_index,
+            messages_refused=state.messages_refused,
+            progress=progress,
+        )

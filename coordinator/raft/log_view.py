@@ -1,0 +1,172 @@
+"""One member's log as the core sees it: what is on disk, followed by what is not confirmed to be there yet.
+
+Entries wait in memory from the moment they are accepted until the `advance` of the Ready that carried them;
+everything before is read through `Storage`. While a batch is being written the log may change again: a new
+leader may overwrite what is on its way to the disk. Then the next batch truncates first, and the overwritten
+entries never count as stable.
+"""
+
+from collections.abc import Sequence
+
+from coordinator.raft.messages import Entry
+from coordinator.raft.storage import Storage, take_up_to
+
+
+class LogView:
+    """Entries, the commit index and the applied index of one member."""
+
+    __slots__ = (
+        "_storage",
+        "_truncate_from",
+        "_unstable",
+        "_writing_last",
+        "applied",
+        "commit",
+        "stable_last",
+    )
+
+    def __init__(self, storage: Storage, *, commit: int, applied: int) -> None:
+        self._storage = storage
+        self._unstable: list[Entry] = []  # follows stable_last
+        self._truncate_from: int | None = None  # what the next batch has to drop on disk
+        self._writing_last = 0  # last index of the batch being written, 0 if none
+        self.stable_last = storage.last_index()
+        self.commit = max(commit, applied)  # what was applied was committed, even if that note was not synced
+        self.applied = applied
+        assert self.commit <= self.stable_last, (
+            f"commit {self.commit} is beyond the log's end {self.stable_last}"
+        )
+        assert applied >= storage.first_index() - 1, (
+            f"applied index {applied} is older than the log's first entry"
+        )
+
+    @property
+    def last_index(self) -> int:
+        """Index of the last entry, on disk or not."""
+        return self.stable_last + len(self._unstable)
+
+    @property
+    def last_term(self) -> int:
+        """Term of the last entry, 0 in an empty log."""
+        return self._unstable[-1].term if self._unstable else self._storage.term(self.stable_last)
+
+    @property
+    def has_unstable(self) -> bool:
+        """True if entries wait for a batch."""
+        return bool(self._unstable)
+
+    @property
+    def first_index(self) -> int:
+        """The lowest index that can be read."""
+        return self._storage.first_index()
+
+    def term(self, index: int) -> int:
+        """The term at `index`, which must be in the log or just before its first entry."""
+        assert index <= self.last_index, f"index {index} is beyond the log's end {self.last_index}"
+        if index > self.stable_last:
+            return self._unstable[index - self.stable_last - 1].term
+        return self._storage.term(index)
+
+    def matches(self, index: int, term: int) -> bool:
+        """True if an entry of this term is at this index (the consistency check; dissertation, 3.5)."""
+        return self.first_index - 1 <= index <= self.last_index and self.term(index) == term
+
+    def is_up_to_date(self, index: int, term: int) -> bool:
+        """True if a log ending in this index and term is at least as good as ours (dissertation, 3.6.1)."""
+        return (term, index) >= (self.last_term, self.last_index)
+
+    def last_index_within_term(self, index: int, term: int) -> int:
+        """The highest index up to `index` whose term is at most `term`: where two logs may still meet.
+
+        Terms never fall along a log, so halving finds it; whole terms are skipped at once (dissertation, 3.5,
+        end).
+        """
+        low, high = self.first_index - 1, min(index, self.last_index)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.term(middle) <= term:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
+        """Entries from `low` up to but without `high`, at least one, else within `max_bytes`."""
+        assert self.first_index <= low < high <= self.last_index + 1, f"[{low}, {high}) is not in the log"
+        border = self.stable_last + 1
+        found: list[Entry] = []
+        if low < border:
+            found = self._storage.entries(low, min(high, border), max_bytes)
+            assert found, f"storage gave nothing for [{low}, {high})"
+            if low + len(found) < border:
+                return found
+        found = found + self._unstable[max(low - border, 0) : max(high - border, 0)]
+        return take_up_to(found, max_bytes, at_least=1)
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Adds a leader's own entries, which follow the last."""
+        assert entries[0].index == self.last_index + 1, f"entry {entries[0].index} leaves a gap"
+        assert entries[0].term >= self.last_term, f"term {entries[0].term} falls back"
+        self._unstable.extend(entries)
+
+    def merge(self, previous_index: int, entries: Sequence[Entry]) -> None:
+        """Takes over what a leader sent after `previous_index`, where the logs meet.
+
+        Entries that are already here stay untouched, so an old or repeated append never shortens the log
+        (dissertation, 3.5). Only a real conflict truncates, and never at or below the commit index.
+        """
+        for position, entry in enumerate(entries):
+            assert entry.index == previous_index + 1 + position, (
+                f"entry {entry.index} does not follow its append"
+            )
+            if not self.matches(entry.index, entry.term):
+                self._replace_from(entry.index, entries[position:])
+                return
+
+    def _replace_from(self, index: int, entries: Sequence[Entry]) -> None:
+        assert index > self.commit, f"conflict at {index}, at or below the commit index {self.commit}"
+        if index <= max(self.stable_last, self._writing_last):
+            pending = self._truncate_from
+            self._truncate_from = index if pending is None else min(pending, index)
+        if index <= self.stable_last:
+            self.stable_last = index - 1
+            self._unstable.clear()
+        del self._unstable[index - self.stable_last - 1 :]
+        self._unstable.extend(entries)
+
+    def commit_to(self, index: int) -> bool:
+        """Raises the commit index; it never falls. True if that was news."""
+        assert index <= self.last_index, f"commit {index} is beyond the log's end {self.last_index}"
+        if index <= self.commit:
+            return False
+        self.commit = index
+        return True
+
+    def take_batch(self) -> tuple[int | None, list[Entry]]:
+        """What the next write has to truncate and to append."""
+        assert self._writing_last == 0, "the batch before is still being written"
+        truncate_from, self._truncate_from = self._truncate_from, None
+        self._writing_last = self.last_index if self._unstable else 0
+        return truncate_from, list(self._unstable)
+
+    def batch_written(self) -> None:
+        """The batch of the last `take_batch` is on disk. What was overwritten meanwhile does not count."""
+        written, self._writing_last = self._writing_last, 0
+        if self._truncate_from is not None:
+            written = min(written, self._truncate_from - 1)
+        if written > self.stable_last:
+            del self._unstable[: written - self.stable_last]
+            self.stable_last = written
+
+    def take_committed(self, max_bytes: int) -> list[Entry]:
+        """The next committed entries to apply, at least one if there is any."""
+        if self.applied == self.commit:
+            return []
+        return self.entries(self.applied + 1, self.commit + 1, max_bytes)
+
+    def applied_to(self, index: int) -> None:
+        """The state machine has applied everything up to `index`."""
+        assert self.applied <= index <= self.commit, (
+            f"applied {index} is not in [{self.applied}, {self.commit}]"
+        )
+        self.applied = index

@@ -1,0 +1,127 @@
+"""The facts of Raft: entries, hard state, messages between members, and `Ready`, what the driver has to do.
+
+All structs are immutable. `Message` crosses the wire: `msgspec.msgpack.Decoder(Message)` refuses wrong types
+and whatever is beyond the bounds named here, so the core sees only well-formed messages.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+ENTRY_OVERHEAD_BYTES = (
+    32  # what an entry costs beside its data; it also bounds the number of empty entries in a message
+)
+ENTRY_DATA_BYTES_LIMIT = 8 * 1024 * 1024  # no entry on the wire is larger, whatever a member's Config says
+APPEND_ENTRIES_LIMIT = 65_536
+APPEND_BYTES_LIMIT = APPEND_ENTRIES_LIMIT * ENTRY_OVERHEAD_BYTES  # 2 MiB; a larger single entry travels alone
+MEMBER_ID_CHARS_MAX = 128
+
+Counter = Annotated[int, Meta(ge=0, le=2**62)]
+MemberId = Annotated[str, Meta(max_length=MEMBER_ID_CHARS_MAX)]
+EntryData = Annotated[bytes, Meta(max_length=ENTRY_DATA_BYTES_LIMIT)]
+
+
+class EntryKind(IntEnum):
+    """What an entry's data means. Only COMMAND reaches the state machine with data."""
+
+    COMMAND = 0
+    NOOP = 1  # the first entry of each leader (dissertation, 6.4)
+    MEMBERSHIP = 2  # reserved: membership is static so far
+
+
+class Entry(Struct, frozen=True, array_like=True, gc=False):
+    """One place in the log. The first index is 1."""
+
+    index: Counter
+    term: Counter
+    kind: EntryKind
+    data: EntryData
+
+
+class HardState(Struct, frozen=True, array_like=True, gc=False):
+    """What a member must not forget.
+
+    `vote` is "" for none; `commit` may lag behind, but never beyond the synced log.
+    """
+
+    term: Counter = 0
+    vote: MemberId = ""
+    commit: Counter = 0
+
+
+class MessageKind(IntEnum):
+    """What a message asks or answers. The numbers are the wire format and never change."""
+
+    PRE_VOTE = 1
+    PRE_VOTE_REPLY = 2
+    VOTE = 3
+    VOTE_REPLY = 4
+    APPEND = 5
+    APPEND_REPLY = 6
+    HEARTBEAT = 7
+    HEARTBEAT_REPLY = 8
+    READ_INDEX = 9
+    READ_INDEX_REPLY = 10
+    TIMEOUT_NOW = 11
+    SNAPSHOT = 12  # reserved: refused on arrival
+
+
+class Message(Struct, frozen=True, array_like=True, gc=False):
+    """One message between two members. Fields that a kind does not list are left at their defaults.
+
+    PRE_VOTE, VOTE: `log_index`, `log_term` of the candidate's last entry; `transfer` if a leader asked for
+        this election. The term of a PRE_VOTE and of its grant is the one that the candidate would have.
+    PRE_VOTE_REPLY, VOTE_REPLY: `reject`.
+    APPEND: `log_index`, `log_term` of the entry before `entries`; `commit`; `entries` (may be none).
+    APPEND_REPLY: accepted: `log_index` is the last index known to match the leader. With `reject`:
+        `log_index` is the APPEND's own, and the follower's log may match up to `hint_index`, whose term there
+        is `hint_term`.
+    HEARTBEAT: `commit`, never beyond what the follower has; `round` of reads. HEARTBEAT_REPLY: the same
+    `round`.
+    READ_INDEX: `round` is the asking member's number for a batch. READ_INDEX_REPLY: that `round`, and
+    `log_index` or `reject`.
+    """
+
+    kind: MessageKind
+    source: MemberId
+    target: MemberId
+    term: Counter
+    log_index: Counter = 0
+    log_term: Counter = 0
+    commit: Counter = 0
+    round: Counter = 0
+    hint_index: Counter = 0
+    hint_term: Counter = 0
+    reject: bool = False
+    transfer: bool = False
+    entries: Annotated[tuple[Entry, ...], Meta(max_length=APPEND_ENTRIES_LIMIT)] = ()
+
+
+class ReadState(Struct, frozen=True, gc=False):
+    """The read named `context` is linearizable on this member as soon as `index` is applied here."""
+
+    context: bytes
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """What the driver has to do, in the order that the package's docstring gives."""
+
+    send_now: list[Message] = field(default_factory=list)
+    hard_state: HardState | None = None
+    truncate_from: int | None = None
+    entries: list[Entry] = field(default_factory=list)
+    snapshot: None = None
+    must_sync: bool = False
+    send_after_sync: list[Message] = field(default_factory=list)
+    committed: list[Entry] = field(default_factory=list)
+    read_states: list[ReadState] = field(default_factory=list)
+    reads_refused: list[bytes] = field(default_factory=list)
+
+
+def entry_size_bytes(entry: Entry) -> int:
+    """What an entry counts against every byte bound: its data and a fixed overhead."""
+    return len(entry.data) + ENTRY_OVERHEAD_BYTES

@@ -1,0 +1,127 @@
+"""What a leader knows of one member's log, and how much it may have on the way to it.
+
+PROBE: it is not known where the logs meet, so one append travels at a time. REPLICATE: they meet, so appends
+are pipelined (dissertation, 10.2.1) up to a bound in messages and in bytes. SNAPSHOT is reserved: snapshots
+are not built yet.
+"""
+
+from collections import deque
+from enum import Enum
+
+from coordinator.raft.config import Config
+
+
+class ProgressState(Enum):
+    """How appends go to this member."""
+
+    PROBE = "probe"
+    REPLICATE = "replicate"
+    SNAPSHOT = "snapshot"
+
+
+class Progress:
+    """One member as its leader sees it. `match` is durable there; `next` is the first index not yet sent."""
+
+    __slots__ = (
+        "_inflight",
+        "acked_round",
+        "active",
+        "commit_sent",
+        "inflight_bytes",
+        "match",
+        "match_at_tick",
+        "next",
+        "probe_due",
+        "probe_sent",
+        "state",
+    )
+
+    def __init__(self, next_index: int) -> None:
+        assert next_index >= 1, f"next index {next_index} is before the log"
+        self.match = 0
+        self.next = next_index
+        self.state = ProgressState.PROBE
+        self.active = False  # heard of since the last quorum check
+        self.acked_round = 0
+        self.commit_sent = 0
+        self.match_at_tick = 0
+        self.probe_sent = False  # PROBE: one append is out, and nothing was heard since
+        self.probe_due = False  # an append is due even if it carries nothing
+        self.inflight_bytes = 0
+        self._inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append on the way
+
+    @property
+    def inflight_messages(self) -> int:
+        """How many appends with entries are on the way."""
+        return len(self._inflight)
+
+    def may_send(self, config: Config) -> bool:
+        """True if flow control lets one more append with entries go out."""
+        if self.state is ProgressState.PROBE:
+            return not self.probe_sent
+        return (
+            len(self._inflight) < config.inflight_messages_max
+            and self.inflight_bytes < config.inflight_bytes_max
+        )
+
+    def sent(self, last_index: int, size_bytes: int) -> None:
+        """Entries up to `last_index` left in one append."""
+        assert last_index >= self.next, f"append up to {last_index} was already sent (next is {self.next})"
+        if self.state is ProgressState.PROBE:
+            self.probe_sent = True
+            return
+        self.next = last_index + 1
+        self._inflight.append((last_index, size_bytes))
+        self.inflight_bytes += size_bytes
+
+    def acknowledged(self, index: int) -> bool:
+        """The member's log matches up to `index` and is durable. True if that was news."""
+        is_news = index > self.match
+        if is_news:
+            self.match = index
+        if self.state is ProgressState.PROBE and index >= self.match:
+            self.state = ProgressState.REPLICATE
+            self.next = self.match + 1
+            self.probe_sent = False
+        self.next = max(self.next, self.match + 1)
+        while self._inflight and self._inflight[0][0] <= self.match:
+            self.inflight_bytes -= self._inflight.popleft()[1]
+        return is_news
+
+    def refused(self, refused_index: int, next_index: int) -> bool:
+        """The logs do not meet at `refused_index`; `next_index` is the leader's better guess.
+
+        False if the news is stale.
+        """
+        if refused_index <= self.match:
+            return False
+        if self.state is ProgressState.REPLICATE:
+            next_index = self.match + 1  # the logs are known to meet there
+        elif refused_index != self.next - 1:
+            return False
+        self.state = ProgressState.PROBE
+        self.next = max(min(refused_index, next_index), self.match + 1)
+        self.probe_sent = False
+        self.probe_due = True
+        self.inflight_bytes = 0
+        self._inflight.clear()
+        return True
+
+    def heard_heartbeat_reply(self) -> None:
+        """The member lives: what seems lost on the way is asked after.
+
+        A silent member is sent nothing but heartbeats.
+        """
+        if self.state is ProgressState.PROBE:
+            self.probe_sent = False
+            self.probe_due = True
+        elif self.match == self.match_at_tick and self.match < self.next - 1:
+            self.probe_due = True
+            self.match_at_tick = -1  # once per heartbeat interval
+
+    def heartbeat_sent(self) -> None:
+        """A heartbeat interval begins:
+
+        `match` standing still until its reply means that appends may be lost.
+        """
+        self.match_at_tick = self.match

@@ -1,0 +1,234 @@
+"""The log from the leader to the followers: appends, acknowledgements, back-off, commit, heartbeats.
+
+Sources: dissertation 3.5 (log replication and the consistency check), 3.6.2 (commit only entries of the own
+term by counting), 10.2.1 (the leader's disk in parallel with the followers'), 10.2.2 (batching and
+pipelining).
+"""
+
+from collections.abc import Sequence
+
+from coordinator.raft.log_view import LogView
+from coordinator.raft.messages import Entry, EntryKind, Message, MessageKind, entry_size_bytes
+from coordinator.raft.progress import Progress, ProgressState
+from coordinator.raft.state import Role, State
+
+
+def become_leader(state: State) -> None:
+    """Leads the term whose election was won, and appends the no-op that lets older entries commit."""
+    assert state.role is Role.CANDIDATE, f"{state.role} becomes leader"
+    state.enter(state.term, Role.LEADER, state.own_id)
+    state.progress = {member: Progress(state.log.last_index + 1) for member in state.membership.voters}
+    state.progress[state.own_id].match = state.log.stable_last
+    state.reads.last_round = 0
+    append_own(state, (b"",), EntryKind.NOOP)
+
+
+def append_own(state: State, datas: Sequence[bytes], kind: EntryKind) -> int:
+    """Appends a leader's entries, one per data, and returns the index of the first."""
+    first = state.log.last_index + 1
+    entries = [Entry(first + position, state.term, kind, data) for position, data in enumerate(datas)]
+    state.log.append(entries)
+    size_bytes = sum(map(entry_size_bytes, entries))
+    state.uncommitted.append((entries[-1].index, size_bytes))
+    state.uncommitted_bytes += size_bytes
+    state.flush_due = True
+    return first
+
+
+def tick_leader(state: State) -> None:
+    """A tick of the leader: heartbeats.
+
+    They keep elections away, and repeat rounds of reads that were lost.
+    """
+    state.heartbeat_elapsed += 1
+    if state.heartbeat_elapsed >= state.config.heartbeat_ticks:
+        state.heartbeat_elapsed = 0
+        for peer in state.membership.peers:
+            state.progress[peer].heartbeat_sent()
+        broadcast_heartbeat(state)
+
+
+def broadcast_heartbeat(state: State) -> None:
+    """Sends every peer a heartbeat of the latest round.
+
+    Its commit index never exceeds what that peer is known to have.
+    """
+    for peer in state.membership.peers:
+        commit = min(state.log.commit, state.progress[peer].match)
+        state.send_now.append(
+            Message(
+                MessageKind.HEARTBEAT,
+                state.own_id,
+                peer,
+                state.term,
+                commit=commit,
+                round=state.reads.last_round,
+            )
+        )
+
+
+def flush_appends(state: State) -> None:
+    """Sends each peer what flow control allows: entries, or the news of a higher commit index."""
+    for peer in state.membership.peers:
+        progress = state.progress[peer]
+        while progress.next <= state.log.last_index and progress.may_send(state.config):
+            _send_append(state, peer, progress, with_entries=True)
+            if progress.state is ProgressState.PROBE:
+                break
+        news = progress.state is ProgressState.REPLICATE and progress.commit_sent < state.log.commit
+        if news or (progress.probe_due and not progress.probe_sent):
+            _send_append(state, peer, progress, with_entries=False)
+
+
+def _send_append(state: State, peer: str, progress: Progress, *, with_entries: bool) -> None:
+    log = state.log
+    previous = progress.next - 1
+    assert progress.next >= log.first_index, (
+        f"{peer} needs index {progress.next}, which this log no longer holds: snapshots are not built yet"
+    )
+    entries: list[Entry] = []
+    if with_entries:
+        entries = log.entries(progress.next, log.last_index + 1, state.config.append_bytes_max)
+        # raft-rs once glued a resent run onto an append whose previous index lay elsewhere; the receiver
+        # acknowledged it all.
+        assert entries[0].index == previous + 1, f"append after {previous} carries entry {entries[0].index}"
+        progress.sent(entries[-1].index, sum(map(entry_size_bytes, entries)))
+    progress.commit_sent = log.commit
+    progress.probe_due = False
+    if progress.state is ProgressState.PROBE:
+        progress.probe_sent = True
+    state.send_now.append(
+        Message(
+            MessageKind.APPEND,
+            state.own_id,
+            peer,
+            state.term,
+            log_index=previous,
+            log_term=log.term(previous),
+            commit=log.commit,
+            entries=tuple(entries),
+        )
+    )
+
+
+def is_well_formed_append(message: Message) -> bool:
+    """True if entries follow the previous index one by one; terms never fall or exceed the message's."""
+    index, term = message.log_index, message.log_term
+    for entry in message.entries:
+        if entry.index != index + 1 or entry.term < term:
+            return False
+        index, term = entry.index, entry.term
+    return term <= message.term
+
+
+def on_append(state: State, message: Message) -> None:
+    """Merges a leader's entries if the logs meet, else says where they may. The answer waits for the sync."""
+    log = state.log
+    state.follow(message.source)
+    if message.log_index < log.commit:
+        # All up to our commit index equals the leader's log (leader completeness), so this append is an old
+        # one.
+        _reply_append(state, message, matched_index=log.commit)
+        return
+    if not log.matches(message.log_index, message.log_term):
+        _refuse_append(state, message, log)
+        return
+    log.merge(message.log_index, message.entries)
+    matched_index = message.log_index + len(message.entries)
+    log.commit_to(min(message.commit, matched_index))
+    _reply_append(state, message, matched_index=matched_index)
+
+
+def _reply_append(state: State, message: Message, *, matched_index: int) -> None:
+    state.send_after_sync.append(
+        Message(MessageKind.APPEND_REPLY, state.own_id, message.source, state.term, log_index=matched_index)
+    )
+
+
+def _refuse_append(state: State, message: Message, log: LogView) -> None:
+    hint_index = log.last_index_within_term(message.log_index, message.log_term)
+    state.send_after_sync.append(
+        Message(
+            MessageKind.APPEND_REPLY,
+            state.own_id,
+            message.source,
+            state.term,
+            log_index=message.log_index,
+            hint_index=hint_index,
+            hint_term=log.term(hint_index),
+            reject=True,
+        )
+    )
+
+
+def on_append_reply(state: State, message: Message) -> None:
+    """Moves one follower's progress, backs off by whole terms where the logs do not meet, and commits."""
+    progress = state.progress[message.source]
+    progress.active = True
+    if message.reject:
+        meeting = state.log.last_index_within_term(message.hint_index, message.hint_term)
+        if progress.refused(message.log_index, meeting + 1):
+            state.flush_due = True
+    elif message.log_index > state.log.last_index:
+        state.messages_refused += 1  # it acknowledges what we never sent
+    else:
+        is_news = progress.acknowledged(message.log_index)
+        state.flush_due = True
+        if is_news:
+            maybe_commit(state)
+        _maybe_hand_over(state)
+
+
+def maybe_commit(state: State) -> None:
+    """Commits what a majority has on disk, if its last entry is of the own term (dissertation, 3.6.2)."""
+    matches = {member: progress.match for member, progress in state.progress.items()}
+    index = state.membership.reached_by_majority(matches)
+    if index <= state.log.commit or state.log.term(index) != state.term:
+        return
+    state.log.commit_to(index)
+    state.flush_due = True
+    while state.uncommitted and state.uncommitted[0][0] <= index:
+        state.uncommitted_bytes -= state.uncommitted.popleft()[1]
+
+
+def own_log_synced(state: State) -> None:
+    """The leader's own entries are on its disk: only now does it count itself (dissertation, 10.2.1)."""
+    progress = state.progress[state.own_id]
+    if progress.match < state.log.stable_last:
+        progress.match = state.log.stable_last
+        maybe_commit(state)
+
+
+def on_heartbeat(state: State, message: Message) -> None:
+    """The leader lives. The answer promises nothing about the disk, so it leaves at once."""
+    state.follow(message.source)
+    assert message.commit <= state.log.last_index, (
+        f"{message.source} counts on entries that we never acknowledged"
+    )
+    state.log.commit_to(message.commit)
+    state.send_now.append(
+        Message(MessageKind.HEARTBEAT_REPLY, state.own_id, message.source, state.term, round=message.round)
+    )
+
+
+def on_heartbeat_reply(state: State, message: Message) -> None:
+    """The follower lives, and we led when it answered that round."""
+    progress = state.progress[message.source]
+    progress.active = True
+    progress.acked_round = max(progress.acked_round, min(message.round, state.reads.last_round))
+    progress.heard_heartbeat_reply()
+    state.flush_due = True
+
+
+def start_transfer(state: State, target: str) -> None:
+    """Stops taking proposals and hands over as soon as `target` has the whole log (dissertation, 3.10)."""
+    state.transfer_target = target
+    state.election_elapsed = 0  # the next quorum check ends an attempt that does not succeed
+    state.flush_due = True
+    _maybe_hand_over(state)
+
+
+def _maybe_hand_over(state: State) -> None:
+    target = state.transfer_target
+    if target and state.progress[target].match == state.log.last_index:
+        state.send_now.append(Message(MessageKind.TIMEOUT_NOW, state.own_id, target, state.term))

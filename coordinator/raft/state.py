@@ -1,0 +1,193 @@
+"""What the parts of one core share: term, vote, role, log, progress, pending reads, and the messages to send.
+
+Only transitions that every part needs are here; the rules are in `election`, `replication` and `reads`.
+"""
+
+import random
+from collections import deque
+from dataclasses import dataclass, field
+from enum import Enum
+
+from coordinator.raft.config import Config
+from coordinator.raft.log_view import LogView
+from coordinator.raft.membership import Membership
+from coordinator.raft.messages import HardState, Message, ReadState
+from coordinator.raft.progress import Progress
+
+BATCH_NUMBER_BITS = 48
+
+
+class Role(Enum):
+    """What a member is doing in its term."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre_candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """Reads that share one answer: our own contexts, or a follower's batch of them."""
+
+    source: str
+    batch: int = 0
+    contexts: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRound:
+    """Reads at a leader that wait until a majority has answered heartbeats of this round or a later one."""
+
+    number: int
+    index: int
+    requests: tuple[ReadRequest, ...]
+
+
+@dataclass(slots=True)
+class ForwardedReads:
+    """A batch of our own contexts that the leader was asked about."""
+
+    contexts: tuple[bytes, ...]
+    ticks_left: int
+
+
+@dataclass(slots=True)
+class Reads:
+    """All reads between `read_index` and their answer in a Ready."""
+
+    next_batch: int
+    waiting: list[bytes] = field(default_factory=list)  # asked here, not yet in a round or a batch
+    forwarded: dict[int, ForwardedReads] = field(default_factory=dict)
+    requests: list[ReadRequest] = field(default_factory=list)  # followers' batches, not yet in a round
+    rounds: deque[ReadRound] = field(default_factory=deque)
+    last_round: int = 0
+    pending: int = 0  # our own contexts without an answer
+    answered: list[ReadState] = field(default_factory=list)
+    refused: list[bytes] = field(default_factory=list)
+
+    def answer(self, contexts: tuple[bytes, ...], index: int) -> None:
+        """Our own contexts are linearizable at `index`."""
+        self.pending -= len(contexts)
+        self.answered.extend(ReadState(context, index) for context in contexts)
+
+    def refuse(self, contexts: tuple[bytes, ...]) -> None:
+        """Our own contexts can not be served; the driver fails them at once."""
+        self.pending -= len(contexts)
+        self.refused.extend(contexts)
+
+    def refuse_all(self) -> None:
+        """Everything not yet answered is refused: we lost the leader, or the lead."""
+        self.refuse(tuple(self.waiting))
+        for batch in self.forwarded.values():
+            self.refuse(batch.contexts)
+        for read_round in self.rounds:
+            for request in read_round.requests:
+                self.refuse(request.contexts)
+        self.waiting.clear()
+        self.forwarded.clear()
+        self.requests.clear()
+        self.rounds.clear()
+        assert self.pending == 0, f"{self.pending} reads were forgotten"
+
+
+class State:
+    """Everything that one member knows. Fields are public to the modules of this package only."""
+
+    __slots__ = (
+        "config",
+        "election_elapsed",
+        "election_timeout",
+        "flush_due",
+        "heartbeat_elapsed",
+        "leader",
+        "log",
+        "membership",
+        "messages_refused",
+        "own_id",
+        "progress",
+        "rand",
+        "reads",
+        "role",
+        "send_after_sync",
+        "send_now",
+        "term",
+        "transfer_target",
+        "uncommitted",
+        "uncommitted_bytes",
+        "vote",
+        "votes",
+    )
+
+    def __init__(self, config: Config, log: LogView, hard_state: HardState, rand: random.Random) -> None:
+        self.config = config
+        self.own_id = config.id
+        self.membership = Membership(config.id, config.members)
+        self.rand = rand
+        self.log = log
+        self.term = hard_state.term
+        self.vote = hard_state.vote
+        self.role = Role.FOLLOWER
+        self.leader = ""
+        self.election_elapsed = 0
+        self.heartbeat_elapsed = 0
+        self.election_timeout = 0
+        self.votes: dict[str, bool] = {}
+        self.progress: dict[str, Progress] = {}  # a leader's only, itself included
+        self.transfer_target = ""
+        self.uncommitted: deque[tuple[int, int]] = (
+            deque()
+        )  # (last index, bytes) of each proposal, a leader's only
+        self.uncommitted_bytes = 0
+        self.send_now: list[Message] = []
+        self.send_after_sync: list[Message] = []
+        self.flush_due = False  # appends or reads may have to go out with the next Ready
+        self.messages_refused = 0
+        # A random start keeps answers to batches that we asked for before a restart from answering those
+        # after it.
+        self.reads = Reads(next_batch=rand.getrandbits(BATCH_NUMBER_BITS))
+        self.draw_election_timeout()
+
+    @property
+    def is_leader(self) -> bool:
+        """True while this member leads its term."""
+        return self.role is Role.LEADER
+
+    def draw_election_timeout(self) -> None:
+        """Restarts the wait for a leader, at random so that votes are seldom split (dissertation, 3.4)."""
+        self.election_elapsed = 0
+        self.election_timeout = self.config.election_ticks + self.rand.randrange(self.config.election_ticks)
+
+    def become_follower(self, term: int, leader: str) -> None:
+        """Follows `leader` ("" if unknown) in `term`, which is the present one or a later one."""
+        self.enter(term, Role.FOLLOWER, leader)
+
+    def enter(self, term: int, role: Role, leader: str) -> None:
+        """Changes role, leader or term.
+
+        The vote lasts for its term; reads asked under the former leader are refused.
+        """
+        assert term >= self.term, f"term {term} falls behind {self.term}"
+        if term > self.term:
+            self.term = term
+            self.vote = ""
+        self.reads.refuse_all()
+        self.role = role
+        self.leader = leader
+        self.votes = {}
+        self.progress = {}
+        self.transfer_target = ""
+        self.uncommitted.clear()
+        self.uncommitted_bytes = 0
+        self.heartbeat_elapsed = 0
+        self.flush_due = False
+        self.draw_election_timeout()
+
+    def follow(self, leader: str) -> None:
+        """A message proves that `leader` leads the present term (dissertation, 3.4)."""
+        assert self.role is not Role.LEADER, f"{leader} and {self.own_id} both lead term {self.term}"
+        assert self.leader in ("", leader), f"{leader} and {self.leader} both lead term {self.term}"
+        if self.role is Role.FOLLOWER and self.leader == leader:
+            self.election_elapsed = 0
+        else:
+            self.become_follower(self.term, leader)

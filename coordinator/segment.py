@@ -1,0 +1,236 @@
+"""The format of one log segment:
+
+header and records as bytes, and the rule that tells a torn tail from damage.
+
+A segment is a header (magic, version, sequence, the index that comes next in the log, the term before it, a
+random marker, CRC), then records: CRC-32, payload length, kind, payload; all numbers little-endian. The CRC
+covers all that follows it. Each write is one batch: a BATCH record, then HARD_STATE, TRUNCATE and ENTRY
+records, in this order. The BATCH record names the offset up to which this segment was synced before the batch
+was written.
+
+Tear or damage: the first record that does not check, at some offset, is the torn end of a write that was
+never synced, unless an intact BATCH record further on says that more than this offset had been synced: then
+it is damage, and nothing is guessed. Pages of an unsynced write may reach the disk in any order, so intact
+records behind a bad one alone prove nothing. The marker is random, so that no entry's data can pass for a
+BATCH record. Damage in the last batch ever written can not be told from a tear by anyone; therefore a log
+that is opened or closed ends in an empty batch, which vouches for all before it.
+"""
+
+import struct
+import zlib
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+from ca.errors import Internal
+from coordinator.raft.messages import Entry, EntryKind, HardState
+
+MAGIC = b"FSTRLOG\n"
+VERSION = 1
+MARKER_BYTES = 8
+_HEADER = struct.Struct(f"<8sIQQQ{MARKER_BYTES}sI")
+HEADER_BYTES = _HEADER.size
+_RECORD = struct.Struct("<IIB")  # CRC, payload length, kind
+_RECORD_HEAD = struct.Struct("<IB")  # what the CRC covers of it
+_CRC = struct.Struct("<I")
+_ENTRY = struct.Struct("<QQB")  # index, term, kind; the data follows
+_ENTRY_HEAD = struct.Struct("<IBQQB")  # record head and entry head in one
+_HARD_STATE = struct.Struct("<QQ")  # term, commit; the vote follows
+_TRUNCATE = struct.Struct("<Q")
+_BATCH = struct.Struct(f"<{MARKER_BYTES}sQ")
+ENTRY_RECORD_BYTES = _RECORD.size + _ENTRY.size  # of an entry without data
+
+
+class LogDamaged(Internal):
+    """The log on this member's disk is not what was written. The process must not run on it."""
+
+    def __init__(self, path: Path, offset: int, what: str) -> None:
+        super().__init__(
+            f"The log is damaged: {path} at offset {offset}: {what}. "
+            "Rebuild this member from its peers, under a new member id; do not repair the file by hand."
+        )
+        self.path = path
+        self.offset = offset
+
+
+class RecordKind(IntEnum):
+    """What a record says.
+
+    The numbers are the disk format and never change; 0 is what a preallocated tail holds.
+    """
+
+    BATCH = 1
+    HARD_STATE = 2
+    TRUNCATE = 3
+    ENTRY = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The first bytes of a segment. `previous_term` is the term of the entry before `first_index`."""
+
+    sequence: int
+    first_index: int
+    previous_term: int
+    marker: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One intact record: where it starts, its payload, and where the next one starts."""
+
+    offset: int
+    kind: int
+    payload: bytes
+    end: int
+
+
+@dataclass(slots=True)
+class Segment:
+    """One segment file and where its live entries are: those not truncated since.
+
+    `first` is the index of the first.
+    """
+
+    path: Path
+    descriptor: int
+    header: Header
+    first: int
+    offsets: "array[int]" = field(default_factory=lambda: array("Q"))
+    sizes_bytes: "array[int]" = field(default_factory=lambda: array("I"))  # of the whole record
+    terms: "array[int]" = field(default_factory=lambda: array("Q"))
+
+    def add(self, offset: int, size_bytes: int, term: int) -> None:
+        """The next entry of the log is in the record at `offset`."""
+        self.offsets.append(offset)
+        self.sizes_bytes.append(size_bytes)
+        self.terms.append(term)
+
+    def truncate(self, index: int) -> None:
+        """Entries from `index` on are no longer live."""
+        keep = max(index - self.first, 0)
+        self.first = min(self.first, index)
+        del self.offsets[keep:], self.sizes_bytes[keep:], self.terms[keep:]
+
+
+def encode_header(header: Header) -> bytes:
+    """The bytes at the start of a segment file."""
+    numbers = (header.sequence, header.first_index, header.previous_term, header.marker)
+    body = _HEADER.pack(MAGIC, VERSION, *numbers, 0)[: -_CRC.size]
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def decode_header(data: bytes, path: Path) -> Header:
+    """Reads a header; raises LogDamaged.
+
+    A segment gets its name only after its header was synced, so no tear is possible.
+    """
+    if len(data) < HEADER_BYTES:
+        raise LogDamaged(path, 0, "the file is shorter than a header")
+    magic, version, sequence, first_index, previous_term, marker, crc = _HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise LogDamaged(path, 0, "this is no log segment")
+    if crc != zlib.crc32(data[: HEADER_BYTES - _CRC.size]):
+        raise LogDamaged(path, 0, "the header's checksum is wrong")
+    if version != VERSION:
+        raise LogDamaged(path, 0, f"format version {version} is not known to this release")
+    return Header(sequence, first_index, previous_term, marker)
+
+
+def _encode_record(kind: RecordKind, payload: bytes) -> bytes:
+    body = _RECORD_HEAD.pack(len(payload), kind) + payload
+    return _CRC.pack(zlib.crc32(body)) + body
+
+
+def encode_batch_mark(marker: bytes, synced_bytes: int) -> bytes:
+    """The first record of a batch; `synced_bytes` of this segment are known to be on the disk."""
+    return _encode_record(RecordKind.BATCH, _BATCH.pack(marker, synced_bytes))
+
+
+def encode_hard_state(hard_state: HardState) -> bytes:
+    """A HARD_STATE record."""
+    payload = _HARD_STATE.pack(hard_state.term, hard_state.commit) + hard_state.vote.encode()
+    return _encode_record(RecordKind.HARD_STATE, payload)
+
+
+def encode_truncate(index: int) -> bytes:
+    """A TRUNCATE record: entries from `index` on are void."""
+    return _encode_record(RecordKind.TRUNCATE, _TRUNCATE.pack(index))
+
+
+def encode_entry(entry: Entry) -> bytes:
+    """An ENTRY record, `ENTRY_RECORD_BYTES` longer than the entry's data."""
+    data = entry.data
+    head = _ENTRY_HEAD.pack(_ENTRY.size + len(data), RecordKind.ENTRY, entry.index, entry.term, entry.kind)
+    return _CRC.pack(zlib.crc32(data, zlib.crc32(head))) + head + data
+
+
+def decode_hard_state(payload: bytes) -> HardState | None:
+    """The hard state of an intact record, None if it makes no sense."""
+    if len(payload) < _HARD_STATE.size:
+        return None
+    term, commit = _HARD_STATE.unpack_from(payload)
+    try:
+        return HardState(term, payload[_HARD_STATE.size :].decode(), commit)
+    except UnicodeDecodeError:
+        return None
+
+
+def decode_truncate(payload: bytes) -> int | None:
+    """The index of an intact TRUNCATE record, None if it makes no sense."""
+    index: int | None = _TRUNCATE.unpack(payload)[0] if len(payload) == _TRUNCATE.size else None
+    return index
+
+
+def decode_entry(payload: bytes) -> Entry | None:
+    """The entry of an intact record, None if it makes no sense."""
+    if len(payload) < _ENTRY.size:
+        return None
+    index, term, kind = _ENTRY.unpack_from(payload)
+    try:
+        return Entry(index, term, EntryKind(kind), payload[_ENTRY.size :])
+    except ValueError:
+        return None
+
+
+def read_record(data: bytes, offset: int) -> Record | None:
+    """The record at `offset`, None if there is no intact one."""
+    if offset + _RECORD.size > len(data):
+        return None
+    crc, payload_bytes, kind = _RECORD.unpack_from(data, offset)
+    start = offset + _RECORD.size
+    payload = data[start : start + payload_bytes]
+    if len(payload) < payload_bytes:
+        return None
+    if zlib.crc32(payload, zlib.crc32(data[offset + _CRC.size : start])) != crc:
+        return None
+    return Record(offset, kind, payload, start + payload_bytes)
+
+
+def read_records(data: bytes, offset: int) -> Iterator[Record]:
+    """All intact records from `offset` to the first that does not check, or the end."""
+    record = read_record(data, offset)
+    while record is not None:
+        yield record
+        record = read_record(data, record.end)
+
+
+def is_damage(data: bytes, offset: int, marker: bytes) -> bool:
+    """True if the bad record at `offset` had been synced, as an intact BATCH record further on testifies."""
+    found = data.find(marker, offset)
+    while found >= 0:
+        record = read_record(data, found - _RECORD.size) if found >= offset + _RECORD.size else None
+        if record is not None and _synced_bytes(record) > offset:
+            return True
+        found = data.find(marker, found + 1)
+    return False
+
+
+def _synced_bytes(record: Record) -> int:
+    """What a BATCH record testifies; 0 for any other."""
+    if record.kind != RecordKind.BATCH or len(record.payload) != _BATCH.size:
+        return 0
+    synced_bytes: int = _BATCH.unpack(record.payload)[1]
+    return synced_bytes
