@@ -1,0 +1,81 @@
+"""The audit log: who did what to which object, and how it ended, one JSON line each.
+
+Administrative actions call `check_writable` before they act and `record` after, and fail with either: an
+action that leaves no trace must not happen. Lines reach the kernel before the answer leaves; they are not
+fsynced: they prove nothing about the data, and a disk that syncs slowly must not slow down refusals.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import IO, Final
+
+from ca.errors import Unavailable
+from coordinator.clock import now_ms
+from coordinator.timestamps import rfc3339
+
+TEXT_CHARS_MAX: Final = 512  # of each field: a line stays below what one write appends at once
+
+
+class AuditLog:
+    """An append-only file, mode 0600. The only blocking I/O here is one short append to the page cache."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: IO[str] | None = None
+
+    def check_writable(self) -> None:
+        """Raises Unavailable when `record` could not be called now."""
+        try:
+            os.fstat(self._open().fileno())
+            if not os.access(self._path, os.W_OK):
+                # Someone moved the file away (a log rotation did): go on in a new one under the same name.
+                self.close()
+                self._open()
+        except OSError as error:
+            raise _unwritable(error) from error
+
+    def record(
+        self,
+        action: str,
+        *,
+        principal: str,
+        object: str,  # noqa: A002
+        outcome: str,
+        request_id: str,
+    ) -> None:
+        """Append one line; `outcome` is `ok` or the code of an error. Raises Unavailable if that fails."""
+        line = {
+            "time": rfc3339(now_ms()),
+            "action": action,
+            "principal": principal[:TEXT_CHARS_MAX],
+            "object": object[:TEXT_CHARS_MAX],
+            "outcome": outcome,
+            "request_id": request_id,
+        }
+        try:
+            file = self._open()
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+        except OSError as error:
+            self.close()
+            raise _unwritable(error) from error
+
+    def close(self) -> None:
+        """Close the file; a later `record` opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                return  # what could not be flushed was reported by `record`
+
+    def _open(self) -> IO[str]:
+        if self._file is None:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = os.fdopen(descriptor, "a", encoding="ascii")
+        return self._file
+
+
+def _unwritable(error: OSError) -> Unavailable:
+    return Unavailable(f"The audit log cannot be written: {error.strerror}.", retry_after_s=30)

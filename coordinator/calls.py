@@ -1,0 +1,143 @@
+"""The RPC between members of the cluster: method names, what they take and what they answer.
+
+`propose` and `read` carry commands and queries; the others need something that only a coordinator has (the
+CA key, the token signing key, its clock). Every one of these travels over mutual TLS between members.
+"""
+
+from msgspec import Struct
+
+from coordinator.commands import AnyCommand
+from coordinator.queries import AnyQuery
+from coordinator.records import Caller, NodeRecord
+
+CALL_TIMEOUT_S = 5.0  # a client waits no longer for an answer before it says 503
+
+
+class ProposeCall(Struct, frozen=True, tag="propose"):
+    """A command with its duplicate suppression; see coordinator.commands.Envelope. Leader only."""
+
+    session: int
+    sequence: int
+    acknowledged_below: int
+    command: AnyCommand
+
+
+class ReadCall(Struct, frozen=True, tag="read"):
+    """A linearizable query; any coordinator answers."""
+
+    query: AnyQuery
+
+
+class JoinCall(Struct, frozen=True, tag="join"):
+    """A node asks to join.
+
+    `proved_serial`: the certificate whose possession the caller has proved, or "". Leader only.
+    """
+
+    token_id: str
+    secret_sha256: str
+    node_id: str
+    address: str
+    api_port: int
+    csr: str
+    proved_serial: str
+
+
+class JoinReply(Struct, frozen=True):
+    """`ca_cert` is the root bundle, `node_cert` the leaf and its intermediate, all PEM."""
+
+    ca_cert: str
+    node_cert: str
+
+
+class RenewCall(Struct, frozen=True, tag="renew"):
+    """The node on this connection asks for a new certificate; its identity is the connection's.
+
+    Answers JoinReply.
+    """
+
+    csr: str
+
+
+class MintCall(Struct, frozen=True, tag="mint"):
+    """An admin mints a token for a user. `ttl_seconds` 0 means the default. Leader only."""
+
+    caller: Caller
+    user_id: str
+    roles: list[str] | None
+    groups: list[str] | None
+    ttl_seconds: int
+    session: int
+    sequence: int
+    acknowledged_below: int
+
+
+class MintReply(Struct, frozen=True):
+    """The token is shown once."""
+
+    token: str
+    user_id: str
+    expires_at_ms: int
+    roles: list[str]
+    groups: list[str]
+
+
+class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
+    """A node lives. The node is who its certificate says, whatever it writes here."""
+
+    free_bytes: int
+    total_bytes: int
+    uploads: int
+
+
+class HeartbeatReply(Struct, frozen=True):
+    """`view_version` is linearizable: what the log said after this heartbeat arrived. `leader` may be ""."""
+
+    view_version: int
+    leader: str
+    at_ms: int
+
+
+class StatusCall(Struct, frozen=True, tag="status"):
+    """What this coordinator sees. Admins only. Not linearizable: it answers without a quorum too."""
+
+    caller: Caller
+
+
+class CoordinatorStatus(Struct, frozen=True, kw_only=True):
+    """One member of the Raft group as it sees itself."""
+
+    id: str
+    role: str
+    term: int
+    leader: str
+    commit: int
+    applied: int
+    last_index: int
+
+
+class NodeStatus(Struct, frozen=True, kw_only=True):
+    """`state`: healthy, suspect (silent for 10 s), down (silent for 10 min), joined (has not been heard
+    yet).
+    """
+
+    node: NodeRecord
+    state: str
+    heard_ms_ago: int
+    free_bytes: int
+    total_bytes: int
+    uploads: int
+
+
+class StatusReply(Struct, frozen=True, kw_only=True):
+    """The cluster as this coordinator sees it."""
+
+    cluster: str
+    coordinator: CoordinatorStatus
+    nodes: list[NodeStatus]
+    files: int
+    blobs: int
+    blob_bytes: int
+
+
+AnyCall = ProposeCall | ReadCall | JoinCall | RenewCall | MintCall | HeartbeatCall | StatusCall

@@ -1,0 +1,218 @@
+"""The connections of a listener: limits on what comes before a request, and every error as an answer.
+
+aiohttp's defaults that are unsafe here are switched off or covered in this file only. It leans on private
+names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`): read its
+changes before an upgrade.
+"""
+
+import asyncio
+import logging
+from typing import Any, Final
+
+import msgspec
+import uuid_utils
+from aiohttp import hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+
+from ca import errors
+from ca.errors import FilestoreError
+from coordinator.answers import (
+    HEADER_BYTES_MAX,
+    HEADERS_MAX,
+    PREPARED,
+    ClientGone,
+    error_body,
+    error_of,
+    error_response,
+    from_malformed,
+    request_id,
+)
+from coordinator.logs import log_request, shown_path
+from coordinator.metrics import Metrics
+from coordinator.rates import Patience
+
+CONNECTIONS_MAX: Final = 10_000  # of one listener; the next one is cut off
+CLIENT_GONE: Final = 499  # in logs and metrics only: the client went before it had its answer
+_STARTED_S: Final = web.RequestKey("started_s", float)
+_HEADERS_TOO_SLOW: Final = (
+    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+    b"Server: Filestore\r\nX-Request-Id: %s\r\nConnection: close\r\n\r\n%s"
+)
+_log = logging.getLogger("filestore.http")
+
+
+class Connections(web.Server):
+    """All connections of a listener, and the one place where the errors of their requests become answers."""
+
+    def __init__(self, plain: web.Server, metrics: Metrics, patience: Patience, *, peer: bool) -> None:
+        super().__init__(self._edge, request_factory=plain.request_factory)  # type: ignore[arg-type]
+        self._route = plain.request_handler
+        self.metrics = metrics
+        self.patience = patience
+        self.log_level = logging.DEBUG if peer else logging.INFO
+        self.in_progress = 0
+        self.draining = False
+        self.drained = asyncio.Event()
+
+    def __call__(self) -> web.RequestHandler:
+        return _Connection(self)
+
+    def start_draining(self) -> None:
+        """Close the idle connections, and each other one after its answer; `drained` when no request runs."""
+        self.draining = True
+        for connection in self.connections:
+            assert isinstance(connection, _Connection)
+            if connection._waiter is not None and not connection.headers_begun:
+                connection.close()
+        if self.in_progress == 0:
+            self.drained.set()
+
+    async def _edge(self, request: web.Request) -> web.StreamResponse:
+        request[_STARTED_S] = asyncio.get_running_loop().time()
+        self.in_progress += 1
+        try:
+            if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
+                raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")
+            response = await self._route(request)
+        except web.HTTPRedirection:
+            raise
+        except Exception as problem:  # noqa: BLE001  # the edge: every error becomes an answer here
+            response = self._answer(request, error_of(request, problem))
+        finally:
+            self.in_progress -= 1
+            if self.draining and self.in_progress == 0:
+                self.drained.set()
+        if self.draining:
+            response.force_close()
+        return response
+
+    def _answer(self, request: web.Request, error: FilestoreError) -> web.StreamResponse:
+        """An answer to this error, or a broken connection when another answer is on its way already."""
+        if request.get(PREPARED):
+            raise ClientGone("an answer cannot be taken back")
+        if isinstance(error, errors.MethodNotAllowed) and request.method == hdrs.METH_OPTIONS:
+            response = web.Response(status=204, headers=error.headers)
+        else:
+            response = error_response(error, request)
+        if not request.content.is_eof():
+            response.force_close()
+        return response
+
+
+class _Connection(web.RequestHandler):
+    """One connection: limits on what comes before a request, and JSON for what is wrong with it."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.patience = connections.patience
+        self._connections = connections
+        self._headers_timer: asyncio.TimerHandle | None = None
+        self.headers_begun = False
+        super().__init__(
+            connections,
+            loop=asyncio.get_running_loop(),
+            auto_decompress=False,
+            access_log=None,  # type: ignore[arg-type]  # `log_access` below needs none
+            max_line_size=HEADER_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            keepalive_timeout=self.patience.keep_alive_s,
+            lingering_time=self.patience.linger_s,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client with a deadline for its first request."""
+        super().connection_made(transport)
+        if len(self._connections.connections) > CONNECTIONS_MAX:
+            self.force_close()
+            return
+        self._headers_timer = self._loop.call_later(self.patience.headers_s, self._headers_too_slow)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The end; whoever reads the body is told by aiohttp."""
+        self._stop_headers_timer()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client: its headers have a deadline from the first of them to the last."""
+        if data and self._waiter is not None and self._headers_timer is None:
+            self._headers_timer = self._loop.call_later(self.patience.headers_s, self._headers_too_slow)
+        self.headers_begun = self.headers_begun or (bool(data) and self._headers_timer is not None)
+        requests = self._request_count
+        super().data_received(data)
+        if self._request_count != requests:
+            self._stop_headers_timer()
+            if getattr(self._messages[-1][0] if self._messages else None, "exc", None) is not None:
+                self._break_bodies()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,  # noqa: ARG002
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        """The answer to what is no HTTP. Raises ConnectionResetError where no answer can be sent."""
+        if not isinstance(exc, HttpProcessingError):
+            self._record(request, CLIENT_GONE, 0)
+            raise ConnectionResetError("no answer can be sent") from exc
+        response = error_response(from_malformed(exc), request)
+        response.force_close()
+        return response
+
+    def log_access(
+        self,
+        request: web.BaseRequest,
+        response: web.StreamResponse,
+        time: float | None,  # noqa: ARG002
+    ) -> None:
+        """One line and one count for every answer, whether it reached the client or not."""
+        self._record(request, response.status, response.body_length)
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ARG002
+        """Without the exception: those of the parser repeat what the client sent, credentials among it."""
+        _log.info("connection broken", extra={"cause": type(kw.get("exc_info")).__name__})
+
+    def _record(self, request: web.BaseRequest, status: int, size_bytes: int) -> None:
+        started_s = request.get(_STARTED_S)
+        duration_s = 0.0 if started_s is None else self._loop.time() - started_s
+        match = getattr(request, "_match_info", None)  # `match_info` asserts that there is one
+        template = match.route.resource.canonical if match and match.route.resource else None
+        self._connections.metrics.observe_request(
+            method=request.method, route=template or "(none)", status=status, duration_s=duration_s
+        )
+        log_request(
+            self._connections.log_level,
+            request_id=request_id(request),
+            remote=request.remote or "",
+            method=request.method,
+            path=shown_path(request.path, template),
+            status=status,
+            size_bytes=size_bytes,
+            duration_s=duration_s,
+        )
+
+    def _headers_too_slow(self) -> None:
+        self._headers_timer = None
+        if self.transport is None or self._waiter is None:
+            return
+        if self.headers_begun:
+            new_id = str(uuid_utils.uuid7())
+            error = errors.RequestTimeout("The headers came too slowly.")
+            body = msgspec.json.encode(error_body(error, new_id))
+            self.transport.write(_HEADERS_TOO_SLOW % (len(body), new_id.encode(), body))
+        self.force_close()
+
+    def _stop_headers_timer(self) -> None:
+        self.headers_begun = False
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None
+
+    def _break_bodies(self) -> None:
+        """After bytes that are not HTTP, no unfinished body will be whole; aiohttp lets readers wait."""
+        bodies = [payload for _, payload in self._messages]
+        if self._current_request is not None:
+            bodies.append(self._current_request.content)
+        for body in bodies:
+            if not body.is_eof():
+                body.set_exception(web.RequestPayloadError("malformed"))

@@ -1,0 +1,38 @@
+"""The TLS contexts of a member process, made anew when its certificate is."""
+
+import ssl
+
+from ca.tls import (
+    Credential,
+    ReloadingContext,
+    peer_client_context,
+    peer_server_context,
+    server_context,
+)
+
+
+class MemberContexts:
+    """For the client port, the peer port, and for dialling peers and coordinators."""
+
+    def __init__(self, credential: Credential) -> None:
+        self.credential = credential
+        self.api = ReloadingContext(lambda: server_context(credential.path))
+        self.peer = ReloadingContext(lambda: peer_server_context(credential.path, credential.root_pem))
+        self._client = self._client_context()
+
+    def client(self) -> ssl.SSLContext:
+        """The newest context to dial with."""
+        return self._client
+
+    def reload(self) -> None:
+        """Use the certificate that lies on disk now from the next handshake on.
+
+        On an error the old one stays.
+        """
+        client = self._client_context()
+        self.api.reload()
+        self.peer.reload()
+        self._client = client
+
+    def _client_context(self) -> ssl.SSLContext:
+        return peer_client_context(self.credential.path, self.credential.root_pem)

@@ -1,0 +1,60 @@
+"""Which nodes this coordinator hears: heartbeats by node, in memory. No I/O here; time is handed in.
+
+Every node sends its heartbeats to every coordinator, so that a new leader knows at once who lives.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from coordinator.calls import HeartbeatCall
+from coordinator.placement import Candidate
+from coordinator.records import NodeRecord
+
+PLACEABLE_S = 3.0  # silent for longer: nothing new is placed there
+SUSPECT_S = 10.0
+DOWN_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """The last heartbeat of a node; `at_s` on the caller's monotonic clock."""
+
+    at_s: float
+    heartbeat: HeartbeatCall
+
+
+class NodeHealth:
+    """The last heartbeat of every node."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, Heard] = {}
+
+    def hear(self, node_id: str, heartbeat: HeartbeatCall, *, at_s: float) -> None:
+        """A heartbeat came. Only for nodes that have joined, so the table is bounded by theirs."""
+        self._heard[node_id] = Heard(at_s, heartbeat)
+
+    def last(self, node_id: str) -> Heard | None:
+        """The last heartbeat of a node, or None."""
+        return self._heard.get(node_id)
+
+    def state(self, node_id: str, *, at_s: float) -> str:
+        """healthy, suspect, down, or joined when it was never heard here."""
+        heard = self._heard.get(node_id)
+        if heard is None:
+            return "joined"
+        silent_s = at_s - heard.at_s
+        if silent_s < SUSPECT_S:
+            return "healthy"
+        return "suspect" if silent_s < DOWN_S else "down"
+
+    def candidates(self, nodes: Iterable[NodeRecord], *, at_s: float) -> list[Candidate]:
+        """The nodes that live and that peers can reach, with their room."""
+        found = []
+        for node in nodes:
+            heard = self._heard.get(node.node_id)
+            if heard is not None and node.peer_port and at_s - heard.at_s < PLACEABLE_S:
+                beat = heard.heartbeat
+                found.append(
+                    Candidate(node.node_id, node.zone, node.weight, beat.free_bytes, beat.total_bytes)
+                )
+        return found

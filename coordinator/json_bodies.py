@@ -1,0 +1,103 @@
+"""JSON bodies: parsed strictly, checked against a type, refused with the name of the field first."""
+
+import json
+import re
+import typing
+from decimal import Decimal
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from ca.errors import InvalidRequest
+
+JSON_INTEGER_DIGITS_MAX: Final = 20  # 2^64 has 20; longer ones become a number that every range refuses
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+T = TypeVar("T")
+
+
+def decode_json(data: bytes, body_type: type[T]) -> T:
+    """JSON text as a `body_type`, strictly; no body at all stands for `{}`.
+
+    An optional field may be null or "", which mean absent. Duplicate keys, unknown fields, wrong types, deep
+    nesting, NaN, numbers out of range, lone surrogates: InvalidRequest, whose details begin with the field.
+    """
+    value = _parse_json(data) if data.strip() else {}
+    if isinstance(value, dict):
+        for known in msgspec.structs.fields(body_type):  # type: ignore[arg-type]
+            if not known.required and value.get(known.encode_name, 0) in (None, ""):
+                del value[known.encode_name]
+    try:
+        return msgspec.convert(value, body_type, strict=True)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(_explain(str(error), body_type)) from None
+
+
+def _parse_json(data: bytes) -> Any:
+    try:
+        return json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_object_of,
+            parse_constant=Decimal,
+            parse_int=_bounded_integer,
+        )
+    except UnicodeDecodeError:
+        raise InvalidRequest("The body is not UTF-8.") from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        raise InvalidRequest(f"The body is not JSON: {error.msg} at character {error.pos}.") from None
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in made:
+            raise InvalidRequest(f"{key[:64]}: appears more than once")
+        texts = [key, *(value if isinstance(value, list) else [value])]
+        if any(isinstance(text, str) and _SURROGATE.search(text) for text in texts):
+            raise InvalidRequest(f"{key[:64]}: a lone surrogate is not text")
+        made[key] = value
+    return made
+
+
+def _bounded_integer(digits: str) -> int:
+    """Converting thousands of digits takes quadratic time, which is not for strangers to ask for."""
+    if len(digits) <= JSON_INTEGER_DIGITS_MAX:
+        return int(digits)
+    bound: int = 10**JSON_INTEGER_DIGITS_MAX
+    return -bound if digits.startswith("-") else bound
+
+
+_KINDS: Final = {
+    "int": "an integer",
+    "str": "a string",
+    "bool": "a boolean",
+    "float": "a number",
+    "array": "an array",
+    "object": "an object",
+    "decimal": "NaN or Infinity",
+}
+_FIELD: Final = re.compile(r"Object (missing required|contains unknown) field `(.*?)`", re.DOTALL)
+_NOT_AMONG: Final = re.compile(r"Invalid enum value .* - at `\$\.?(.*)`", re.DOTALL)
+_EXPECTED: Final = re.compile(
+    r"Expected `([^`]+?)(?: \| null)?`(?:, got `(.*?)`)?(.*?)(?: - at `\$\.?(.*)`)?", re.DOTALL
+)
+
+
+def _explain(message: str, body_type: type) -> str:
+    """A message of msgspec (0.20 and later) with the field's name first, in words of JSON."""
+    if match := _FIELD.match(message):
+        return f"{match[2][:64]}: {'is required' if match[1].startswith('missing') else 'unknown field'}"
+    if match := _NOT_AMONG.fullmatch(message):
+        return f"{match[1]}: expected one of {', '.join(_choices(body_type, match[1]))}"
+    if match := _EXPECTED.fullmatch(message):
+        got = f", got {_KINDS.get(match[2], match[2])}" if match[2] else ""
+        return f"{match[4] or 'the body'}: expected {_KINDS.get(match[1], match[1])}{match[3]}{got}"
+    return message
+
+
+def _choices(body_type: type, name: str) -> list[str]:
+    """The values of a field that is a Literal, alone or in a union with None."""
+    hint = typing.get_type_hints(body_type).get(name)
+    literals = [part for part in (hint, *typing.get_args(hint)) if typing.get_origin(part) is Literal]
+    return [str(value) for literal in literals for value in typing.get_args(literal)]

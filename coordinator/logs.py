@@ -1,0 +1,91 @@
+"""Logs: one JSON object per line on stderr, so that no text of a user can forge a line.
+
+Callers hand facts over as `extra={...}`; they stand beside `time`, `level`, `component`, `logger`, `message`.
+No secret is ever handed to a logger: not a token, key, `Authorization` header, query string or public link.
+"""
+
+import json
+import logging
+import sys
+from typing import Any, Final
+
+from coordinator.timestamps import rfc3339
+
+TEXT_CHARS_MAX: Final = 8192  # a traceback or a text of a user beyond this is cut
+PATH_CHARS_MAX: Final = 256
+PATH_SEGMENT_CHARS_MAX: Final = 40  # a UUID has 36; what is longer may be a secret that someone put there
+
+_OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_requests = logging.getLogger("filestore.http.requests")
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one line of JSON in ASCII: line ends and terminal escapes come out as \\uXXXX."""
+
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self._component = component
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its line end."""
+        line: dict[str, Any] = {
+            "time": rfc3339(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "component": self._component,
+            "logger": record.name,
+            "message": record.getMessage()[:TEXT_CHARS_MAX],
+        }
+        for name, value in vars(record).items():
+            if name not in _OWN_ATTRIBUTES:
+                line.setdefault(name, value[:TEXT_CHARS_MAX] if isinstance(value, str) else value)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)[-TEXT_CHARS_MAX:]
+        return json.dumps(line, default=str)
+
+
+def setup(component: str, level: str = "info") -> None:
+    """Send every log line of this process to stderr as JSON. `component`: which process this is.
+
+    Calling it again replaces the earlier setup.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines(component))
+    root = logging.getLogger()
+    root.handlers[:] = [handler]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+def log_request(
+    level: int,
+    *,
+    request_id: str,
+    remote: str,
+    method: str,
+    path: str,
+    status: int,
+    size_bytes: int,
+    duration_s: float,
+) -> None:
+    """One line for one answer. `size_bytes` is what it took on the connection."""
+    facts = {
+        "request_id": request_id,
+        "remote": remote,
+        "method": method,
+        "path": path,
+        "status": status,
+        "size_bytes": size_bytes,
+        "duration_s": round(duration_s, 6),
+    }
+    _requests.log(level, "request", extra=facts)
+
+
+def shown_path(path: str, template: str | None) -> str:
+    """The path of a request as a log may hold it.
+
+    A template with a `{token}` in it stands for itself. Elsewhere, segments longer than any id become `...`.
+    """
+    if template is not None and "{token}" in template:
+        return template
+    segments = path[:PATH_CHARS_MAX].split("/")
+    return "/".join(segment if len(segment) <= PATH_SEGMENT_CHARS_MAX else "..." for segment in segments)

@@ -1,0 +1,85 @@
+"""The cluster itself: how it begins, and the view of it that every node follows."""
+
+import json
+
+from coordinator.commands import Bootstrap
+from coordinator.machine.change import Change, Question
+from coordinator.machine.nodes import NODE_COLUMNS, node_record
+from coordinator.queries import GetView
+from coordinator.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView, CoordinatorRecord
+
+
+def bootstrap(change: Change, command: Bootstrap) -> None:
+    """The first entry of every log: cluster row, members, keys, first admin, default bucket."""
+    db, at_ms = change.db, change.at_ms
+    assert change.log_index == 1, "a cluster begins once"
+    db.execute(
+        "INSERT INTO cluster (one, name, created_at_ms, root_pem, replicas, write_quorum, development)"
+        " VALUES (1, ?, ?, ?, ?, ?, ?)",
+        (
+            command.cluster,
+            at_ms,
+            command.root_pem,
+            command.replicas,
+            command.write_quorum,
+            int(command.development),
+        ),
+    )
+    db.executemany(
+        "INSERT INTO coordinators (coordinator_id, address, peer_port, api_port) VALUES (?, ?, ?, ?)",
+        [(m.coordinator_id, m.address, m.peer_port, m.api_port) for m in command.members],
+    )
+    db.executemany(
+        "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, ?, ?, ?, ?)",
+        [
+            ("intermediate-1", "intermediate", command.intermediate_pem, command.intermediate_wrapped, at_ms),
+            (
+                command.user_token_kid,
+                "user_token",
+                json.dumps(command.user_token_jwk, sort_keys=True),
+                command.user_token_wrapped,
+                at_ms,
+            ),
+        ],
+    )
+    db.execute(
+        "INSERT INTO users (user_id, roles, groups, generation, disabled, created_at_ms, updated_at_ms)"
+        " VALUES (?, ?, '[]', 1, 0, ?, ?)",
+        (command.admin_user_id, json.dumps([ADMIN_ROLE]), at_ms, at_ms),
+    )
+    db.execute(
+        "INSERT INTO buckets (bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms,"
+        " updated_at_ms) VALUES (?, 'default', ?, 0, 0, 0, ?, ?)",
+        (DEFAULT_BUCKET_ID, command.admin_user_id, at_ms, at_ms),
+    )
+    change.touch_view()
+
+
+def get_view(question: Question, query: GetView) -> ClusterView:
+    """What every node must know to serve."""
+    del query
+    db = question.db
+    name, root_pem, replicas, write_quorum, development = db.execute(
+        "SELECT name, root_pem, replicas, write_quorum, development FROM cluster"
+    ).fetchone()
+    keys = db.execute("SELECT public FROM keys WHERE purpose = 'user_token' ORDER BY kid").fetchall()
+    coordinators = db.execute(
+        "SELECT coordinator_id, address, peer_port, api_port FROM coordinators ORDER BY coordinator_id"
+    ).fetchall()
+    nodes = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY node_id").fetchall()
+    revoked = db.execute("SELECT serial FROM certificates WHERE revoked = 1 ORDER BY serial").fetchall()
+    return ClusterView(
+        version=db.execute("SELECT view_version FROM applied").fetchone()[0],
+        cluster=name,
+        root_pem=root_pem,
+        replicas=replicas,
+        write_quorum=write_quorum,
+        development=bool(development),
+        user_token_keys=[json.loads(public) for (public,) in keys],
+        coordinators=[
+            CoordinatorRecord(coordinator_id=i, address=a, peer_port=p, api_port=q)
+            for i, a, p, q in coordinators
+        ],
+        nodes=[node_record(row) for row in nodes],
+        revoked_serials=[serial for (serial,) in revoked],
+    )

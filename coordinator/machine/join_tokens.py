@@ -1,0 +1,130 @@
+"""Join tokens: made by an admin, consumed by a node that joins, never stored in the clear."""
+
+import hmac
+import sqlite3
+
+from ca.errors import Conflict, NotFound, Unauthorized
+from coordinator.commands import CreateJoinToken, DeleteJoinToken
+from coordinator.machine.access import require_admin
+from coordinator.machine.change import Change, Question
+from coordinator.queries import CheckJoinToken, ListJoinTokens
+from coordinator.records import JoinTokenRecord
+
+REPEAT_MS = 10 * 60 * 1000  # a lost answer may be asked for again this long
+
+_COLUMNS = "token_id, node_id, uses_max, uses, created_by, created_at_ms, expires_at_ms"
+
+
+def create(change: Change, command: CreateJoinToken) -> JoinTokenRecord:
+    """Store the digest of a new token's secret. Admin only."""
+    user = require_admin(change.db, command.caller)
+    record = JoinTokenRecord(
+        token_id=command.token_id,
+        node_id=command.node_id,
+        uses_max=command.uses_max,
+        uses=0,
+        created_by=user.user_id,
+        created_at_ms=change.at_ms,
+        expires_at_ms=change.at_ms + command.ttl_seconds * 1000,
+    )
+    taken = change.db.execute("SELECT 1 FROM join_tokens WHERE token_id = ?", (command.token_id,)).fetchone()
+    if taken:
+        raise Conflict("A join token with this id exists.")
+    change.db.execute(
+        "INSERT INTO join_tokens (token_id, secret_sha256, node_id, uses_max, uses, created_by,"
+        " created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, 0, ?, ?, ?)",
+        (
+            record.token_id,
+            command.secret_sha256,
+            record.node_id,
+            record.uses_max,
+            record.created_by,
+            record.created_at_ms,
+            record.expires_at_ms,
+        ),
+    )
+    return record
+
+
+def delete(change: Change, command: DeleteJoinToken) -> None:
+    """Take a token back. Admin only."""
+    require_admin(change.db, command.caller)
+    known = change.db.execute("SELECT 1 FROM join_tokens WHERE token_id = ?", (command.token_id,)).fetchone()
+    if not known:
+        raise NotFound("There is no join token with this id.")
+    change.db.execute("DELETE FROM join_tokens WHERE token_id = ?", (command.token_id,))
+    change.db.execute("DELETE FROM joins WHERE token_id = ?", (command.token_id,))
+
+
+def list_all(question: Question, query: ListJoinTokens) -> list[JoinTokenRecord]:
+    """Every token, used and expired ones too, oldest first. Admin only."""
+    require_admin(question.db, query.caller)
+    rows = question.db.execute(
+        f"SELECT {_COLUMNS} FROM join_tokens ORDER BY created_at_ms, token_id"
+    ).fetchall()
+    return [
+        JoinTokenRecord(
+            token_id=row[0],
+            node_id=row[1],
+            uses_max=row[2],
+            uses=row[3],
+            created_by=row[4],
+            created_at_ms=row[5],
+            expires_at_ms=row[6],
+        )
+        for row in rows
+    ]
+
+
+def check(question: Question, query: CheckJoinToken) -> None:
+    """Whether the token would admit the node now; nothing is consumed."""
+    db, at_ms = question.db, question.at_ms
+    require_secret(db, query.token_id, query.secret_sha256)
+    if earlier_serial(db, at_ms, query.token_id, query.node_id, query.public_key_sha256) is None:
+        require_admitting(db, at_ms, query.token_id, query.node_id)
+        require_free_id(db, query.node_id, query.proved_serial)
+
+
+def require_secret(db: sqlite3.Connection, token_id: str, secret_sha256: str) -> None:
+    """Raises Unauthorized unless the token exists and this is the digest of its secret."""
+    row = db.execute("SELECT secret_sha256 FROM join_tokens WHERE token_id = ?", (token_id,)).fetchone()
+    if row is None or not hmac.compare_digest(row[0].encode(), secret_sha256.encode()):
+        raise Unauthorized("unknown join token or wrong secret")
+
+
+def require_admitting(db: sqlite3.Connection, at_ms: int, token_id: str, node_id: str) -> None:
+    """Raises Unauthorized when the token is expired, used up, or bound to another node."""
+    bound_to, uses_max, uses, expires_at_ms = db.execute(
+        "SELECT node_id, uses_max, uses, expires_at_ms FROM join_tokens WHERE token_id = ?", (token_id,)
+    ).fetchone()
+    if at_ms >= expires_at_ms:
+        raise Unauthorized("expired join token")
+    if uses >= uses_max:
+        raise Unauthorized("used join token")
+    if bound_to not in ("", node_id):
+        raise Unauthorized("join token of another node")
+
+
+def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str) -> None:
+    """Raises Conflict when the node id is taken and no live certificate of that node was proved."""
+    if db.execute("SELECT 1 FROM nodes WHERE node_id = ?", (node_id,)).fetchone() is None:
+        return
+    live = db.execute(
+        "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0",
+        (proved_serial, node_id),
+    ).fetchone()
+    if live is None:
+        raise Conflict(f"id: a node named {node_id} has joined already.")
+
+
+def earlier_serial(
+    db: sqlite3.Connection, at_ms: int, token_id: str, node_id: str, public_key_sha256: str
+) -> str | None:
+    """The certificate that the same token, id and key got within the last ten minutes, or None."""
+    row = db.execute(
+        "SELECT serial, joined_at_ms FROM joins WHERE token_id = ? AND node_id = ? AND public_key_sha256 = ?",
+        (token_id, node_id, public_key_sha256),
+    ).fetchone()
+    if row is None or at_ms - row[1] >= REPEAT_MS:
+        return None
+    return str(row[0])

@@ -1,0 +1,122 @@
+"""Filestore nodes: joining, their certificates, where their peers reach them."""
+
+import sqlite3
+from typing import Any
+
+from ca.errors import NotFound, Unauthorized
+from coordinator.commands import AnnounceNode, JoinNode, RenewCertificate
+from coordinator.machine import join_tokens
+from coordinator.machine.access import require_admin
+from coordinator.machine.change import Change, Question
+from coordinator.queries import ListNodes
+from coordinator.records import CertificateRecord, NodeRecord
+
+NODE_COLUMNS = "node_id, address, api_port, peer_port, zone, weight, joined_at_ms"
+
+
+def join(change: Change, command: JoinNode) -> CertificateRecord:
+    """Check the token, consume one use, register node and certificate: together or not at all."""
+    db, at_ms, certificate = change.db, change.at_ms, command.certificate
+    join_tokens.require_secret(db, command.token_id, command.secret_sha256)
+    serial = join_tokens.earlier_serial(
+        db, at_ms, command.token_id, command.node_id, certificate.public_key_sha256
+    )
+    if serial is not None:
+        return _certificate(db, serial)
+    join_tokens.require_admitting(db, at_ms, command.token_id, command.node_id)
+    join_tokens.require_free_id(db, command.node_id, command.proved_serial)
+    db.execute("UPDATE join_tokens SET uses = uses + 1 WHERE token_id = ?", (command.token_id,))
+    db.execute(
+        "INSERT INTO nodes (node_id, address, api_port, peer_port, zone, weight, joined_at_ms)"
+        " VALUES (?, ?, ?, 0, '', 1, ?)"
+        " ON CONFLICT (node_id) DO UPDATE SET address = excluded.address, api_port = excluded.api_port",
+        (command.node_id, command.address, command.api_port, at_ms),
+    )
+    _store_certificate(change, command.node_id, certificate)
+    db.execute(
+        "INSERT OR REPLACE INTO joins (token_id, node_id, public_key_sha256, serial, joined_at_ms)"
+        " VALUES (?, ?, ?, ?, ?)",
+        (command.token_id, command.node_id, certificate.public_key_sha256, certificate.serial, at_ms),
+    )
+    change.touch_view()
+    return certificate
+
+
+def renew_certificate(change: Change, command: RenewCertificate) -> CertificateRecord:
+    """Register a new certificate for a node that holds a live one."""
+    live = change.db.execute(
+        "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0",
+        (command.proved_serial, command.node_id),
+    ).fetchone()
+    if live is None:
+        raise Unauthorized("renewal without a live certificate")
+    change.db.execute(
+        "DELETE FROM certificates WHERE node_id = ? AND revoked = 0 AND not_after_ms < ?",
+        (command.node_id, change.at_ms),
+    )
+    _store_certificate(change, command.node_id, command.certificate)
+    return command.certificate
+
+
+def announce(change: Change, command: AnnounceNode) -> NodeRecord:
+    """Where peers reach a node, its zone and its weight."""
+    if change.db.execute("SELECT 1 FROM nodes WHERE node_id = ?", (command.node_id,)).fetchone() is None:
+        raise NotFound(f"There is no node {command.node_id}.")
+    change.db.execute(
+        "UPDATE nodes SET peer_port = ?, zone = ?, weight = ? WHERE node_id = ?",
+        (command.peer_port, command.zone, command.weight, command.node_id),
+    )
+    change.touch_view()
+    row = change.db.execute(
+        f"SELECT {NODE_COLUMNS} FROM nodes WHERE node_id = ?",
+        (command.node_id,),
+    ).fetchone()
+    return node_record(row)
+
+
+def list_all(question: Question, query: ListNodes) -> list[NodeRecord]:
+    """Every node by id. Admin only."""
+    require_admin(question.db, query.caller)
+    rows = question.db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY node_id").fetchall()
+    return [node_record(row) for row in rows]
+
+
+def node_record(row: tuple[Any, ...]) -> NodeRecord:
+    """A row of NODE_COLUMNS as a record."""
+    return NodeRecord(
+        node_id=row[0],
+        address=row[1],
+        api_port=row[2],
+        peer_port=row[3],
+        zone=row[4],
+        weight=row[5],
+        joined_at_ms=row[6],
+    )
+
+
+def _store_certificate(change: Change, node_id: str, certificate: CertificateRecord) -> None:
+    change.db.execute(
+        "INSERT INTO certificates (serial, node_id, pem, public_key_sha256, not_before_ms,"
+        " not_after_ms, revoked) VALUES (?, ?, ?, ?, ?, ?, 0)",
+        (
+            certificate.serial,
+            node_id,
+            certificate.pem,
+            certificate.public_key_sha256,
+            certificate.not_before_ms,
+            certificate.not_after_ms,
+        ),
+    )
+
+
+def _certificate(db: sqlite3.Connection, serial: str) -> CertificateRecord:
+    row = db.execute(
+        "SELECT serial, pem, public_key_sha256, not_before_ms, not_after_ms FROM certificates"
+        " WHERE serial = ?",
+        (serial,),
+    ).fetchone()
+    if row is None:
+        raise Unauthorized("the certificate of this join has ended")
+    return CertificateRecord(
+        serial=row[0], pem=row[1], public_key_sha256=row[2], not_before_ms=row[3], not_after_ms=row[4]
+    )

@@ -1,0 +1,162 @@
+"""Uploads: from `pending` over `uploading` to `available`, or gone when they expire."""
+
+import json
+import sqlite3
+
+from ca.errors import ChecksumMismatch, Conflict, Gone, InvalidRequest, PayloadTooLarge, Unavailable
+from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress, TerminateUpload
+from coordinator.machine import blobs, contents, files
+from coordinator.machine.access import Level
+from coordinator.machine.change import Change, Question
+from coordinator.queries import GetUpload, LiveUploads
+from coordinator.records import ContentRecord, UploadRecord
+
+UPLOAD_LIFE_MS = 24 * 60 * 60 * 1000  # after the last byte
+LIVE_UPLOADS_MAX = 500  # ids in one question
+
+
+def begin(change: Change, file_uuid: str, placement: list[str]) -> UploadRecord:
+    """The upload of a file that was just created."""
+    assert placement, "the leader stamps the placement in"
+    change.db.execute(
+        "INSERT INTO uploads (file_uuid, placement, offset_bytes, expires_at_ms) VALUES (?, ?, 0, ?)",
+        (file_uuid, json.dumps(placement), change.at_ms + UPLOAD_LIFE_MS),
+    )
+    return _record(change.db, file_uuid)
+
+
+def get(question: Question, query: GetUpload) -> UploadRecord:
+    """The upload, ended or not. Needs write on the file."""
+    row = files.require(question, query.caller, query.file_uuid, Level.WRITE)
+    _require_live(question, row)
+    return _record(question.db, query.file_uuid)
+
+
+def live(question: Question, query: LiveUploads) -> list[str]:
+    """Which of these files have an upload that has not ended."""
+    if len(query.file_uuids) > LIVE_UPLOADS_MAX:
+        raise InvalidRequest(f"file_uuids: at most {LIVE_UPLOADS_MAX} at once.")
+    marks = ", ".join("?" * len(query.file_uuids))
+    rows = question.db.execute(
+        f"SELECT file_uuid FROM uploads WHERE file_uuid IN ({marks}) ORDER BY file_uuid",
+        query.file_uuids,
+    ).fetchall()
+    return [file_uuid for (file_uuid,) in rows]
+
+
+def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
+    """Note durable bytes: pending becomes uploading, the expiry moves on. Needs write."""
+    row = files.require(change, command.caller, command.file_uuid, Level.WRITE)
+    _require_live(change, row)
+    if row.status not in ("pending", "uploading"):
+        return _record(change.db, command.file_uuid)
+    change.db.execute(
+        "UPDATE uploads SET offset_bytes = ?, expires_at_ms = ? WHERE file_uuid = ?",
+        (command.offset_bytes, change.at_ms + UPLOAD_LIFE_MS, command.file_uuid),
+    )
+    if row.status == "pending" and command.offset_bytes > 0:
+        change.db.execute(
+            "UPDATE files SET status = 'uploading', updated_at_ms = ? WHERE file_uuid = ?",
+            (change.at_ms, command.file_uuid),
+        )
+    return _record(change.db, command.file_uuid)
+
+
+def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
+    """Fix the size of an upload that began without one; the same size again is no error. Needs write."""
+    row = files.require(change, command.caller, command.file_uuid, Level.WRITE)
+    _require_live(change, row)
+    if row.size_bytes is None:
+        change.db.execute(
+            "UPDATE files SET size_bytes = ?, updated_at_ms = ? WHERE file_uuid = ?",
+            (command.size_bytes, change.at_ms, command.file_uuid),
+        )
+    elif row.size_bytes != command.size_bytes:
+        raise Conflict(f"The size of this upload was declared as {row.size_bytes} bytes.")
+    return _record(change.db, command.file_uuid)
+
+
+def complete(change: Change, command: CompleteUpload) -> ContentRecord:
+    """Make the file available with the replicas that hold it.
+
+    Needs write, whatever was true when it began.
+    """
+    row = files.require(change, command.caller, command.file_uuid, Level.WRITE)
+    if row.status not in ("pending", "uploading"):
+        if row.blob_sha256 == command.blob_sha256:
+            return contents.record(change.db, command.file_uuid)
+        raise Conflict("This file is complete, with other content.")
+    _require_live(change, row)
+    _check_content(change, row, command)
+    blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
+    change.db.execute(
+        "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
+        " updated_at_ms = ? WHERE file_uuid = ?",
+        (command.blob_sha256, command.size_bytes, change.at_ms, change.at_ms, command.file_uuid),
+    )
+    change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
+    change.db.execute(
+        "UPDATE buckets SET used_bytes = used_bytes + ?, updated_at_ms = ? WHERE bucket_id = ?",
+        (command.size_bytes, change.at_ms, row.bucket_id),
+    )
+    return contents.record(change.db, command.file_uuid)
+
+
+def terminate(change: Change, command: TerminateUpload) -> None:
+    """Give up an upload that has not ended. Needs write."""
+    row = files.require(change, command.caller, command.file_uuid, Level.WRITE)
+    if row.status not in ("pending", "uploading"):
+        raise Conflict("This upload has ended; delete the file instead.")
+    files.remove(change, row)
+
+
+def _check_content(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
+    if row.size_bytes is not None and row.size_bytes != command.size_bytes:
+        raise InvalidRequest(f"size_bytes: {row.size_bytes} were declared, {command.size_bytes} came.")
+    if row.expected_sha256 not in ("", command.blob_sha256):
+        raise ChecksumMismatch("blob_sha256: the content is not what was declared.")
+    quota_bytes, used_bytes = change.db.execute(
+        "SELECT quota_bytes, used_bytes FROM buckets WHERE bucket_id = ?", (row.bucket_id,)
+    ).fetchone()
+    if quota_bytes and used_bytes + command.size_bytes > quota_bytes:
+        raise PayloadTooLarge(f"The quota of the bucket is {quota_bytes} bytes, {used_bytes} are used.")
+    write_quorum = change.db.execute("SELECT write_quorum FROM cluster").fetchone()[0]
+    marks = ", ".join("?" * len(command.replicas))
+    known = change.db.execute(
+        f"SELECT COUNT(*) FROM nodes WHERE node_id IN ({marks})",
+        command.replicas,
+    ).fetchone()[0]
+    if known != len(command.replicas) or known < write_quorum:
+        raise Unavailable(f"{known} known nodes hold the content, {write_quorum} must.")
+
+
+def _require_live(scope: Change | Question, row: files.FileRow) -> None:
+    if row.status == "tombstoned":
+        raise Gone("The retention period of this file has passed.")
+    if row.status == "available":
+        return
+    expires_at_ms = scope.db.execute(
+        "SELECT expires_at_ms FROM uploads WHERE file_uuid = ?", (row.file_uuid,)
+    ).fetchone()[0]
+    if expires_at_ms <= scope.at_ms:
+        raise Gone("This upload has expired.")
+
+
+def _record(db: sqlite3.Connection, file_uuid: str) -> UploadRecord:
+    row = db.execute(
+        "SELECT f.status, u.placement, f.size_bytes, f.expected_sha256, f.blob_sha256, u.offset_bytes,"
+        " u.expires_at_ms FROM files f LEFT JOIN uploads u ON u.file_uuid = f.file_uuid"
+        " WHERE f.file_uuid = ?",
+        (file_uuid,),
+    ).fetchone()
+    status, placement, size_bytes, expected_sha256, blob_sha256, offset_bytes, expires_at_ms = row
+    return UploadRecord(
+        file_uuid=file_uuid,
+        status=status,
+        placement=json.loads(placement) if placement else [],
+        size_bytes=size_bytes,
+        expected_sha256=expected_sha256,
+        blob_sha256=blob_sha256 or "",
+        offset_bytes=size_bytes if placement is None else offset_bytes,
+        expires_at_ms=expires_at_ms or 0,
+    )

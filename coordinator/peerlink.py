@@ -1,0 +1,110 @@
+"""One kept-up connection to a coordinator, with many calls under way on it."""
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import ssl
+from collections.abc import Callable
+
+import aiohttp
+
+from ca.errors import InvalidRequest
+from ca.identity import Identity, Role
+from coordinator import wire
+from coordinator.calls import AnyCall
+from coordinator.link import PING_S, Outbox, OutboxFull
+from coordinator.records import CoordinatorRecord
+from coordinator.transport import DIAL_TIMEOUT_S, REDIAL_S_MAX, REDIAL_S_MIN, peer_url
+
+_log = logging.getLogger(__name__)
+
+
+class LinkDown(Exception):
+    """There is no connection, or it broke before the answer came: the call may or may not have been made."""
+
+
+class PeerLink:
+    """Calls to one coordinator. `run` dials it again and again until it is cancelled."""
+
+    def __init__(
+        self, identity: Identity, coordinator: CoordinatorRecord, context: Callable[[], ssl.SSLContext]
+    ) -> None:
+        self._coordinator = coordinator
+        self._context = context
+        self._name = Identity(identity.cluster, Role.COORDINATOR, coordinator.coordinator_id).dns_name
+        self._outbox = Outbox()
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, asyncio.Future[wire.AnswerFrame]] = {}
+        self._is_up = False
+
+    async def call(self, call: AnyCall, timeout_s: float) -> wire.AnswerFrame:
+        """The answer.
+
+        Raises LinkDown; the caller sets the deadline, `timeout_s` tells it to the other side.
+        """
+        if not self._is_up:
+            raise LinkDown(self._coordinator.coordinator_id)
+        number = next(self._numbers)
+        answer: asyncio.Future[wire.AnswerFrame] = asyncio.get_running_loop().create_future()
+        self._calls[number] = answer
+        try:
+            self._outbox.put(wire.CallFrame(number, int(timeout_s * 1000), call))
+            return await answer
+        except OutboxFull as error:
+            raise LinkDown(self._coordinator.coordinator_id) from error
+        finally:
+            del self._calls[number]
+
+    async def run(self, http: aiohttp.ClientSession) -> None:
+        """Keep the connection up."""
+        redial_s = REDIAL_S_MIN
+        while True:
+            try:
+                async with await self._dial(http) as socket:
+                    redial_s = REDIAL_S_MIN
+                    await self._serve(socket)
+            except (aiohttp.ClientError, OSError, TimeoutError, InvalidRequest) as error:
+                _log.debug("coordinator %s: %s", self._coordinator.coordinator_id, error)
+            await asyncio.sleep(redial_s)
+            redial_s = min(redial_s * 2, REDIAL_S_MAX)
+
+    async def _dial(self, http: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse[bool]:
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            return await http.ws_connect(
+                peer_url(self._coordinator.address, self._coordinator.peer_port, "/rpc"),
+                ssl=self._context(),
+                server_hostname=self._name,
+                heartbeat=PING_S,
+                max_msg_size=wire.MESSAGE_BYTES_MAX,
+            )
+
+    async def _serve(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
+        self._outbox.clear()
+        sender = asyncio.create_task(self._outbox.run(socket), name="calls")
+        sender.add_done_callback(
+            lambda _: asyncio.ensure_future(socket.close()) if not socket.closed else None
+        )
+        self._is_up = True
+        try:
+            async for message in socket:
+                for frame in wire.decode(message.data):
+                    self._deliver(frame)
+        finally:
+            self._is_up = False
+            self._fail_calls()
+            sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError, OSError, TimeoutError):
+                await sender
+
+    def _deliver(self, frame: wire.Frame) -> None:
+        if not isinstance(frame, wire.AnswerFrame):
+            raise InvalidRequest("a coordinator sent what is no answer")
+        answer = self._calls.get(frame.number)
+        if answer is not None and not answer.done():
+            answer.set_result(frame)
+
+    def _fail_calls(self) -> None:
+        for answer in self._calls.values():
+            if not answer.done():
+                answer.set_exception(LinkDown(self._coordinator.coordinator_id))

@@ -1,0 +1,50 @@
+"""Where new replicas go: weighted rendezvous hashing over the nodes that can take them, zones first. Pure.
+
+Source: Thaler and Ravishankar 1998 (highest random weight); the weighted score -w / ln(h) is Mosko's form
+of it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import xxhash
+
+RESERVE_SHARE = 0.05  # of a disk stays free for deletes, repair and the log
+RESERVE_BYTES_MAX = 10 << 30  # a large disk need not keep more than this free
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that is alive now. `weight` is positive; `zone` "" is a zone of its own for each node."""
+
+    node_id: str
+    zone: str
+    weight: int
+    free_bytes: int
+    total_bytes: int
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Whether `size_bytes` more leave the reserve untouched."""
+        reserve_bytes = min(int(self.total_bytes * RESERVE_SHARE), RESERVE_BYTES_MAX)
+        return self.free_bytes - size_bytes >= reserve_bytes
+
+
+def choose(key: str, candidates: Sequence[Candidate], count: int) -> list[str]:
+    """Up to `count` node ids for `key`, best first; one of each zone while zones last. Deterministic."""
+    ranked = sorted(candidates, key=lambda candidate: (-_score(key, candidate), candidate.node_id))
+    chosen: list[Candidate] = []
+    zones: set[str] = set()
+    for candidate in ranked:
+        zone = candidate.zone or f"node {candidate.node_id}"
+        if zone not in zones:
+            zones.add(zone)
+            chosen.append(candidate)
+    chosen += [candidate for candidate in ranked if candidate not in chosen]
+    return [candidate.node_id for candidate in chosen[:count]]
+
+
+def _score(key: str, candidate: Candidate) -> float:
+    digest = xxhash.xxh3_64_intdigest(f"{key}/{candidate.node_id}".encode())
+    uniform = (digest + 1) / (2**64 + 1)  # within (0, 1)
+    return -candidate.weight / math.log(uniform)

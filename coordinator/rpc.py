@@ -1,0 +1,183 @@
+"""The serving side of the peer port: WebSockets on which members call this coordinator and send it Raft
+messages.
+
+Who calls is who the certificate says, checked for every message that arrives: an open connection dies with
+the certificate that opened it. Only current coordinators may send Raft messages.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+import aiohttp
+from aiohttp import web
+
+from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
+from ca.identity import Role
+from ca.tls import Peer, peer_identity
+from coordinator import wire
+from coordinator.calls import AnyCall
+from coordinator.clock import now_ms
+from coordinator.link import PING_S, Outbox, OutboxFull
+from coordinator.raft.core import NotLeader
+from coordinator.raft.messages import Message
+
+CALLS_AT_ONCE_MAX = 2048  # on one connection
+CLOSE_TIMEOUT_S = 1.0  # for a peer to say goodbye
+
+_log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """The state machine refused: a reply like any other, with the code of an error."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+CallHandler = Callable[[Peer, AnyCall], Awaitable[bytes]]
+
+
+class PeerPort:
+    """The routes of the peer port.
+
+    `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers.
+    """
+
+    def __init__(
+        self,
+        handle: CallHandler,
+        step: Callable[[Message], None],
+        check: Callable[[Peer], None],
+        coordinator_ids: Callable[[], frozenset[str]],
+    ) -> None:
+        self._handle = handle
+        self._step = step
+        self._check = check
+        self._coordinator_ids = coordinator_ids
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._is_closing = False
+
+    def routes(self) -> list[web.RouteDef]:
+        """What the peer port serves."""
+        return [web.get("/raft", self._raft), web.get("/rpc", self._rpc)]
+
+    async def close(self) -> None:
+        """End every connection and take no new one: members redial, and must find somebody else."""
+        self._is_closing = True
+        await asyncio.gather(*(_go_away(socket) for socket in self._sockets))
+
+    async def _raft(self, request: web.Request) -> web.WebSocketResponse:
+        peer = self._peer(request)
+        self._require_raft(peer)
+        socket = await self._accept(request)
+        try:
+            async for data in _messages(socket):
+                self._require_raft(self._peer(request))
+                for frame in wire.decode(data):
+                    if not isinstance(frame, wire.RaftFrame) or frame.message.source != peer.identity.id:
+                        raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
+                    self._step(frame.message)
+        except FilestoreError as error:
+            _log.warning("raft connection of %s ended: %s", peer.identity.uri, error.details)
+        finally:
+            self._sockets.discard(socket)
+            await socket.close()
+        return socket
+
+    async def _rpc(self, request: web.Request) -> web.WebSocketResponse:
+        peer = self._peer(request)
+        socket = await self._accept(request)
+        outbox = Outbox()
+        try:
+            async with asyncio.TaskGroup() as group:
+                sender = group.create_task(_send(outbox, socket), name=f"answers to {peer.identity.id}")
+                try:
+                    await self._serve(request, socket, group, outbox)
+                except FilestoreError as error:
+                    _log.warning("connection of %s ended: %s", peer.identity.uri, error.details)
+                finally:
+                    sender.cancel()
+        finally:
+            self._sockets.discard(socket)
+            await socket.close()
+        return socket
+
+    async def _serve(
+        self, request: web.Request, socket: web.WebSocketResponse, group: asyncio.TaskGroup, outbox: Outbox
+    ) -> None:
+        places = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
+        async for data in _messages(socket):
+            peer = self._peer(request)
+            for frame in wire.decode(data):
+                if not isinstance(frame, wire.CallFrame):
+                    raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
+                await places.acquire()
+                task = group.create_task(self._answer(peer, frame, outbox))
+                task.add_done_callback(lambda _: places.release())
+
+    async def _answer(self, peer: Peer, frame: wire.CallFrame, outbox: Outbox) -> None:
+        number = frame.number
+        try:
+            async with asyncio.timeout(frame.timeout_ms / 1000):
+                answer = wire.AnswerFrame(number, wire.OK, "", await self._handle(peer, frame.call))
+        except NotLeader as refusal:
+            answer = wire.AnswerFrame(number, wire.NOT_LEADER, refusal.leader_id, b"")
+        except Refused as refusal:
+            answer = wire.AnswerFrame(number, refusal.code, refusal.details, b"")
+        except Unavailable as error:
+            answer = wire.AnswerFrame(number, wire.RETRY, error.details, b"")
+        except FilestoreError as error:
+            answer = wire.AnswerFrame(number, error.code, error.details, b"")
+        except TimeoutError:
+            answer = wire.AnswerFrame(number, wire.RETRY, "There was no quorum within the deadline.", b"")
+        except Exception:  # noqa: BLE001 - the edge: a fault of ours is answered, and told to the operator
+            _log.exception("a call of %s failed", peer.identity.uri)
+            answer = wire.AnswerFrame(number, Internal.code, "A coordinator failed; see its log.", b"")
+        with contextlib.suppress(OutboxFull):  # the caller's deadline covers an answer that finds no place
+            outbox.put(answer)
+
+    async def _accept(self, request: web.Request) -> web.WebSocketResponse:
+        if self._is_closing:
+            raise Unavailable("This coordinator is stopping.")
+        socket = web.WebSocketResponse(heartbeat=PING_S, max_msg_size=wire.MESSAGE_BYTES_MAX, compress=False)
+        await socket.prepare(request)
+        self._sockets.add(socket)
+        return socket
+
+    def _peer(self, request: web.Request) -> Peer:
+        if request.transport is None:
+            raise Unauthorized("the connection is gone")
+        peer = peer_identity(request.transport)
+        if peer.not_after_ms <= now_ms():
+            raise Unauthorized("the certificate has expired")
+        self._check(peer)
+        return peer
+
+    def _require_raft(self, peer: Peer) -> None:
+        if peer.identity.role is not Role.COORDINATOR or peer.identity.id not in self._coordinator_ids():
+            raise Unauthorized(f"{peer.identity.uri} is no member of the Raft group")
+
+
+async def _go_away(socket: web.WebSocketResponse) -> None:
+    with contextlib.suppress(OSError, aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await socket.close(code=aiohttp.WSCloseCode.GOING_AWAY)
+
+
+async def _messages(socket: web.WebSocketResponse) -> AsyncIterator[bytes]:
+    async for message in socket:
+        if message.type is not aiohttp.WSMsgType.BINARY:
+            return
+        yield message.data
+
+
+async def _send(outbox: Outbox, socket: web.WebSocketResponse) -> None:
+    try:
+        await outbox.run(socket)
+    except (OSError, TimeoutError, aiohttp.ClientError) as error:
+        _log.info("answers could not be sent: %s", error)
+        await socket.close()

@@ -1,0 +1,174 @@
+-- The state that the replicated log builds, on every coordinator the same. One file, so that it can be read at once.
+-- Times are milliseconds since 1970 as stamped by the leader; `sequence` orders lists by creation (it is the log
+-- index of the creating command), never a clock. Counts and sums are maintained, not counted.
+
+CREATE TABLE IF NOT EXISTS applied (
+    one           INTEGER PRIMARY KEY CHECK (one = 1),
+    log_index     INTEGER NOT NULL,               -- the last log entry that this database contains
+    term          INTEGER NOT NULL,
+    view_version  INTEGER NOT NULL                -- log index of the last change to what nodes watch (see GetView)
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS cluster (
+    one            INTEGER PRIMARY KEY CHECK (one = 1),
+    name           TEXT NOT NULL,
+    created_at_ms  INTEGER NOT NULL,
+    root_pem       TEXT NOT NULL,
+    replicas       INTEGER NOT NULL,              -- copies wanted of every blob
+    write_quorum   INTEGER NOT NULL,              -- copies that must be durable before a file is available
+    development    INTEGER NOT NULL               -- 1 allows loopback addresses at join
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS coordinators (
+    coordinator_id  TEXT PRIMARY KEY,
+    address         TEXT NOT NULL,
+    peer_port       INTEGER NOT NULL,
+    api_port        INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS keys (
+    kid            TEXT PRIMARY KEY,
+    purpose        TEXT NOT NULL,                 -- 'intermediate' or 'user_token'
+    public         TEXT NOT NULL,                 -- certificate PEM, or the JWK as JSON
+    wrapped        BLOB NOT NULL,                 -- the private half under the cluster key (AES-256-GCM)
+    created_at_ms  INTEGER NOT NULL
+) STRICT;
+
+-- Duplicate suppression of retried commands (Ongaro 2014, section 6.3).
+CREATE TABLE IF NOT EXISTS sessions (
+    session         INTEGER PRIMARY KEY,          -- log index of the command that opened it
+    last_log_index  INTEGER NOT NULL              -- coarse: when it was last used, for eviction
+) STRICT;
+CREATE INDEX IF NOT EXISTS sessions_by_use ON sessions (last_log_index);
+
+CREATE TABLE IF NOT EXISTS replies (
+    session   INTEGER NOT NULL,
+    sequence  INTEGER NOT NULL,
+    reply     BLOB NOT NULL,
+    PRIMARY KEY (session, sequence)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS users (
+    user_id        TEXT PRIMARY KEY,
+    roles          TEXT NOT NULL,                 -- JSON array, sorted
+    groups         TEXT NOT NULL,                 -- JSON array, sorted
+    generation     INTEGER NOT NULL,              -- tokens of an older generation are dead
+    disabled       INTEGER NOT NULL,
+    created_at_ms  INTEGER NOT NULL,
+    updated_at_ms  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS join_tokens (
+    token_id       TEXT PRIMARY KEY,
+    secret_sha256  TEXT NOT NULL,
+    node_id        TEXT NOT NULL,                 -- '' or the only id that it admits
+    uses_max       INTEGER NOT NULL,
+    uses           INTEGER NOT NULL,
+    created_by     TEXT NOT NULL,
+    created_at_ms  INTEGER NOT NULL,
+    expires_at_ms  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS joins (                -- so that a repeated join gets the answer that was lost
+    token_id           TEXT NOT NULL,
+    node_id            TEXT NOT NULL,
+    public_key_sha256  TEXT NOT NULL,
+    serial             TEXT NOT NULL,
+    joined_at_ms       INTEGER NOT NULL,
+    PRIMARY KEY (token_id, node_id, public_key_sha256)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE IF NOT EXISTS nodes (
+    node_id       TEXT PRIMARY KEY,
+    address       TEXT NOT NULL,
+    api_port      INTEGER NOT NULL,
+    peer_port     INTEGER NOT NULL,               -- 0 until the node has announced it
+    zone          TEXT NOT NULL,
+    weight        INTEGER NOT NULL,
+    joined_at_ms  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS certificates (
+    serial             TEXT PRIMARY KEY,
+    node_id            TEXT NOT NULL,
+    pem                TEXT NOT NULL,
+    public_key_sha256  TEXT NOT NULL,
+    not_before_ms      INTEGER NOT NULL,
+    not_after_ms       INTEGER NOT NULL,
+    revoked            INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS certificates_by_node ON certificates (node_id);
+
+CREATE TABLE IF NOT EXISTS buckets (
+    bucket_id      TEXT PRIMARY KEY,
+    name           TEXT NOT NULL UNIQUE,
+    owner_id       TEXT NOT NULL,
+    quota_bytes    INTEGER NOT NULL,              -- 0 means none
+    used_bytes     INTEGER NOT NULL,
+    file_count     INTEGER NOT NULL,
+    created_at_ms  INTEGER NOT NULL,
+    updated_at_ms  INTEGER NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS files (
+    sequence         INTEGER PRIMARY KEY,         -- log index of the creation: the order of every list
+    file_uuid        TEXT NOT NULL UNIQUE,
+    kind             TEXT NOT NULL,               -- 'project_file'; others are not built yet
+    bucket_id        TEXT NOT NULL REFERENCES buckets (bucket_id),
+    owner_id         TEXT NOT NULL,
+    filename         TEXT NOT NULL,
+    content_type     TEXT NOT NULL,
+    size_bytes       INTEGER,                     -- NULL until declared or finished
+    expected_sha256  TEXT NOT NULL,               -- '' or what the creator declared
+    blob_sha256      TEXT REFERENCES blobs (sha256),
+    status           TEXT NOT NULL,               -- pending, uploading, available, tombstoned
+    retention_hours  INTEGER,                     -- NULL keeps it
+    available_at_ms  INTEGER,
+    created_at_ms    INTEGER NOT NULL,
+    updated_at_ms    INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS files_by_owner ON files (kind, owner_id, sequence);
+CREATE INDEX IF NOT EXISTS files_by_kind ON files (kind, sequence);
+CREATE INDEX IF NOT EXISTS files_by_bucket ON files (bucket_id, sequence);
+CREATE INDEX IF NOT EXISTS files_by_blob ON files (blob_sha256);
+
+CREATE TABLE IF NOT EXISTS project_files (
+    sequence             INTEGER PRIMARY KEY,
+    file_uuid            TEXT NOT NULL UNIQUE REFERENCES files (file_uuid) ON DELETE CASCADE,
+    owner_id             TEXT NOT NULL,
+    project_id           TEXT NOT NULL,
+    project_name         TEXT NOT NULL,
+    version_tag          TEXT NOT NULL,
+    compression          TEXT NOT NULL,
+    include_images       INTEGER NOT NULL,
+    include_snapshots    INTEGER NOT NULL,
+    is_read_only         INTEGER NOT NULL,
+    keep_compute_ids     INTEGER NOT NULL,
+    reset_mac_addresses  INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS project_files_by_owner ON project_files (owner_id, sequence);
+CREATE INDEX IF NOT EXISTS project_files_by_project ON project_files (project_id, sequence);
+CREATE INDEX IF NOT EXISTS project_files_by_project_owner ON project_files (project_id, owner_id, sequence);
+
+-- One row for an upload that has not ended. The first of `placement` takes the bytes.
+CREATE TABLE IF NOT EXISTS uploads (
+    file_uuid      TEXT PRIMARY KEY REFERENCES files (file_uuid) ON DELETE CASCADE,
+    placement      TEXT NOT NULL,                 -- JSON array of node ids
+    offset_bytes   INTEGER NOT NULL,              -- last durable offset that the node reported; the node knows better
+    expires_at_ms  INTEGER NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS uploads_by_expiry ON uploads (expires_at_ms);
+
+CREATE TABLE IF NOT EXISTS blobs (
+    sha256          TEXT PRIMARY KEY,
+    size_bytes      INTEGER NOT NULL,
+    reference_count INTEGER NOT NULL,
+    released_at_ms  INTEGER                       -- when the last reference went; NULL while referred to
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS blob_replicas (
+    sha256   TEXT NOT NULL REFERENCES blobs (sha256) ON DELETE CASCADE,
+    node_id  TEXT NOT NULL,
+    PRIMARY KEY (sha256, node_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS blob_replicas_by_node ON blob_replicas (node_id);

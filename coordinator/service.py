@@ -1,0 +1,281 @@
+"""What a coordinator answers to the calls of members: changes, reads, joins, certificates, tokens,
+heartbeats, status.
+
+Who calls is the certificate's identity; a node acts for itself only. The time of every change is this
+coordinator's when it leads, and placement is chosen here: the state machine has no clock and hears no
+heartbeats.
+"""
+
+import time
+
+import msgspec
+import uuid_utils
+
+from ca import csr
+from ca.errors import Forbidden, InsufficientStorage, Unauthorized, Unavailable
+from ca.identity import Identity, Role, check_address, check_member_id, check_port
+from ca.keys import public_key_digest
+from ca.tls import Peer
+from ca.usertoken import TTL_SECONDS_DEFAULT
+from coordinator.authority import ClusterAuthority
+from coordinator.calls import (
+    AnyCall,
+    CoordinatorStatus,
+    HeartbeatCall,
+    HeartbeatReply,
+    JoinCall,
+    JoinReply,
+    MintCall,
+    MintReply,
+    NodeStatus,
+    ProposeCall,
+    ReadCall,
+    RenewCall,
+    StatusCall,
+    StatusReply,
+)
+from coordinator.clock import now_ms
+from coordinator.commands import (
+    NODE_COMMANDS,
+    AdmitUser,
+    AnnounceNode,
+    AnyCommand,
+    CreateProjectFile,
+    JoinNode,
+    RenewCertificate,
+    Reply,
+)
+from coordinator.driver import Driver
+from coordinator.health import NodeHealth
+from coordinator.placement import choose
+from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinToken, GetView
+from coordinator.records import CertificateRecord, ClusterView, UserRecord
+from coordinator.rpc import Refused
+from coordinator.store import Store
+
+_REPLY = msgspec.msgpack.Decoder(Reply)
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class Service:
+    """Answers calls. Everything runs on the event loop; only the driver writes."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        driver: Driver,
+        store: Store,
+        authority: ClusterAuthority,
+        health: NodeHealth,
+    ) -> None:
+        self._identity = identity
+        self._driver = driver
+        self._store = store
+        self._authority = authority
+        self._health = health
+
+    def check(self, peer: Peer) -> None:
+        """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
+        state has it.
+        """
+        identity = peer.identity
+        if identity.cluster != self._identity.cluster:
+            raise Unauthorized("a certificate of another cluster")
+        if identity.role is Role.COORDINATOR:
+            if identity.id not in self.coordinator_ids():
+                raise Unauthorized(f"{identity.uri} is no coordinator of this cluster")
+        elif not self._store.certificate_is_live(identity.id, peer.serial):
+            raise Unauthorized(f"the certificate of {identity.uri} is revoked or unknown")
+
+    def coordinator_ids(self) -> frozenset[str]:
+        """The current members of the Raft group."""
+        return frozenset(self._driver.members)
+
+    async def handle(self, peer: Peer, call: AnyCall) -> bytes:
+        """The answer in MessagePack. Raises Refused, NotLeader, or a FilestoreError."""
+        match call:
+            case ProposeCall():
+                return await self._propose(peer.identity, call)
+            case ReadCall():
+                return await self._read(call.query)
+            case HeartbeatCall():
+                return _encode(await self._heartbeat(peer.identity, call))
+            case JoinCall():
+                return _encode(await self._join(call))
+            case RenewCall():
+                return _encode(await self._renew(peer, call))
+            case MintCall():
+                return _encode(await self._mint(call))
+            case StatusCall():
+                return _encode(self._status(call))
+
+    async def _propose(self, identity: Identity, call: ProposeCall) -> bytes:
+        command = call.command
+        if not isinstance(command, NODE_COMMANDS):
+            raise Forbidden(f"A {type(command).__name__} is not proposed by members.")
+        if isinstance(command, AnnounceNode) and command.node_id != identity.id:
+            raise Forbidden("A node announces itself only.")
+        return await self._change(
+            self._stamped(command), call.session, call.sequence, call.acknowledged_below
+        )
+
+    async def _change(
+        self, command: AnyCommand, session: int = 0, sequence: int = 0, acknowledged_below: int = 0
+    ) -> bytes:
+        reply = await self._driver.propose(
+            command, session=session, sequence=sequence, acknowledged_below=acknowledged_below
+        )
+        return _value(reply)
+
+    def _stamped(self, command: AnyCommand) -> AnyCommand:
+        """The command with what only the leader knows: where new bytes go."""
+        if not isinstance(command, CreateProjectFile):
+            return command
+        view = self._view()
+        candidates = self._health.candidates(view.nodes, at_s=time.monotonic())
+        if len(candidates) < view.write_quorum:
+            raise Refused(
+                Unavailable.code, f"{len(candidates)} nodes are alive, {view.write_quorum} must take a write."
+            )
+        roomy = [candidate for candidate in candidates if candidate.has_room(command.size_bytes or 0)]
+        if len(roomy) < view.write_quorum:
+            raise Refused(InsufficientStorage.code, f"{len(roomy)} nodes have room for this file.")
+        placement = choose(command.file_uuid, roomy, view.replicas)
+        return msgspec.structs.replace(command, placement=placement)
+
+    async def _read(self, query: AnyQuery) -> bytes:
+        await self._driver.read_barrier()
+        return self._answer(query)
+
+    def _answer(self, query: AnyQuery) -> bytes:
+        return _value(self._store.answer(query, at_ms=now_ms()))
+
+    def _view(self) -> ClusterView:
+        return msgspec.msgpack.decode(self._answer(GetView()), type=ClusterView)
+
+    async def _heartbeat(self, identity: Identity, call: HeartbeatCall) -> HeartbeatReply:
+        if identity.role is Role.NODE:
+            self._health.hear(identity.id, call, at_s=time.monotonic())
+        await self._driver.read_barrier()
+        return HeartbeatReply(self._store.view_version(), self._driver.leader, now_ms())
+
+    async def _join(self, call: JoinCall) -> JoinReply:
+        node_id = check_member_id(call.node_id)
+        development = self._view().development
+        address = check_address(call.address, development=development)
+        api_port = check_port(call.api_port)
+        identity = Identity(self._identity.cluster, Role.NODE, node_id)
+        public_key = csr.check_csr(call.csr, identity, address=address)
+        await self._read(
+            CheckJoinToken(
+                token_id=call.token_id,
+                secret_sha256=call.secret_sha256,
+                node_id=node_id,
+                public_key_sha256=public_key_digest(public_key),
+                proved_serial=call.proved_serial,
+            )
+        )
+        command = JoinNode(
+            token_id=call.token_id,
+            secret_sha256=call.secret_sha256,
+            node_id=node_id,
+            address=address,
+            api_port=api_port,
+            certificate=self._signed(public_key, identity, address),
+            proved_serial=call.proved_serial,
+        )
+        certificate = msgspec.msgpack.decode(await self._change(command), type=CertificateRecord)
+        return JoinReply(self._authority.root_pem, certificate.pem)
+
+    async def _renew(self, peer: Peer, call: RenewCall) -> JoinReply:
+        identity = peer.identity
+        node = next((n for n in self._view().nodes if n.node_id == identity.id), None)
+        if identity.role is not Role.NODE or node is None:
+            raise Forbidden("Only nodes renew their certificate here.")
+        public_key = csr.check_csr(call.csr, identity, address=node.address)
+        command = RenewCertificate(
+            node_id=identity.id,
+            proved_serial=peer.serial,
+            certificate=self._signed(public_key, identity, node.address),
+        )
+        certificate = msgspec.msgpack.decode(await self._change(command), type=CertificateRecord)
+        return JoinReply(self._authority.root_pem, certificate.pem)
+
+    def _signed(self, public_key: "csr.PublicKey", identity: Identity, address: str) -> CertificateRecord:
+        leaf = self._authority.sign_leaf(public_key, identity, address)
+        return CertificateRecord(
+            serial=leaf.serial,
+            pem=leaf.pem,
+            public_key_sha256=leaf.public_key_digest,
+            not_before_ms=leaf.not_before_ms,
+            not_after_ms=leaf.not_after_ms,
+        )
+
+    async def _mint(self, call: MintCall) -> MintReply:
+        command = AdmitUser(caller=call.caller, user_id=call.user_id, roles=call.roles, groups=call.groups)
+        reply = await self._change(command, call.session, call.sequence, call.acknowledged_below)
+        user = msgspec.msgpack.decode(reply, type=UserRecord)
+        at_ms = now_ms()
+        ttl_seconds = call.ttl_seconds or TTL_SECONDS_DEFAULT
+        token = self._authority.sign_user_token(
+            subject=user.user_id,
+            generation=user.generation,
+            roles=tuple(user.roles),
+            groups=tuple(user.groups),
+            at_ms=at_ms,
+            ttl_seconds=ttl_seconds,
+            token_id=str(uuid_utils.uuid7()),
+        )
+        expires_at_ms = (at_ms // 1000 + ttl_seconds) * 1000
+        return MintReply(token, user.user_id, expires_at_ms, user.roles, user.groups)
+
+    def _status(self, call: StatusCall) -> StatusReply:
+        self._answer(CheckAdmin(caller=call.caller))
+        view, at_s = self._view(), time.monotonic()
+        files, blobs, blob_bytes = self._store.totals()
+        return StatusReply(
+            cluster=self._identity.cluster,
+            coordinator=self.own_status(),
+            nodes=self._node_states(view, at_s),
+            files=files,
+            blobs=blobs,
+            blob_bytes=blob_bytes,
+        )
+
+    def own_status(self) -> CoordinatorStatus:
+        """This member of the Raft group as it sees itself."""
+        status = self._driver.status()
+        return CoordinatorStatus(
+            id=status.id,
+            role=str(status.role.name).lower(),
+            term=status.term,
+            leader=status.leader,
+            commit=status.commit,
+            applied=self._driver.applied_index,
+            last_index=status.last_index,
+        )
+
+    def _node_states(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
+        states = []
+        for node in view.nodes:
+            heard = self._health.last(node.node_id)
+            beat = heard.heartbeat if heard else HeartbeatCall(0, 0, 0)
+            states.append(
+                NodeStatus(
+                    node=node,
+                    state=self._health.state(node.node_id, at_s=at_s),
+                    heard_ms_ago=int((at_s - heard.at_s) * 1000) if heard else 0,
+                    free_bytes=beat.free_bytes,
+                    total_bytes=beat.total_bytes,
+                    uploads=beat.uploads,
+                )
+            )
+        return states
+
+
+def _value(reply: bytes) -> bytes:
+    """The value of an encoded Reply. Raises Refused."""
+    decoded = _REPLY.decode(reply)
+    if decoded.refusal:
+        raise Refused(decoded.refusal, decoded.details)
+    return bytes(decoded.value)

@@ -1,0 +1,214 @@
+"""How a coordinator comes to be: `init` makes a cluster, the bundle makes its other members. Blocking, no
+network.
+
+The first entry of every member's log is the same Bootstrap command, so that they agree from the start. The
+bundle holds it together with the cluster key, which unwraps the CA's and the token signer's private keys:
+whoever has the bundle is a coordinator. It is copied by the operator over a channel that she trusts, and
+deleted.
+"""
+
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import uuid_utils
+from msgspec import Struct
+
+from ca import keys, usertoken
+from ca.certificates import new_intermediate, new_root, renewal_due_at_ms
+from ca.errors import Conflict, Internal, InvalidRequest
+from ca.identity import Identity, Role, check_address, check_cluster_name, check_member_id
+from ca.secretfiles import create_secret, read_secret, write_durable, write_secret
+from coordinator.authority import INTERMEDIATE_PURPOSE, USER_TOKEN_PURPOSE, ClusterAuthority
+from coordinator.clock import now_ms
+from coordinator.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
+from coordinator.config import CoordinatorConfig, CoordinatorFiles
+from coordinator.log import SegmentLog
+from coordinator.raft.messages import Entry, EntryKind, HardState
+from coordinator.records import CoordinatorRecord
+from coordinator.store import Store
+
+ADMIN_USER_ID = "admin"
+REPLICAS_MAX = 7
+COORDINATORS_MAX = 7
+
+
+class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What another coordinator needs to begin. `genesis` is the encoded envelope of the Bootstrap command."""
+
+    cluster_key: bytes
+    genesis: bytes
+
+
+def init_cluster(
+    data: Path,
+    *,
+    coordinator_id: str,
+    cluster: str,
+    members: Sequence[CoordinatorRecord],
+    replicas: int = 3,
+    write_quorum: int = 2,
+    development: bool = False,
+) -> Path:
+    """Make a cluster with this coordinator as one of `members`; where the first admin token lies.
+
+    Raises Conflict if the directory holds a coordinator already, InvalidRequest for a bad argument.
+    """
+    files = CoordinatorFiles(data)
+    _check_arguments(cluster, coordinator_id, members, replicas, write_quorum, development=development)
+    _check_empty(files)
+    cluster_key = keys.new_cluster_key()
+    genesis, root_key_pem = _genesis(
+        cluster, members, cluster_key, replicas, write_quorum, development=development
+    )
+    bundle = Bundle(cluster_key=cluster_key, genesis=genesis)
+    _prepare(files)
+    create_secret(files.root_key, root_key_pem)
+    if len(members) > 1:
+        create_secret(files.bundle, msgspec.msgpack.encode(bundle))
+    _begin(files, coordinator_id, bundle)
+    write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
+    return files.admin_token
+
+
+def init_from_bundle(data: Path, bundle_path: Path, coordinator_id: str) -> None:
+    """Make another member of the cluster that wrote the bundle.
+
+    Raises Conflict if the directory holds a coordinator already, InvalidRequest if the bundle names no such
+    member. A member that lost its disk must not begin again under its old id: it would forget whom it voted
+    for.
+    """
+    files = CoordinatorFiles(data)
+    _check_empty(files)
+    try:
+        bundle = msgspec.msgpack.decode(read_secret(bundle_path), type=Bundle)
+    except msgspec.MsgspecError as error:
+        raise InvalidRequest(f"bundle: {bundle_path} is no bundle of `filestore coordinator init`") from error
+    _prepare(files)
+    _begin(files, coordinator_id, bundle)
+
+
+def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX) -> str:
+    """A token for the first admin, signed with the key that this coordinator holds; works while nothing runs.
+
+    Raises Internal when the admin was removed or disabled.
+    """
+    files = CoordinatorFiles(data)
+    config = files.read_config()
+    store = Store(files.state)
+    try:
+        authority = ClusterAuthority(
+            store, read_secret(files.cluster_key), config.cluster, files.root.read_text("ascii")
+        )
+        generation = store.token_generation(ADMIN_USER_ID)
+        if generation is None:
+            raise Internal(f"the user {ADMIN_USER_ID} does not exist or is disabled")
+        return authority.sign_user_token(
+            subject=ADMIN_USER_ID,
+            generation=generation,
+            roles=("admin",),
+            groups=(),
+            at_ms=now_ms(),
+            ttl_seconds=ttl_seconds,
+            token_id=str(uuid_utils.uuid7()),
+        )
+    finally:
+        store.close()
+
+
+def new_leaf(files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority) -> int:
+    """Give this coordinator a new key and certificate; when it should be renewed, in ms since 1970."""
+    key = keys.new_key()
+    identity = Identity(config.cluster, Role.COORDINATOR, config.id)
+    leaf = authority.sign_leaf(key.public_key(), identity, config.own.address)
+    files.credential().write(key, leaf.pem)
+    return renewal_due_at_ms(leaf.not_before_ms, leaf.not_after_ms, random.uniform(-1, 1))
+
+
+def _check_arguments(
+    cluster: str,
+    coordinator_id: str,
+    members: Sequence[CoordinatorRecord],
+    replicas: int,
+    write_quorum: int,
+    *,
+    development: bool,
+) -> None:
+    check_cluster_name(cluster)
+    ids = [check_member_id(member.coordinator_id, "member") for member in members]
+    if coordinator_id not in ids:
+        raise InvalidRequest(f"member: {coordinator_id} is not among the members {', '.join(ids)}")
+    if len(set(ids)) != len(ids) or not 1 <= len(ids) <= COORDINATORS_MAX:
+        raise InvalidRequest(f"member: 1 to {COORDINATORS_MAX} different ids are needed")
+    for member in members:
+        check_address(member.address, development=development, field="member")
+    if not 1 <= write_quorum <= replicas <= REPLICAS_MAX:
+        raise InvalidRequest(f"write_quorum: 1 <= write quorum <= replicas <= {REPLICAS_MAX} must hold")
+    if 2 * write_quorum <= replicas:
+        raise InvalidRequest("write_quorum: it must be a majority of the replicas")
+
+
+def _check_empty(files: CoordinatorFiles) -> None:
+    if files.config.exists() or files.log.exists():
+        raise Conflict(f"{files.data} holds a coordinator already")
+
+
+def _prepare(files: CoordinatorFiles) -> None:
+    files.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files.data.chmod(0o700)
+
+
+def _genesis(
+    cluster: str,
+    members: Sequence[CoordinatorRecord],
+    cluster_key: bytes,
+    replicas: int,
+    write_quorum: int,
+    *,
+    development: bool,
+) -> tuple[bytes, bytes]:
+    """The encoded first entry, and the root key in PEM."""
+    now = datetime.now(UTC)
+    root_pem, root_key = new_root(cluster, now=now)
+    intermediate_pem, intermediate_key = new_intermediate(root_pem, root_key, cluster, now=now)
+    signing_key = usertoken.new_signing_key()
+    command = Bootstrap(
+        cluster=cluster,
+        root_pem=root_pem,
+        members=list(members),
+        replicas=replicas,
+        write_quorum=write_quorum,
+        development=development,
+        intermediate_pem=intermediate_pem,
+        intermediate_wrapped=keys.wrap(
+            cluster_key, keys.key_to_pem(intermediate_key), purpose=INTERMEDIATE_PURPOSE
+        ),
+        user_token_kid=signing_key.kid,
+        user_token_jwk=usertoken.public_jwk(signing_key),
+        user_token_wrapped=keys.wrap(cluster_key, signing_key.private_pem, purpose=USER_TOKEN_PURPOSE),
+        admin_user_id=ADMIN_USER_ID,
+    )
+    return encode_envelope(Envelope(0, 0, 0, now_ms(), command)), keys.key_to_pem(root_key)
+
+
+def _begin(files: CoordinatorFiles, coordinator_id: str, bundle: Bundle) -> None:
+    """Write log, state, key, certificate and, last of all, coordinator.json, which makes the directory a
+    coordinator.
+    """
+    command = decode_envelope(bundle.genesis).command
+    if not isinstance(command, Bootstrap):
+        raise InvalidRequest("bundle: its first entry begins no cluster")
+    config = CoordinatorConfig(id=coordinator_id, cluster=command.cluster, members=command.members)
+    if coordinator_id not in [member.coordinator_id for member in command.members]:
+        raise InvalidRequest(f"id: {coordinator_id} is no member of the cluster {command.cluster}")
+    create_secret(files.cluster_key, bundle.cluster_key)
+    write_durable(files.root, command.root_pem.encode("ascii"))
+    first = Entry(1, 1, EntryKind.COMMAND, bundle.genesis)
+    SegmentLog.bootstrap(files.log, HardState(1, "", 1), [first])
+    store = Store(files.state)
+    store.apply([first])
+    new_leaf(files, config, ClusterAuthority(store, bundle.cluster_key, command.cluster, command.root_pem))
+    store.close()
+    write_durable(files.config, msgspec.json.format(msgspec.json.encode(config)))

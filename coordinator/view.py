@@ -1,0 +1,110 @@
+"""What a member knows of the cluster: who is who, the keys of user tokens, dead certificates; and how old
+that is.
+
+Every second a heartbeat goes to the coordinators; their answer is linearizable and says whether the view
+changed. A member whose view was not confirmed for VIEW_AGE_S_MAX refuses what depends on it rather than
+guess.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from ca.errors import FilestoreError, Unavailable
+from ca.identity import Identity, Role
+from ca.usertoken import Claims, Verifier
+from coordinator.calls import HeartbeatCall
+from coordinator.client import MetadataClient
+from coordinator.clock import now_ms
+from coordinator.queries import GetView
+from coordinator.records import ClusterView, NodeRecord
+
+HEARTBEAT_S = 1.0
+VIEW_AGE_S_MAX = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class View:
+    """The newest ClusterView and its age. `run` keeps it fresh until it is cancelled."""
+
+    def __init__(self, metadata: MetadataClient, numbers: Callable[[], HeartbeatCall]) -> None:
+        self._metadata = metadata
+        self._numbers = numbers
+        self._current: ClusterView | None = None
+        self._verifier: Verifier | None = None
+        self._nodes: dict[str, NodeRecord] = {}
+        self._revoked: frozenset[str] = frozenset()
+        self._confirmed_at = float("-inf")
+        self._changed = asyncio.Event()
+
+    @property
+    def current(self) -> ClusterView:
+        """The newest view, however old. Raises Unavailable before the first."""
+        if self._current is None:
+            raise Unavailable("This member has not reached the coordinators yet.")
+        return self._current
+
+    def age_s(self) -> float:
+        """Seconds since a coordinator confirmed the view; infinite before the first time."""
+        return time.monotonic() - self._confirmed_at
+
+    def require_fresh(self) -> ClusterView:
+        """The view, if it is fresh enough to decide by. Raises Unavailable."""
+        if self.age_s() > VIEW_AGE_S_MAX:
+            raise Unavailable("This member has lost the coordinators; its view of the cluster is too old.")
+        return self.current
+
+    def verify(self, token: str) -> Claims:
+        """The claims of a user token. Raises Unauthorized, or Unavailable when the view is too old."""
+        self.require_fresh()
+        assert self._verifier is not None
+        return self._verifier.verify(token, now_ms=now_ms())
+
+    def node(self, node_id: str) -> NodeRecord | None:
+        """A node that has joined, or None."""
+        return self._nodes.get(node_id)
+
+    def server_name(self, node_id: str) -> str:
+        """The name in a node's certificate."""
+        return Identity(self.current.cluster, Role.NODE, node_id).dns_name
+
+    def is_revoked(self, serial: str) -> bool:
+        """Whether a certificate was revoked."""
+        return serial in self._revoked
+
+    async def wait_until_fresh(self) -> None:
+        """Returns when the coordinators have confirmed a view."""
+        while self.age_s() > VIEW_AGE_S_MAX:
+            self._changed.clear()
+            await self._changed.wait()
+
+    async def run(self) -> None:
+        """Send heartbeats for ever."""
+        while True:
+            started_at = time.monotonic()
+            try:
+                await self._beat(started_at)
+            except FilestoreError as error:
+                _log.info("the view of the cluster was not confirmed: %s", error.details)
+            await asyncio.sleep(max(0.0, started_at + self._pause_s() - time.monotonic()))
+
+    def _pause_s(self) -> float:
+        return HEARTBEAT_S if self._current is not None else HEARTBEAT_S / 5
+
+    async def _beat(self, started_at: float) -> None:
+        reply = await self._metadata.heartbeat(self._numbers())
+        if reply is None:
+            raise Unavailable("no coordinator confirmed a heartbeat")
+        if self._current is None or self._current.version < reply.view_version:
+            self._adopt(await self._metadata.read(GetView(), ClusterView))
+        self._confirmed_at = started_at
+        self._changed.set()
+
+    def _adopt(self, view: ClusterView) -> None:
+        self._current = view
+        self._verifier = Verifier(view.cluster, view.user_token_keys)
+        self._nodes = {node.node_id: node for node in view.nodes}
+        self._revoked = frozenset(view.revoked_serials)
+        _log.info("view %d: %d nodes", view.version, len(view.nodes))

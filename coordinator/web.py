@@ -1,0 +1,197 @@
+"""The HTTP shell that coordinators and nodes share: what holds for every request and answer.
+
+Every error is JSON, even those found before routing; every answer carries a request id; headers, bodies and
+idle connections have deadlines. Handlers decode, authorise, call and encode, and raise the classes of
+`ca.errors`.
+"""
+
+import asyncio
+import logging
+import ssl
+from collections.abc import AsyncIterator, Iterable
+from typing import Final, TypeVar
+
+from aiohttp import hdrs, web
+
+from ca import errors
+from ca.errors import InvalidRequest
+from coordinator.answers import (
+    PREPARED,
+    ClientGone,
+    error_response,
+    headers_of_every_answer,
+    json_response,
+    request_id,
+)
+from coordinator.connections import Connections
+from coordinator.json_bodies import decode_json
+from coordinator.metrics import Metrics
+from coordinator.rates import BodyPace, Patience
+
+__all__ = [
+    "METRICS",
+    "ClientGone",
+    "Listener",
+    "body_chunks",
+    "decode_json",
+    "error_response",
+    "json_response",
+    "new_application",
+    "read_json",
+    "request_id",
+    "serve",
+]
+
+JSON_BYTES_MAX: Final = 1 << 20
+PIECE_BYTES_MAX: Final = 1 << 20  # of a streamed body: what one hand-over to a worker thread is worth
+METRICS: Final = web.AppKey("metrics", Metrics)
+_CONTINUED: Final = web.RequestKey("continued", bool)
+_log = logging.getLogger("filestore.http")
+T = TypeVar("T")
+
+
+def new_application(
+    routes: Iterable[web.AbstractRouteDef], *, component: str, metrics: Metrics | None = None
+) -> web.Application:
+    """An application with these routes, for one listener; `serve` puts the shell around it.
+
+    `component` names the process in a new registry when `metrics` is not given.
+    """
+    app = web.Application()
+    app[METRICS] = metrics or Metrics(component)
+    for route in routes:
+        if isinstance(route, web.RouteDef):
+            options = {"expect_handler": _expect_later, **route.kwargs}
+            route = web.RouteDef(route.method, route.path, route.handler, options)
+        route.register(app.router)
+    app.on_response_prepare.append(_finish_headers)
+    return app
+
+
+async def serve(
+    app: web.Application,
+    *,
+    host: str,
+    port: int,
+    ssl_context: ssl.SSLContext | None,
+    peer: bool = False,
+    patience: Patience | None = None,
+) -> "Listener":
+    """Listen on `host`; port 0 takes a free one. `peer`: requests of members, logged at level debug.
+
+    Raises OSError when the address cannot be had.
+    """
+    runner = web.AppRunner(app)
+    await runner.setup()
+    assert runner.server is not None
+    connections = Connections(runner.server, app[METRICS], patience or Patience(), peer=peer)
+    server = await asyncio.get_running_loop().create_server(
+        connections,
+        host,
+        port,
+        ssl=ssl_context,
+        backlog=512,
+        ssl_handshake_timeout=connections.patience.headers_s if ssl_context else None,
+        ssl_shutdown_timeout=connections.patience.linger_s if ssl_context else None,
+    )
+    return Listener(app, connections, server)
+
+
+class Listener:
+    """A listening socket with its connections. `port` is the one that was bound."""
+
+    def __init__(self, app: web.Application, connections: "Connections", server: asyncio.Server) -> None:
+        self._app = app
+        self._connections = connections
+        self._server = server
+        self.port: int = server.sockets[0].getsockname()[1]
+
+    async def close(self, drain_s: float = 0.0) -> None:
+        """Stop listening, let running requests end for `drain_s`, then cut them off."""
+        self._server.close()
+        await asyncio.sleep(0)  # requests that have arrived count as running
+        self._connections.start_draining()
+        await self._app.shutdown()
+        try:
+            async with asyncio.timeout(drain_s):
+                await self._connections.drained.wait()
+        except TimeoutError:
+            _log.warning("cutting off requests", extra={"requests": self._connections.in_progress})
+        await self._connections.shutdown(0.5)  # answers that are being written have this long
+        await self._app.cleanup()
+
+
+async def read_json(request: web.Request, body_type: type[T]) -> T:
+    """The body as a `body_type` (a msgspec Struct that forbids unknown fields); see `decode_json`.
+
+    Raises UnsupportedMediaType, PayloadTooLarge beyond 1 MiB, RequestTimeout, InvalidRequest and ClientGone.
+    """
+    if hdrs.CONTENT_TYPE in request.headers and request.content_type != "application/json":
+        raise errors.UnsupportedMediaType("Content-Type: application/json is what this endpoint takes.")
+    too_large = errors.PayloadTooLarge(f"A JSON body has at most {JSON_BYTES_MAX} bytes.")
+    if (request.content_length or 0) > JSON_BYTES_MAX:
+        raise too_large
+    body = bytearray()
+    try:
+        async with asyncio.timeout(request.protocol.patience.json_body_s):  # type: ignore[attr-defined]
+            async for piece in body_chunks(request):
+                body += piece
+                if len(body) > JSON_BYTES_MAX:
+                    raise too_large
+    except TimeoutError:
+        raise errors.RequestTimeout("The body came too slowly.") from None
+    return decode_json(bytes(body), body_type)
+
+
+async def body_chunks(request: web.Request) -> AsyncIterator[bytes]:
+    """The body in pieces of up to about 1 MiB, whatever has arrived; time between pieces does not count.
+
+    The client is told to go on (`100 Continue`) at the first piece: it sends nothing to those that refuse it.
+    Raises RequestTimeout below 1 KiB/s for 30 s, InvalidRequest for bad chunks, ClientGone.
+    """
+    await _say_continue(request)
+    request.content.set_read_chunk_size(PIECE_BYTES_MAX // 2)  # aiohttp buffers twice this
+    pace = BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
+    now_s = asyncio.get_running_loop().time
+    while True:
+        started_s = now_s()
+        piece = await _next_piece(request, pace.left_s)
+        if piece == b"":
+            return
+        pace.arrived(len(piece or b""), waited_s=now_s() - started_s)
+        if piece is not None:
+            yield piece
+
+
+async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
+    request[PREPARED] = True
+    response.headers.update(headers_of_every_answer(request))
+
+
+async def _expect_later(request: web.Request) -> None:
+    """In place of aiohttp's `100 Continue` before the handler; `body_chunks` says it."""
+
+
+async def _say_continue(request: web.Request) -> None:
+    wanted = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.version >= (1, 1)
+    if wanted and not request.get(_CONTINUED) and not request.content.is_eof():
+        request[_CONTINUED] = True
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer proper has not begun
+
+
+async def _next_piece(request: web.Request, timeout_s: float) -> bytes | None:
+    """What has arrived, after waiting for it up to `timeout_s`: None for nothing yet, b"" at the end."""
+    deadline = asyncio.timeout(timeout_s)
+    try:
+        piece = request.content.read_nowait()
+        if piece or request.content.at_eof():
+            return piece
+        async with deadline:
+            return await request.content.readany()
+    except (OSError, RuntimeError) as error:  # RuntimeError: aiohttp's reader without a connection
+        if isinstance(error, TimeoutError) and deadline.expired():  # and not the kernel's ETIMEDOUT
+            return None
+        raise ClientGone("the client went away while it sent its body") from error
+    except web.RequestPayloadError as error:
+        raise InvalidRequest("The body is not framed as its headers say.") from error

@@ -1,0 +1,166 @@
+"""A state machine in a fresh database, to apply commands to and ask questions of."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from coordinator import commands, queries
+from coordinator.commands import Envelope, Reply
+from coordinator.raft.messages import Entry, EntryKind
+from coordinator.records import Caller, CertificateRecord, CoordinatorRecord
+from coordinator.store import Store
+
+ADMIN = Caller("admin", 1)
+HOUR_MS = 3_600_000
+
+
+class State:
+    """Applies one command to a log entry each, at a time that the test moves."""
+
+    def __init__(self, path: Path, *, write_quorum: int = 2) -> None:
+        self.path = path
+        self.store = Store(path)
+        self.log_index = 0
+        self.at_ms = 1_000_000
+        self.entries: list[Entry] = []
+        self.apply(bootstrap(write_quorum=write_quorum))
+
+    def apply(
+        self,
+        command: commands.AnyCommand,
+        *,
+        session: int = 0,
+        sequence: int = 0,
+        acknowledged_below: int = 0,
+    ) -> Any:
+        """The value that the command replies with, or its refusal as a `Refusal`."""
+        self.log_index += 1
+        envelope = Envelope(session, sequence, acknowledged_below, self.at_ms, command)
+        entry = Entry(self.log_index, 1, EntryKind.COMMAND, commands.encode_envelope(envelope))
+        self.entries.append(entry)
+        return _value(self.store.apply([entry])[0])
+
+    def ask(self, query: queries.AnyQuery) -> Any:
+        """The value of the answer, or its refusal as a `Refusal`."""
+        return _value(self.store.answer(query, at_ms=self.at_ms))
+
+    def dump(self) -> list[str]:
+        """The whole database as SQL, to compare two of them."""
+        return dump(self.path)
+
+    def user(self, user_id: str) -> Caller:
+        """A caller whose user exists."""
+        self.apply(commands.AdmitUser(caller=ADMIN, user_id=user_id, roles=None, groups=None))
+        return Caller(user_id, 1)
+
+    def nodes(self, *node_ids: str) -> None:
+        """Let nodes join."""
+        for node_id in node_ids:
+            self.apply(join_token(f"t-{node_id}"))
+            self.apply(join(f"t-{node_id}", node_id))
+
+
+class Refusal(str):
+    """A refusal's code; `details` says more."""
+
+    details: str
+
+    def __new__(cls, code: str, details: str) -> "Refusal":
+        made = super().__new__(cls, code)
+        made.details = details
+        return made
+
+
+def dump(path: Path) -> list[str]:
+    """The whole database as SQL."""
+    with sqlite3.connect(path) as db:
+        return list(db.iterdump())
+
+
+def bootstrap(*, write_quorum: int = 2) -> commands.Bootstrap:
+    """The first command of a log, with keys that are none."""
+    return commands.Bootstrap(
+        cluster="test",
+        root_pem="root",
+        members=[CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=2)],
+        replicas=3,
+        write_quorum=write_quorum,
+        development=True,
+        intermediate_pem="intermediate",
+        intermediate_wrapped=b"wrapped",
+        user_token_kid="kid",
+        user_token_jwk={"kid": "kid"},
+        user_token_wrapped=b"wrapped",
+        admin_user_id="admin",
+    )
+
+
+def join_token(token_id: str, **changes: Any) -> commands.CreateJoinToken:
+    """A token that admits one node within an hour."""
+    command = commands.CreateJoinToken(
+        caller=ADMIN, token_id=token_id, secret_sha256="digest", node_id="", uses_max=1, ttl_seconds=3600
+    )
+    return msgspec.structs.replace(command, **changes)
+
+
+def certificate(serial: str, key: str = "key") -> CertificateRecord:
+    """A certificate that is none."""
+    return CertificateRecord(
+        serial=serial, pem=f"pem {serial}", public_key_sha256=key, not_before_ms=0, not_after_ms=10**12
+    )
+
+
+def join(token_id: str, node_id: str, **changes: Any) -> commands.JoinNode:
+    """A join with the secret of `join_token`."""
+    command = commands.JoinNode(
+        token_id=token_id,
+        secret_sha256="digest",
+        node_id=node_id,
+        address="127.0.0.1",
+        api_port=7000,
+        certificate=certificate(f"serial-{node_id}"),
+    )
+    return msgspec.structs.replace(command, **changes)
+
+
+def create(caller: Caller, file_uuid: str, **changes: Any) -> commands.CreateProjectFile:
+    """A project file of unknown size in the default bucket."""
+    command = commands.CreateProjectFile(
+        caller=caller,
+        file_uuid=file_uuid,
+        bucket_id="00000000-0000-0000-0000-000000000000",
+        filename="lab.gns3project",
+        content_type="application/octet-stream",
+        size_bytes=None,
+        expected_sha256="",
+        retention_hours=None,
+        project_id="p1",
+        project_name="",
+        version_tag="",
+        compression="none",
+        include_images=False,
+        include_snapshots=False,
+        is_read_only=False,
+        keep_compute_ids=False,
+        reset_mac_addresses=False,
+        placement=["n1", "n2", "n3"],
+    )
+    return msgspec.structs.replace(command, **changes)
+
+
+def complete(
+    caller: Caller, file_uuid: str, sha256: str, replicas: list[str], *, size_bytes: int = 5
+) -> commands.CompleteUpload:
+    """The end of an upload."""
+    return commands.CompleteUpload(
+        caller=caller, file_uuid=file_uuid, blob_sha256=sha256, size_bytes=size_bytes, replicas=replicas
+    )
+
+
+def _value(reply: bytes) -> Any:
+    decoded = msgspec.msgpack.decode(reply, type=Reply)
+    if decoded.refusal:
+        return Refusal(decoded.refusal, decoded.details)
+    return msgspec.msgpack.decode(decoded.value)

@@ -1,0 +1,84 @@
+"""Placement and the health it rests on: pure functions of candidates and heartbeats."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.calls import HeartbeatCall
+from coordinator.health import NodeHealth
+from coordinator.placement import Candidate, choose
+from coordinator.records import NodeRecord
+
+GIB = 1 << 30
+
+
+def candidate(node_id: str, zone: str = "", weight: int = 1) -> Candidate:
+    return Candidate(node_id, zone, weight, 100 * GIB, 200 * GIB)
+
+
+def node(node_id: str, peer_port: int = 7001) -> NodeRecord:
+    return NodeRecord(
+        node_id=node_id,
+        address="10.0.0.1",
+        api_port=7000,
+        peer_port=peer_port,
+        zone="",
+        weight=1,
+        joined_at_ms=0,
+    )
+
+
+@given(st.text(), st.integers(0, 6), st.permutations([f"n{i}" for i in range(5)]))
+def test_choice_does_not_depend_on_the_order_of_candidates(key: str, count: int, ids: list[str]) -> None:
+    chosen = choose(key, [candidate(i) for i in ids], count)
+    assert chosen == choose(key, [candidate(i) for i in sorted(ids)], count)
+    assert len(chosen) == len(set(chosen)) == min(count, 5)
+
+
+def test_zones_are_used_before_any_is_used_twice() -> None:
+    candidates = [candidate(f"n{i}", zone="ab"[i % 2]) for i in range(6)]
+    for number in range(100):
+        first, second, _ = choose(f"file {number}", candidates, 3)
+        assert int(first[1]) % 2 != int(second[1]) % 2
+
+
+def test_first_places_are_shared_by_weight() -> None:
+    candidates = [candidate("n1", weight=1), candidate("n2", weight=3)]
+    counts = Counter(choose(f"file {number}", candidates, 1)[0] for number in range(4000))
+    assert 2800 < counts["n2"] < 3200
+
+
+def test_losing_a_node_moves_only_its_own_replicas() -> None:
+    candidates = [candidate(f"n{i}") for i in range(5)]
+    for number in range(200):
+        before = choose(f"file {number}", candidates, 2)
+        after = choose(f"file {number}", candidates[:-1], 2)
+        assert [i for i in before if i != "n4"] == [i for i in after if i in before]
+
+
+def test_reserve_is_a_twentieth_but_no_more_than_ten_gibibytes() -> None:
+    small = Candidate("n1", "", 1, free_bytes=6 * GIB, total_bytes=100 * GIB)
+    assert small.has_room(GIB)
+    assert not small.has_room(GIB + 1)
+    large = Candidate("n1", "", 1, free_bytes=11 * GIB, total_bytes=10_000 * GIB)
+    assert large.has_room(GIB)
+    assert not large.has_room(GIB + 1)
+
+
+def test_node_is_placeable_only_while_it_is_heard_and_reachable() -> None:
+    health = NodeHealth()
+    beat = HeartbeatCall(free_bytes=1, total_bytes=2, uploads=0)
+    health.hear("n1", beat, at_s=100.0)
+    health.hear("n2", beat, at_s=100.0)
+    nodes = [node("n1"), node("n2", peer_port=0), node("n3")]
+    assert [c.node_id for c in health.candidates(nodes, at_s=102.9)] == ["n1"]
+    assert health.candidates(nodes, at_s=103.0) == []
+
+
+def test_silence_makes_a_node_suspect_and_then_down() -> None:
+    health = NodeHealth()
+    health.hear("n1", HeartbeatCall(1, 2, 0), at_s=0.0)
+    states = [health.state("n1", at_s=at_s) for at_s in (9.9, 10.0, 599.9, 600.0)]
+    assert states == ["healthy", "suspect", "suspect", "down"]
+    assert health.state("n2", at_s=0.0) == "joined"
