@@ -1,0 +1,1 @@
+"""What users touch: blob replicas, uploads, downloads, the HTTP interface."""

@@ -1,0 +1,121 @@
+"""Who asks, and the record of it: credentials, failed ones counted and audited, administrative acts audited.
+
+The edge verifies the token and hands a Caller on; what that caller may do is decided by the state machine, in
+the same step as the command or query itself.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from aiohttp import hdrs, web
+
+from ca.errors import FilestoreError, RateLimited, Unauthorized, Unavailable
+from coordinator.records import Caller
+from coordinator.web import request_id
+from node.api.services import API
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+_CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)
+_PRINCIPAL_UNKNOWN = "-"
+
+
+async def authenticate(request: web.Request) -> Caller:
+    """The caller that the request's one `Authorization: Bearer` header names.
+
+    Raises Unauthorized (RateLimited after too many from one address), or Unavailable when this member's view
+    of the cluster is too old to tell. A token anywhere else, in the query for one, counts as none.
+    """
+    try:
+        claims = request.app[API].view.verify(bearer(request))
+    except Unauthorized as error:
+        raise _failed(request, error, _PRINCIPAL_UNKNOWN) from error
+    caller = Caller(claims.subject, claims.generation)
+    request[_CALLER] = caller
+    return caller
+
+
+def bearer(request: web.Request) -> str:
+    """What follows `Bearer ` in the one Authorization header. Raises Unauthorized."""
+    headers = request.headers.getall(hdrs.AUTHORIZATION, [])
+    if len(headers) != 1:
+        raise Unauthorized(f"{len(headers)} Authorization headers")
+    scheme, _, credential = headers[0].partition(" ")
+    if scheme.lower() != "bearer" or not credential:  # RFC 9110, section 11.1: case does not matter
+        raise Unauthorized("no bearer credential")
+    return credential
+
+
+def watched(handler: Handler) -> Handler:
+    """`handler`, with the state machine's refusals (a dead generation, a disabled user) on record."""
+
+    async def watching(request: web.Request) -> web.StreamResponse:
+        try:
+            return await handler(request)
+        except Unauthorized as error:
+            caller = request.get(_CALLER)
+            if caller is None:
+                raise  # on record already
+            raise _failed(request, error, caller.subject) from error
+
+    return watching
+
+
+@asynccontextmanager
+async def audited(request: web.Request, action: str, *, principal: str, target: str) -> AsyncIterator[None]:
+    """An administrative act: refused when it could not be recorded, recorded however it ends.
+
+    Raises Unavailable when the audit log cannot be written: before the act or, if it broke since, after it.
+    """
+    audit = request.app[API].audit
+    audit.check_writable()
+    outcome = "internal"
+    try:
+        yield
+        outcome = "ok"
+    except FilestoreError as error:
+        outcome = error.code
+        raise
+    finally:
+        audit.record(
+            action, principal=principal, object=target, outcome=outcome, request_id=request_id(request)
+        )
+
+
+def check_join_rate(request: web.Request) -> None:
+    """Count an attempt to join. Raises RateLimited."""
+    request.app[API].rates.joins.take(request.remote or "")
+
+
+def refuse_join(request: web.Request, error: Unauthorized) -> FilestoreError:
+    """A bad join token, on record: the error to answer with."""
+    return _failed(request, error, _PRINCIPAL_UNKNOWN)
+
+
+def _failed(request: web.Request, error: Unauthorized, principal: str) -> FilestoreError:
+    """Count and audit a failed authentication; beyond the rate, the answer is 429 and the log grows no more.
+
+    Without any credential the answer stays 401: there was nothing to guess with.
+    """
+    services = request.app[API]
+    wait_s = services.rates.failed_authentication.try_take(request.remote or "")
+    if wait_s > 0:
+        if hdrs.AUTHORIZATION not in request.headers:
+            return error
+        return RateLimited("Too many failed attempts from this address.", retry_after_s=int(wait_s) + 1)
+    try:
+        services.audit.record(
+            "authenticate",
+            principal=principal,
+            object=f"{request.method} {_route_of(request)}",
+            outcome=error.code,
+            request_id=request_id(request),
+        )
+    except Unavailable:
+        return error  # a refusal needs no trace to be right
+    return error
+
+
+def _route_of(request: web.Request) -> str:
+    resource = request.match_info.route.resource
+    return resource.canonical if resource else ""

@@ -1,0 +1,444 @@
+"""Blob replicas on one disk: where they lie, how they come in, are read, and go.
+
+    DIR/blobs/ab/cd/SHA256        the content, immutable, mode 0400
+    DIR/blobs/ab/cd/SHA256.sums   its sidecar (`node/segments.py`), in place before the content is
+    DIR/uploads/UUID/             uploads in progress (`node/uploads.py`)
+    DIR/uploads/incoming-RANDOM   half-written things; removed at start
+    DIR/quarantine/SHA256[.sums]  what must not be served, until `purge`
+
+The operator's own path to DIR may run over links. Below it, everything is opened relative to a directory
+descriptor with no link followed at any level, and created exclusively. All calls block: they belong into
+worker threads, and may come from several at once. A power cut never leaves a blob under its name that is not
+whole: content and sidecar are synced first, then renamed, then the directories are synced.
+"""
+
+import errno
+import os
+import re
+import secrets
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Internal, InvalidRequest
+from node.segments import (
+    MEDIUM_ERRORS,
+    BlobDamaged,
+    BlobMissing,
+    Disk,
+    FinishedBlob,
+    Octets,
+    OpenBlob,
+    SegmentHasher,
+    SegmentSums,
+    SidecarInvalid,
+    TrustedSegments,
+    decode_sidecar,
+    encode_sidecar,
+    sidecar_bytes,
+    write_all,
+)
+
+__all__ = [
+    "BlobDamaged", "BlobMissing", "BlobStore", "BlobWriter", "Disk", "FinishedBlob", "OpenBlob",
+    "open_directory", "read_whole", "storage_error", "write_all",
+]
+
+INCOMING = "incoming-"
+SIDECAR = ".sums"
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK: a pipe that someone put in a blob's place must not hang the thread that opens it.
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+# What opening answers when a link, a file or a broken sector stands where a directory or a file should.
+_DAMAGE = MEDIUM_ERRORS | {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
+
+
+class BlobStore:
+    """The blobs of one directory. One per process and directory. For any thread."""
+
+    def __init__(
+        self, directory: Path, *, disk: Disk | None = None, trusted: TrustedSegments | None = None
+    ) -> None:
+        """Opens the store, makes what is missing of it, and removes what a crash left half-written."""
+        self.disk = disk or Disk()
+        self._trusted = trusted or TrustedSegments()
+        self._placing = threading.Lock()  # a name's content and sidecar come and go together
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._blobs = _make_directory("blobs", parent=self._root)
+        self.uploads_directory = _make_directory("uploads", parent=self._root)
+        self._quarantine = _make_directory("quarantine", parent=self._root)
+        self.disk.fsync(self._root)
+        self._remove_incoming()
+
+    def close(self) -> None:
+        """Gives the directories back; blobs that are open stay readable."""
+        for descriptor in (self._quarantine, self.uploads_directory, self._blobs, self._root):
+            os.close(descriptor)
+
+    def open(self, sha256: str) -> OpenBlob:
+        """The blob, for reading; the caller closes it.
+
+        Raises BlobMissing; BlobDamaged when what is there cannot be the blob (a link, another size than the
+        sidecar says, no sidecar, a bad one). The content itself is checked by `OpenBlob.verify_range`.
+        """
+        _require_sha256(sha256)
+        try:
+            with self._leaf(sha256) as leaf:
+                fd = os.open(sha256, _READ_FLAGS, dir_fd=leaf)
+                try:
+                    sums = _sums_of(fd, sha256, leaf)
+                except BaseException:
+                    os.close(fd)
+                    raise
+        except FileNotFoundError:
+            raise BlobMissing(sha256) from None
+        except OSError as error:
+            if error.errno in _DAMAGE:
+                raise BlobDamaged(sha256, f"cannot be opened: {os.strerror(error.errno)}") from error
+            raise storage_error(error) from error  # too many open files, say: that is no damage
+        return OpenBlob(fd=fd, sha256=sha256, sums=sums, trusted=self._trusted)
+
+    def has(self, sha256: str) -> bool:
+        """Whether `open` would succeed."""
+        try:
+            self.open(sha256).close()
+        except (BlobMissing, BlobDamaged):
+            return False
+        return True
+
+    def size_bytes(self, sha256: str) -> int:
+        """The blob's size. Raises as `open` does."""
+        with self.open(sha256) as blob:
+            return blob.size_bytes
+
+    def iterate(self) -> Iterator[str]:
+        """The names of all blobs that are regular files, ascending; holds one directory's names at a time."""
+        for upper_name in _directory_names(self._blobs):
+            with _directory(upper_name, parent=self._blobs) as upper:
+                for leaf_name in _directory_names(upper):
+                    with _directory(leaf_name, parent=upper) as leaf:
+                        prefix = upper_name + leaf_name
+                        names = [name for name in _file_names(leaf) if name.startswith(prefix)]
+                    yield from names
+
+    def delete(self, sha256: str) -> bool:
+        """Removes the blob; False if it was not there. Readers that have it open go on."""
+        _require_sha256(sha256)
+        try:
+            with self._placing, self._leaf(sha256) as leaf:
+                removed = _unlink(sha256, parent=leaf)
+                _unlink(sha256 + SIDECAR, parent=leaf)
+                self._trusted.forget(sha256)
+                self.disk.fsync(leaf)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error) from error
+        return removed
+
+    def quarantine(self, sha256: str) -> bool:
+        """Takes the blob out of service and keeps it aside; False if it was not there.
+
+        One copy is kept per name: a later one takes the place of the earlier.
+        """
+        _require_sha256(sha256)
+        try:
+            with self._placing, self._leaf(sha256) as leaf:
+                os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
+                self._remove_quarantined(sha256)
+                os.rename(sha256, sha256, src_dir_fd=leaf, dst_dir_fd=self._quarantine)
+                with suppress(FileNotFoundError):
+                    name = sha256 + SIDECAR
+                    os.rename(name, name, src_dir_fd=leaf, dst_dir_fd=self._quarantine)
+                self._trusted.forget(sha256)
+                for descriptor in (self._quarantine, leaf):
+                    self.disk.fsync(descriptor)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error) from error
+        return True
+
+    def quarantined(self) -> list[tuple[str, int]]:
+        """The names in quarantine, ascending, each with the time of its move in ms since the epoch."""
+        found = []
+        for name in sorted(os.listdir(self._quarantine)):
+            with suppress(FileNotFoundError):
+                entry = os.stat(name, dir_fd=self._quarantine, follow_symlinks=False)
+                if _SHA256.fullmatch(name):
+                    found.append((name, entry.st_ctime_ns // 1_000_000))
+        return found
+
+    def purge(self, sha256: str) -> bool:
+        """Deletes the blob from quarantine for good; False if it was not there."""
+        _require_sha256(sha256)
+        with self._placing:
+            return self._remove_quarantined(sha256)
+
+    def receive(self, expected_sha256: str, size_bytes: int) -> "BlobWriter":
+        """A writer for content that is known by name and size, such as a replica from a peer."""
+        _require_sha256(expected_sha256)
+        assert size_bytes >= 0
+        return BlobWriter(self, FinishedBlob(expected_sha256, size_bytes))
+
+    def create_incoming(self) -> tuple[str, int]:
+        """A new empty file below `uploads_directory`: its name and descriptor. It dies at the next start."""
+        name = INCOMING + secrets.token_hex(16)
+        return name, os.open(name, _CREATE_FLAGS, 0o600, dir_fd=self.uploads_directory)
+
+    def write_incoming(self, content: bytes) -> str:
+        """A new sealed and synced file below `uploads_directory`, to be renamed. Raises OSError."""
+        name, descriptor = self.create_incoming()
+        try:
+            write_all(self.disk, descriptor, content, 0)
+            self.seal(descriptor)
+        except BaseException:
+            _unlink(name, parent=self.uploads_directory)
+            raise
+        finally:
+            os.close(descriptor)
+        return name
+
+    def seal(self, descriptor: int) -> None:
+        """Makes a file read-only and durable, its mode included. Raises OSError."""
+        os.fchmod(descriptor, 0o400)
+        self.disk.fsync(descriptor)
+
+    def install(self, blob: FinishedBlob, sums: SegmentSums, *, source: str, parent: int) -> None:
+        """Renames the sealed file `source` in directory `parent` to the blob's name; durable on return.
+
+        The caller vouches for the hash. A blob of that name that is there already is replaced: it holds the
+        same bytes, or rotten ones. Raises OSError; the blob may then be in place, but nobody may count on it.
+        """
+        assert sums.size_bytes == blob.size_bytes
+        sidecar = self.write_incoming(encode_sidecar(sums))
+        try:
+            with self._made_leaf(blob.sha256) as (upper, leaf):
+                with self._placing:
+                    os.rename(
+                        sidecar, blob.sha256 + SIDECAR, src_dir_fd=self.uploads_directory, dst_dir_fd=leaf
+                    )
+                    os.rename(source, blob.sha256, src_dir_fd=parent, dst_dir_fd=leaf)
+                    self._trusted.forget(blob.sha256)
+                self._sync(leaf, upper, self._blobs)
+        finally:
+            _unlink(sidecar, parent=self.uploads_directory)
+
+    def sync_placement(self, sha256: str) -> None:
+        """Makes the blob's name durable once more, after a crash that left that open. Raises OSError."""
+        with self._made_leaf(sha256) as (upper, leaf):
+            self._sync(leaf, upper, self._blobs)
+
+    def free_bytes(self) -> int:
+        """What this process may still write to the file system."""
+        facts = os.statvfs(self._root)
+        return facts.f_bavail * facts.f_frsize
+
+    def total_bytes(self) -> int:
+        """The size of the file system."""
+        facts = os.statvfs(self._root)
+        return facts.f_blocks * facts.f_frsize
+
+    def _sync(self, *directories: int) -> None:
+        # Every level every time: a level that a killed process made may not be durable, and one that is costs
+        # no write.
+        for descriptor in directories:
+            self.disk.fsync(descriptor)
+
+    @contextmanager
+    def _leaf(self, sha256: str) -> Iterator[int]:
+        with (
+            _directory(sha256[:2], parent=self._blobs) as upper,
+            _directory(sha256[2:4], parent=upper) as leaf,
+        ):
+            yield leaf
+
+    @contextmanager
+    def _made_leaf(self, sha256: str) -> Iterator[tuple[int, int]]:
+        _mkdir(sha256[:2], parent=self._blobs)
+        with _directory(sha256[:2], parent=self._blobs) as upper:
+            _mkdir(sha256[2:4], parent=upper)
+            with _directory(sha256[2:4], parent=upper) as leaf:
+                yield upper, leaf
+
+    def _remove_quarantined(self, sha256: str) -> bool:
+        _unlink(sha256 + SIDECAR, parent=self._quarantine)
+        try:
+            remove_tree(sha256, parent=self._quarantine)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def _remove_incoming(self) -> None:
+        for name in os.listdir(self.uploads_directory):
+            if name.startswith(INCOMING):
+                remove_tree(name, parent=self.uploads_directory)
+
+
+class BlobWriter:
+    """Content on its way into the store; `finish` or `abort` ends it. Not for two threads at once."""
+
+    def __init__(self, store: BlobStore, expected: FinishedBlob) -> None:
+        self._store = store
+        self._expected = expected
+        self._hasher = SegmentHasher()
+        try:
+            self._name, self._fd = store.create_incoming()
+        except OSError as error:
+            raise storage_error(error) from error
+
+    @property
+    def offset(self) -> int:
+        """How many bytes have come."""
+        return self._hasher.size_bytes
+
+    def write(self, buffer: Octets) -> None:
+        """Writes and hashes the next bytes. Raises ChecksumMismatch beyond the size; InsufficientStorage."""
+        if self.offset + len(buffer) > self._expected.size_bytes:
+            raise ChecksumMismatch(f"The content is longer than its {self._expected.size_bytes} bytes.")
+        try:
+            write_all(self._store.disk, self._fd, buffer, self.offset)
+        except OSError as error:
+            self.abort()
+            raise storage_error(error) from error
+        self._hasher.update(buffer)
+
+    def finish(self) -> FinishedBlob:
+        """Checks size and sha256, and puts the blob into place; durable on return.
+
+        Raises ChecksumMismatch, InsufficientStorage or Internal; nothing is kept then. A failed sync is never
+        tried again on the same file: the kernel may have dropped the pages, and a second one would lie.
+        """
+        found = FinishedBlob(self._hasher.sha256(), self.offset)
+        try:
+            if found != self._expected:
+                raise ChecksumMismatch(f"The content is {found.size_bytes} bytes with sha256 {found.sha256}.")
+            self._store.seal(self._fd)
+            directory = self._store.uploads_directory
+            self._store.install(found, self._hasher.sums(), source=self._name, parent=directory)
+        except OSError as error:
+            raise storage_error(error) from error
+        finally:
+            self.abort()
+        return found
+
+    def abort(self) -> None:
+        """Removes what has come, unless it is in place already; again is harmless."""
+        descriptor, self._fd = self._fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+            _unlink(self._name, parent=self._store.uploads_directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+def read_whole(name: str, *, parent: int, bytes_max: int) -> bytes:
+    """A small regular file's content, one byte over `bytes_max` at most. Raises OSError."""
+    descriptor = os.open(name, _READ_FLAGS, dir_fd=parent)
+    try:
+        content = bytearray()
+        while len(content) <= bytes_max:
+            chunk = os.read(descriptor, bytes_max + 1 - len(content))
+            if not chunk:
+                break
+            content += chunk
+        return bytes(content)
+    finally:
+        os.close(descriptor)
+
+
+def storage_error(error: OSError) -> FilestoreError:
+    """What the caller is told of a failed disk call: no room, or a fault of ours. Paths stay in `error`."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return InsufficientStorage("The disk of the node that was to store this is full.")
+    return Internal(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.")
+
+
+def open_directory(name: str, *, parent: int) -> int:
+    """A descriptor of a directory below `parent`, which must not be a link. Raises OSError."""
+    return os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
+
+
+def remove_tree(name: str, *, parent: int) -> None:
+    """Removes a file, a link, or a directory of files below `parent`; links are removed, never followed."""
+    try:
+        descriptor = open_directory(name, parent=parent)
+    except NotADirectoryError:
+        _unlink(name, parent=parent)
+        return
+    try:
+        for inner in os.listdir(descriptor):
+            os.unlink(inner, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _sums_of(fd: int, sha256: str, leaf: int) -> SegmentSums:
+    """The checksums of the open file `fd`, from its sidecar in `leaf`."""
+    facts = os.fstat(fd)
+    if not stat.S_ISREG(facts.st_mode):
+        raise BlobDamaged(sha256, "is not a regular file")
+    try:
+        raw = read_whole(sha256 + SIDECAR, parent=leaf, bytes_max=sidecar_bytes(facts.st_size))
+        return decode_sidecar(raw, facts.st_size)
+    except FileNotFoundError:
+        raise BlobDamaged(sha256, "has no sidecar") from None
+    except SidecarInvalid as error:
+        raise BlobDamaged(sha256, str(error)) from None
+
+
+def _require_sha256(sha256: str) -> None:
+    if _SHA256.fullmatch(sha256) is None:
+        raise InvalidRequest("sha256: must be 64 lower-case hexadecimal digits.")
+
+
+def _mkdir(name: str, *, parent: int) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(name, 0o700, dir_fd=parent)
+
+
+def _make_directory(name: str, *, parent: int) -> int:
+    _mkdir(name, parent=parent)
+    return open_directory(name, parent=parent)
+
+
+@contextmanager
+def _directory(name: str, *, parent: int) -> Iterator[int]:
+    descriptor = open_directory(name, parent=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _directory_names(descriptor: int) -> list[str]:
+    with os.scandir(descriptor) as entries:
+        return sorted(e.name for e in entries if len(e.name) == 2 and e.is_dir(follow_symlinks=False))
+
+
+def _file_names(descriptor: int) -> list[str]:
+    with os.scandir(descriptor) as entries:
+        names = [e.name for e in entries if _SHA256.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
+    return sorted(names)
+
+
+def _unlink(name: str, *, parent: int) -> bool:
+    try:
+        os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,0 +1,258 @@
+"""The Python client of the HTTP API: any node will do, and the next one is tried when one is lost.
+
+Asynchronous, over aiohttp; it trusts the cluster's root certificate and nothing else, whatever the
+environment says. A lost connection, 423, 429 and 503 are tried again with growing pauses until nothing
+has gone forward for `deadline_s`. Repeating is safe: a file that was created twice because an answer got
+lost is a pending record that expires by itself. Content goes through `node.client_upload` and
+`node.client_download`.
+"""
+
+import asyncio
+import random
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from urllib.parse import quote
+
+import aiohttp
+import msgspec
+
+from ca.errors import (
+    CATALOGUE,
+    FilestoreError,
+    Internal,
+    OffsetMismatch,
+    RangeNotSatisfiable,
+    RateLimited,
+    Unavailable,
+    UploadLocked,
+)
+from ca.tls import client_context
+
+DEADLINE_S = 30.0
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
+PAUSE_S_MIN = 0.1
+PAUSE_S_MAX = 2.0
+ANSWER_BYTES_MAX = 64 << 20  # a page of 1000 records is far smaller
+TRY_AGAIN = (Unavailable, UploadLocked, RateLimited, aiohttp.ClientError, TimeoutError)
+
+T = TypeVar("T")
+
+
+class UntrustedServer(FilestoreError):
+    """The server's certificate was not issued by the cluster whose root this client was given."""
+
+    code = "untrusted_server"
+    status = 502
+    title = "Untrusted Server"
+
+
+class Patience:
+    """Pauses between attempts, and the moment to give up: `deadline_s` after the last progress."""
+
+    def __init__(self, deadline_s: float) -> None:
+        self._deadline_s = deadline_s
+        self.progressed()
+
+    def progressed(self) -> None:
+        """Something went forward: the deadline and the pauses begin anew."""
+        self._give_up_at = time.monotonic() + self._deadline_s
+        self._pause_s = PAUSE_S_MIN
+
+    async def pause(self, reason: Exception) -> None:
+        """Wait before the next attempt.
+
+        Raises the reason, as a FilestoreError, once the deadline has passed.
+        """
+        if isinstance(reason, aiohttp.ClientConnectorCertificateError):
+            raise UntrustedServer(
+                f"The certificate of {reason.host}:{reason.port} does not verify."
+            ) from reason
+        if time.monotonic() + self._pause_s > self._give_up_at:
+            if isinstance(reason, FilestoreError):
+                raise reason
+            raise Unavailable(
+                f"No node answered within {self._deadline_s:g} s: {_cause(reason)}"
+            ) from reason
+        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+        self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
+
+
+class Client:
+    """A connection to a cluster through one or several of its nodes (base URLs, the first is preferred).
+
+    Use as `async with Client(...) as client`. Raises the classes of `ca.errors` that the server's codes name.
+    """
+
+    def __init__(
+        self, urls: Sequence[str], *, root_pem: str, token: str, deadline_s: float = DEADLINE_S
+    ) -> None:
+        assert urls, "a client needs at least one node"
+        self._urls = [url.rstrip("/") for url in urls]
+        self._context: ssl.SSLContext = client_context(root_pem)
+        self._token = token
+        self._deadline_s = deadline_s
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=self._context),
+            timeout=aiohttp.ClientTimeout(
+                total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=ANSWER_TIMEOUT_S
+            ),
+            headers={"Authorization": f"Bearer {self._token}", "User-Agent": "filestore"},
+            auto_decompress=False,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._session is not None
+        await self._session.close()
+
+    @property
+    def url(self) -> str:
+        """The node that requests go to at the moment."""
+        return self._urls[0]
+
+    def patience(self) -> Patience:
+        """A new deadline, for one operation."""
+        return Patience(self._deadline_s)
+
+    def prefer(self, url: str) -> None:
+        """Send what follows to this node first, for instance to the one that holds an upload."""
+        self._urls = [url.rstrip("/"), *(other for other in self._urls if other != url.rstrip("/"))]
+
+    def turn_away(self) -> None:
+        """The present node failed: the next one is asked from now on."""
+        self._urls = [*self._urls[1:], self._urls[0]]
+
+    @asynccontextmanager
+    async def exchange(
+        self, method: str, path: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S, **request: Any
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """One attempt at the present node. A status of 400 and more is raised as its FilestoreError."""
+        assert self._session is not None, "the client is used inside `async with`"
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=answer_timeout_s
+        )
+        async with self._session.request(
+            method, self.url + path, timeout=timeout, allow_redirects=False, **request
+        ) as response:
+            if response.status >= 400:
+                raise refusal(response.status, response.headers, await _body(response))
+            yield response
+
+    async def call(
+        self, method: str, path: str, reply_type: type[T], *, body: Mapping[str, object] | None = None
+    ) -> T:
+        """A JSON request, tried at one node after the other until the deadline; the answer as
+        `reply_type`.
+        """
+        patience = self.patience()
+        while True:
+            try:
+                async with self.exchange(method, path, json=body) as response:
+                    answer = await _body(response)
+                return msgspec.json.decode(answer, type=reply_type)
+            except TRY_AGAIN as error:
+                self.turn_away()
+                await patience.pause(error)
+            except msgspec.MsgspecError as error:
+                raise Internal(
+                    f"{self.url}{path} answered what this client does not understand: {error}"
+                ) from error
+
+    async def create_project_file(self, fields: Mapping[str, object]) -> dict[str, str]:
+        """Make the record; answers file_uuid, upload_url, expires_at and status."""
+        return await self.call("POST", "/api/v1/project-files", dict[str, str], body=fields)
+
+    async def project_file(self, file_uuid: str) -> dict[str, Any]:
+        """The project file record, as the API gives it."""
+        return await self.call("GET", f"/api/v1/project-files/{quote(file_uuid, safe='')}", dict[str, Any])
+
+    async def project_files(self, *, project_id: str = "") -> AsyncIterator[dict[str, Any]]:
+        """Every project file that the caller may see, oldest first, page by page."""
+        query = f"?project_id={quote(project_id, safe='')}" if project_id else "?"
+        cursor = ""
+        while True:
+            page = await self.call("GET", f"/api/v1/project-files{query}{cursor}", dict[str, Any])
+            for record in page["project_files"]:
+                yield record
+            if not page.get("next_cursor"):
+                return
+            cursor = f"&cursor={quote(str(page['next_cursor']), safe='')}"
+
+    async def status(self) -> dict[str, Any]:
+        """The cluster as its coordinators see it (admin only)."""
+        return await self.call("GET", "/api/v1/cluster/status", dict[str, Any])
+
+    async def create_join_token(
+        self, *, node_id: str = "", ttl_seconds: int | None = None, uses_max: int | None = None
+    ) -> dict[str, Any]:
+        """Mint a join token (admin only); `token` in the answer is shown once."""
+        wanted = {"node_id": node_id or None, "ttl_seconds": ttl_seconds, "max_uses": uses_max}
+        body = {name: value for name, value in wanted.items() if value is not None}
+        return await self.call("POST", "/api/v1/cluster/join-tokens", dict[str, Any], body=body)
+
+    async def mint_user_token(
+        self,
+        user_id: str,
+        *,
+        roles: Sequence[str] | None = None,
+        groups: Sequence[str] | None = None,
+        ttl_seconds: int | None = None,
+    ) -> dict[str, Any]:
+        """Mint a token for a user, who is created if unknown (admin only).
+
+        None leaves roles and groups alone.
+        """
+        wanted = {"roles": roles, "groups": groups, "ttl_seconds": ttl_seconds}
+        body = {name: value for name, value in wanted.items() if value is not None}
+        path = f"/api/v1/auth/users/{quote(user_id, safe='')}/token"
+        return await self.call("POST", path, dict[str, Any], body=body)
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes) -> FilestoreError:
+    """The error that an answer of 400 or more stands for.
+
+    An answer to HEAD has no body: its status must do.
+    """
+    try:
+        answer = msgspec.json.decode(body, type=dict[str, str])
+    except msgspec.MsgspecError:
+        answer = {}
+    details = answer.get("details", f"the server answered {status}")
+    kinds = [kind for kind in CATALOGUE if kind.code == answer.get("code")]
+    kind = (kinds or [kind for kind in CATALOGUE if kind.status == status] or [Internal])[0]
+    if kind is OffsetMismatch:
+        return OffsetMismatch(details, offset=_number(headers.get("Upload-Offset")))
+    if kind is RangeNotSatisfiable:
+        size = headers.get("Content-Range", "").rpartition("/")[2]
+        return RangeNotSatisfiable(details, size_bytes=_number(size))
+    return kind(details)
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    parts: list[bytes] = []
+    room_bytes = ANSWER_BYTES_MAX
+    async for part in response.content.iter_any():
+        room_bytes -= len(part)
+        if room_bytes < 0:
+            raise Internal(f"An answer is larger than {ANSWER_BYTES_MAX} bytes.")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _number(text: str | None) -> int:
+    return int(text) if text and text.isascii() and text.isdigit() else 0
+
+
+def _cause(reason: Exception) -> str:
+    """aiohttp's exceptions often have no text; then the class says what happened."""
+    return str(reason) or type(reason).__name__

@@ -1,0 +1,88 @@
+"""Downloads by the Python client: ranges that go on after a cut, and a checksum at the end.
+
+The bytes go to a sink that knows how many it already has; the ETag of a file is the SHA-256 of its
+content, so the end of every download is a comparison.
+"""
+
+from dataclasses import dataclass
+from email.message import Message
+from typing import Protocol
+from urllib.parse import quote
+
+import aiohttp
+
+from ca.errors import Internal
+from node.client import TRY_AGAIN, Client
+
+READ_BYTES = 1 << 20
+
+
+class Sink(Protocol):
+    """Where the bytes of a download go, in order."""
+
+    @property
+    def size_bytes(self) -> int:
+        """How many bytes it has."""
+
+    async def write(self, part: bytes) -> None:
+        """Append."""
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What HEAD tells of a file: its size, checksum (hex) and name."""
+
+    size_bytes: int
+    sha256: str
+    filename: str
+
+
+async def describe(client: Client, file_uuid: str) -> Content:
+    """Size, checksum and name of an available file. Raises NotFound, NotAvailable, Forbidden, Unavailable."""
+    patience = client.patience()
+    while True:
+        try:
+            async with client.exchange("HEAD", _path(file_uuid)) as response:
+                return _content(response)
+        except TRY_AGAIN as error:
+            client.turn_away()
+            await patience.pause(error)
+
+
+async def download(client: Client, file_uuid: str, content: Content, sink: Sink) -> None:
+    """Append to the sink what it lacks of the content. The caller compares the checksum.
+
+    Raises FilestoreError: the server's refusal, or Unavailable when nothing went forward until the deadline.
+    """
+    patience = client.patience()
+    while sink.size_bytes < content.size_bytes:
+        before = sink.size_bytes
+        headers = {"If-Match": f'"{content.sha256}"'}
+        if before:
+            headers["Range"] = f"bytes={before}-"
+        try:
+            async with client.exchange("GET", _path(file_uuid), headers=headers) as response:
+                if response.status != (206 if before else 200):
+                    raise Internal(f"The server answered {response.status} to a request for a range.")
+                async for part in response.content.iter_chunked(READ_BYTES):
+                    await sink.write(part)
+        except TRY_AGAIN as error:
+            if sink.size_bytes > before:
+                patience.progressed()
+            client.turn_away()
+            await patience.pause(error)
+
+
+def _path(file_uuid: str) -> str:
+    return f"/api/v1/files/{quote(file_uuid, safe='')}"
+
+
+def _content(response: aiohttp.ClientResponse) -> Content:
+    etag = response.headers.get("ETag", "")
+    header = Message()
+    header["Content-Disposition"] = response.headers.get("Content-Disposition", "")
+    return Content(
+        size_bytes=int(response.headers.get("Content-Length", "0")),
+        sha256=etag.strip('"'),
+        filename=header.get_filename() or "",
+    )

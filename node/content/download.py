@@ -1,0 +1,146 @@
+"""GET and HEAD of content: conditions, ranges, and the bytes (RFC 9110, sections 13 to 15).
+
+An answer never ends early in silence: when no replica can go on, the connection breaks.
+"""
+
+import secrets
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from coordinator.queries import GetContent
+from coordinator.records import Caller, ContentRecord
+from node.conditions import Outcome, content_disposition, evaluate, http_date, if_range_holds
+from node.content.digests import repr_digest
+from node.content.sources import read_anywhere
+from node.peers import Piece
+from node.ranges import ByteRange, multipart_parts, parse_range
+from node.sending import send_body
+from node.services import NodeServices
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Part of an answer's body: `opening` as it is, then these bytes of the content."""
+
+    opening: bytes
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to answer: status, headers beside the common ones, and the body in order."""
+
+    status: int
+    headers: dict[str, str]
+    stretches: Sequence[Stretch]
+    closing: bytes = b""
+
+    @property
+    def length_bytes(self) -> int:
+        """The whole body."""
+        return len(self.closing) + sum(len(s.opening) + s.stop - s.start for s in self.stretches)
+
+
+async def download(
+    request: web.Request, services: NodeServices, caller: Caller, file_uuid: str
+) -> web.StreamResponse:
+    """The content, some of it, 304, or a redirect to a node that holds it. Raises FilestoreError."""
+    query = GetContent(caller=caller, file_uuid=file_uuid)
+    content = await services.api.metadata.read(query, ContentRecord)
+    if _wants_redirect(request) and (holder := _other_holder(services, content)):
+        location = services.api.public_url(holder) + request.path
+        return web.Response(status=307, headers={"Location": location, "Cache-Control": "no-store"})
+    headers = _content_headers(content)
+    modified_at_ms = content.file.updated_at_ms
+    if evaluate(request.method, request.headers, headers["ETag"], modified_at_ms) is Outcome.NOT_MODIFIED:
+        return web.Response(status=304, headers=_not_modified(headers))
+    plan = plan_answer(request, content, headers["ETag"])
+    response = web.StreamResponse(status=plan.status, headers=headers | plan.headers)
+    response.content_length = plan.length_bytes
+    if request.method == "HEAD":
+        await response.prepare(request)
+        return response
+    async with aclosing(_body(services, content, plan)) as body:
+        await send_body(request, response, body)
+    return response
+
+
+def plan_answer(request: web.Request, content: ContentRecord, etag: str) -> Plan:
+    """Which bytes answer this request. Raises RangeNotSatisfiable."""
+    size_bytes = content.file.size_bytes
+    ranges = None
+    if request.method == "GET" and _range_counts(request, etag, content.file.updated_at_ms):
+        ranges = parse_range(request.headers.get("Range"), size_bytes)
+    if ranges is None:
+        return Plan(200, {"Content-Type": content.file.content_type}, [Stretch(b"", 0, size_bytes)])
+    if len(ranges) == 1:
+        return _single(ranges[0], content)
+    boundary = secrets.token_hex(16)
+    multipart = multipart_parts(ranges, size_bytes, content.file.content_type, boundary)
+    stretches = [Stretch(part.header, part.span.start, part.span.stop) for part in multipart.parts]
+    headers = {"Content-Type": f"multipart/byteranges; boundary={boundary}"}
+    return Plan(206, headers, stretches, multipart.closing)
+
+
+def _single(span: ByteRange, content: ContentRecord) -> Plan:
+    headers = {
+        "Content-Type": content.file.content_type,
+        "Content-Range": span.content_range(content.file.size_bytes),
+    }
+    return Plan(206, headers, [Stretch(b"", span.start, span.stop)])
+
+
+def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
+    """A Range under an If-Range that does not hold is ignored (RFC 9110, section 13.1.5)."""
+    condition = request.headers.get("If-Range")
+    return condition is None or if_range_holds(condition, etag, modified_at_ms)
+
+
+async def _body(services: NodeServices, content: ContentRecord, plan: Plan) -> AsyncGenerator[Piece, None]:
+    for stretch in plan.stretches:
+        if stretch.opening:
+            yield stretch.opening
+        if stretch.start == stretch.stop:
+            continue
+        sha256 = content.file.blob_sha256
+        reading = read_anywhere(services, sha256, content.replicas, stretch.start, stretch.stop)
+        async with aclosing(reading):
+            async for piece in reading:
+                yield piece
+    if plan.closing:
+        yield plan.closing
+
+
+def _content_headers(content: ContentRecord) -> dict[str, str]:
+    file = content.file
+    return {
+        "Accept-Ranges": "bytes",
+        "ETag": f'"{file.blob_sha256}"',
+        "Last-Modified": http_date(file.updated_at_ms),
+        "Repr-Digest": repr_digest(file.blob_sha256),
+        "Content-Disposition": content_disposition(file.filename),
+        "X-Content-Type-Options": "nosniff",
+        "Cache-Control": "private, no-cache",
+    }
+
+
+def _not_modified(headers: dict[str, str]) -> dict[str, str]:
+    """What a 304 repeats (RFC 9110, section 15.4.5)."""
+    return {name: headers[name] for name in ("ETag", "Last-Modified", "Cache-Control")}
+
+
+def _wants_redirect(request: web.Request) -> bool:
+    preferences = request.headers.get("Prefer", "").lower().split(",")
+    return request.query.get("redirect") == "1" or "redirect" in (p.strip() for p in preferences)
+
+
+def _other_holder(services: NodeServices, content: ContentRecord) -> str:
+    """A node to redirect to, "" when this one holds the content itself."""
+    if services.node_id in content.replicas:
+        return ""
+    known = [name for name in content.replicas if services.api.view.node(name) is not None]
+    return secrets.choice(known) if known else ""

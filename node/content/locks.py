@@ -1,0 +1,85 @@
+"""Who writes an upload: at most one request at a time, and never a dead one for long.
+
+A request whose connection is gone still has to sync what it received; a new one waits for that end and goes
+on from there. A request whose connection only looks alive (its client vanished without a word) is ended
+after TAKEOVER_STALL_S without a byte once somebody else asks. A request that is really writing keeps the
+upload: the other gets 423.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from ca.errors import UploadLocked
+
+TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then may another take over
+TAKEOVER_WAIT_S = 30.0  # for the old request to sync; beyond it something is wrong with the disk
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """One request's use of one upload."""
+
+    connected: Callable[[], bool]
+    disconnect: Callable[[], None]
+    receiving: bool = False
+    moved_at_s: float = 0.0
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def touch(self) -> None:
+        """A byte came."""
+        self.moved_at_s = asyncio.get_running_loop().time()
+
+    def is_live(self) -> bool:
+        """Whether a client is there that waits for this request's end."""
+        stalled_s = asyncio.get_running_loop().time() - self.moved_at_s
+        return self.connected() and not (self.receiving and stalled_s >= TAKEOVER_STALL_S)
+
+
+class UploadLocks:
+    """The uploads that are in use now, by file_uuid. `releases` counts the uses that have ended."""
+
+    def __init__(self) -> None:
+        self._holds: dict[str, Hold] = {}
+        self.releases = 0
+
+    def holds(self, file_uuid: str) -> bool:
+        """Whether a request or the sweep uses this upload now."""
+        return file_uuid in self._holds
+
+    def __len__(self) -> int:
+        """How many uploads are in use."""
+        return len(self._holds)
+
+    async def settled(self, file_uuid: str) -> bool:
+        """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + TAKEOVER_WAIT_S
+        while (holder := self._holds.get(file_uuid)) is not None:
+            if holder.is_live():
+                return False
+            holder.disconnect()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await holder.released.wait()
+            except TimeoutError as error:
+                raise UploadLocked("An earlier request for this upload has not ended yet.") from error
+        return True
+
+    @asynccontextmanager
+    async def hold(
+        self, file_uuid: str, connected: Callable[[], bool], disconnect: Callable[[], None]
+    ) -> AsyncIterator[Hold]:
+        """Use the upload alone. Raises UploadLocked while a live request writes it."""
+        if not await self.settled(file_uuid):
+            raise UploadLocked("Another request is writing this upload now.")
+        hold = Hold(connected, disconnect)
+        hold.touch()
+        self._holds[file_uuid] = hold
+        try:
+            yield hold
+        finally:
+            del self._holds[file_uuid]
+            self.releases += 1
+            hold.released.set()

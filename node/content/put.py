@@ -1,0 +1,171 @@
+"""Plain PUT of content: the whole body, or one piece of it placed by Content-Range.
+
+A whole PUT is the content: it starts at offset 0 whatever came before, and its length is the size. A piece
+starts where the upload stands. An empty piece `Content-Range: bytes */TOTAL` at the end of the content asks
+again for the completion that failed before.
+"""
+
+import hashlib
+import re
+
+from aiohttp import web
+
+from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, OffsetMismatch, PayloadTooLarge
+from coordinator.records import UploadRecord
+from coordinator.web import body_chunks, json_response
+from node.content.bodies import ContentStored, UploadOffset
+from node.content.digests import piece_digest, whole_digest
+from node.content.upload import Session
+from node.ranges import ContentRange, parse_content_range
+
+_NOTHING_OF = re.compile(r"bytes \*/([0-9]{1,16})", re.ASCII | re.IGNORECASE)
+
+
+async def put(session: Session) -> web.StreamResponse:
+    """200 with the stored content when this request completed it, 202 with the offset when more must come."""
+    header = session.request.headers.get("Content-Range")
+    if header is None:
+        return await _put_whole(session)
+    if match := _NOTHING_OF.fullmatch(header.strip(" \t")):
+        return await _put_nothing(session, int(match[1]))
+    return await _put_piece(session, parse_content_range(header))
+
+
+def body_length(request: web.Request) -> int | None:
+    """How long the body will be, in bytes; None for chunked ones."""
+    if "Transfer-Encoding" in request.headers:
+        return None
+    return request.content_length or 0
+
+
+async def _put_whole(session: Session) -> web.StreamResponse:
+    expected = _expected_sha256(session)
+    _check_whole_length(session.record, body_length(session.request))
+    if session.kept is None:
+        return await _replay(session)
+    await session.restart()
+    declared_bytes = session.record.size_bytes
+
+    def check(received_bytes: int) -> None:
+        if declared_bytes not in (None, received_bytes):
+            raise InvalidRequest(f"The body has {received_bytes} bytes; {declared_bytes} were declared.")
+        if expected and session.upload.sha256 != expected:
+            raise ChecksumMismatch("The content does not have the declared sha-256; nothing of it is kept.")
+
+    await session.receive(check=check)
+    if declared_bytes is None:
+        await session.declare(session.upload.offset)
+    return await _complete(session, expected)
+
+
+async def _put_piece(session: Session, piece: ContentRange) -> web.StreamResponse:
+    length_bytes = body_length(session.request)
+    if length_bytes not in (None, piece.stop - piece.start):
+        raise InvalidRequest(f"Content-Range: the body has {length_bytes} bytes.")
+    expected = whole_digest(session.request.headers)
+    if session.kept is None:
+        raise Conflict("This upload has ended: the file is available.")
+    start = session.upload.offset
+    if piece.start != start:
+        raise OffsetMismatch(f"Content-Range: this upload stands at {start}.", offset=start)
+    if piece.total is not None:
+        await _declare_total(session, piece.total)
+    if session.record.size_bytes is not None and piece.stop > session.record.size_bytes:
+        raise PayloadTooLarge(f"The upload was declared with {session.record.size_bytes} bytes.")
+
+    def check(received_bytes: int) -> None:
+        if received_bytes != piece.stop - piece.start:
+            raise InvalidRequest(f"Content-Range: the body has {received_bytes} bytes.")
+
+    await session.receive(piece_sha256=piece_digest(session.request.headers), check=check)
+    if not session.is_complete:
+        return json_response(UploadOffset(offset=session.upload.offset), status=202)
+    return await _complete(session, expected)
+
+
+async def _put_nothing(session: Session, total: int) -> web.StreamResponse:
+    """No bytes: only ask for completion, or where the upload stands."""
+    if body_length(session.request) != 0:
+        raise InvalidRequest("Content-Range: `bytes */TOTAL` goes with an empty body.")
+    if session.kept is None:
+        if session.record.size_bytes != total:
+            raise InvalidRequest(f"Content-Range: the content has {session.record.size_bytes} bytes.")
+        return json_response(_stored(session.record))
+    if session.upload.offset <= total:
+        await _declare_total(session, total)
+    if not session.is_complete:
+        return json_response(UploadOffset(offset=session.upload.durable_offset), status=202)
+    return await _complete(session, whole_digest(session.request.headers))
+
+
+async def _complete(session: Session, expected: str) -> web.StreamResponse:
+    content = await session.complete(expected)
+    file = content.file
+    return json_response(
+        ContentStored(
+            file_uuid=file.file_uuid,
+            status=file.status,
+            blob_sha256=file.blob_sha256,
+            size_bytes=file.size_bytes,
+        )
+    )
+
+
+async def _replay(session: Session) -> web.StreamResponse:
+    """A whole PUT to a file that is available.
+
+    The same content answers as the first time did, other is refused.
+    """
+    hasher = hashlib.sha256()
+    async for chunk in body_chunks(session.request):
+        await session.services.disk.run(hasher.update, chunk)
+    if hasher.hexdigest() != session.record.blob_sha256:
+        raise Conflict("This upload has ended: the file is available with other content.")
+    return json_response(_stored(session.record))
+
+
+def _stored(record: UploadRecord) -> ContentStored:
+    assert record.size_bytes is not None
+    return ContentStored(
+        file_uuid=record.file_uuid,
+        status=record.status,
+        blob_sha256=record.blob_sha256,
+        size_bytes=record.size_bytes,
+    )
+
+
+def _expected_sha256(session: Session) -> str:
+    """What the content must hash to, by any header or by its creator; "" when nobody said.
+
+    Raises ChecksumMismatch.
+
+    Content-Digest is of the bytes in the request (RFC 9530, section 2): with a whole PUT those are the
+    content.
+    """
+    headers = session.request.headers
+    declared = {
+        digest
+        for digest in (whole_digest(headers), piece_digest(headers), session.record.expected_sha256)
+        if digest
+    }
+    if len(declared) > 1:
+        raise ChecksumMismatch("The digests declared for this content contradict each other.")
+    return declared.pop() if declared else ""
+
+
+def _check_whole_length(record: UploadRecord, length_bytes: int | None) -> None:
+    """Refuse before reading what cannot be the content."""
+    if record.size_bytes is None or length_bytes in (None, record.size_bytes):
+        return
+    if length_bytes is not None and length_bytes > record.size_bytes:
+        raise PayloadTooLarge(f"Content-Length: the upload was declared with {record.size_bytes} bytes.")
+    raise InvalidRequest(f"Content-Length: the upload was declared with {record.size_bytes} bytes.")
+
+
+async def _declare_total(session: Session, total: int) -> None:
+    if session.record.size_bytes is None:
+        await session.declare(total)
+    elif session.record.size_bytes != total:
+        raise InvalidRequest(
+            f"Content-Range: the upload was declared with {session.record.size_bytes} bytes."
+        )

@@ -1,0 +1,67 @@
+"""Where the bytes of a download come from.
+
+This node's disk, else its peers; the client notices no change.
+
+Every source is asked once. One that fails in the middle is followed by the next from the byte where it
+stopped, so nothing is sent twice and nothing unverified at all.
+"""
+
+import logging
+import random
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from ca.errors import FilestoreError, Unavailable
+from node.peers import PeerFailed, Piece, pieces
+from node.reading import read_blob
+from node.segments import BlobDamaged, BlobMissing
+from node.services import NodeServices
+
+_log = logging.getLogger(__name__)
+
+
+async def read_anywhere(
+    services: NodeServices, sha256: str, replicas: Sequence[str], start: int, stop: int
+) -> AsyncGenerator[Piece, None]:
+    """Bytes `start` to `stop` (excluded) of a blob that `replicas` hold. Close it when leaving early.
+
+    Raises Unavailable when no source is left; some bytes may have come before.
+    """
+    for source in _order(services.node_id, replicas):
+        try:
+            async with aclosing(_read_from(services, source, sha256, start, stop)) as reading:
+                async for piece in reading:
+                    start += len(piece)
+                    yield piece
+        except (BlobMissing, BlobDamaged, PeerFailed, FilestoreError) as failure:
+            _log.warning(
+                "replica failed", extra={"sha256": sha256, "replica": source, "reason": str(failure)}
+            )
+            continue
+        if start == stop:
+            return
+        _log.warning("replica ended early", extra={"sha256": sha256, "replica": source, "offset": start})
+    raise Unavailable("No replica of this content can be read now.", retry_after_s=2)
+
+
+def _order(node_id: str, replicas: Sequence[str]) -> list[str]:
+    """This node first; the others at random, so that no one of them carries all."""
+    others = [replica for replica in replicas if replica != node_id]
+    random.shuffle(others)
+    return [node_id, *others] if node_id in replicas else others
+
+
+async def _read_from(
+    services: NodeServices, source: str, sha256: str, start: int, stop: int
+) -> AsyncGenerator[Piece, None]:
+    if source == services.node_id:
+        async with aclosing(read_blob(services.disk, services.blobs, sha256, start, stop)) as local:
+            async for piece in local:
+                yield piece
+        return
+    headers = {"Range": f"bytes={start}-{stop - 1}"}
+    async with services.peers.request(source, "GET", f"/blobs/{sha256}", headers=headers) as answer:
+        if answer.status != 206 or answer.content_length != stop - start:
+            raise PeerFailed(source, f"answered {answer.status}")
+        async for piece in pieces(source, answer):
+            yield piece

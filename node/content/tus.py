@@ -1,0 +1,152 @@
+"""tus 1.0.0 on an upload's address: core, creation-defer-length, expiration, termination (tus.io/protocols).
+
+The checksum extension is not built yet: it is not advertised, and an Upload-Checksum header is refused.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from ca.errors import (
+    Conflict,
+    InvalidRequest,
+    OffsetMismatch,
+    PayloadTooLarge,
+    PreconditionFailed,
+    UnsupportedMediaType,
+)
+from coordinator.commands import TerminateUpload
+from coordinator.records import UploadRecord
+from node.conditions import http_date
+from node.content.upload import Session
+from node.ranges import SIZE_BYTES_MAX
+
+VERSION = "1.0.0"
+EXTENSIONS = "creation-defer-length,expiration,termination"
+PATCH_TYPE = "application/offset+octet-stream"
+RESUMABLE = {"Tus-Resumable": VERSION}
+_DIGITS_MAX = 16  # SIZE_BYTES_MAX has as many
+
+
+@dataclass(frozen=True, slots=True)
+class PatchFields:
+    """What the headers of a PATCH say. `length_bytes` is the size of the whole, if declared here."""
+
+    offset: int
+    length_bytes: int | None
+
+
+async def options(_request: web.Request) -> web.StreamResponse:
+    """What this server speaks (tus core, OPTIONS); needs no credential."""
+    headers = {
+        "Tus-Version": VERSION,
+        "Tus-Extension": EXTENSIONS,
+        "Tus-Max-Size": str(SIZE_BYTES_MAX),
+        "Allow": "DELETE, HEAD, OPTIONS, PATCH, PUT",
+    }
+    return web.Response(status=204, headers=RESUMABLE | headers)
+
+
+def head(record: UploadRecord, offset: int) -> web.StreamResponse:
+    """Where the upload stands: `offset` bytes are durable."""
+    headers = _progress(record, offset)
+    if record.size_bytes is None:
+        headers["Upload-Defer-Length"] = "1"
+    else:
+        headers["Upload-Length"] = str(record.size_bytes)
+    return web.Response(status=200, headers=headers | {"Cache-Control": "no-store"})
+
+
+async def patch(session: Session) -> web.StreamResponse:
+    """Take the next bytes; those that complete the content also make the file available.
+
+    Raises what `parse_patch` and `Session` do; OffsetMismatch with the right offset; Conflict for an upload
+    that has ended, unless this only repeats its last, empty step.
+    """
+    fields = parse_patch(session.request.headers)
+    length_bytes = session.request.content_length
+    if session.kept is None:
+        if fields.offset != session.record.size_bytes or length_bytes not in (None, 0):
+            raise Conflict("This upload has ended: the file is available.")
+        return web.Response(status=204, headers=_progress(session.record, fields.offset))
+    if fields.offset != session.upload.offset:
+        offset = session.upload.offset
+        raise OffsetMismatch(f"Upload-Offset: this upload stands at {offset}.", offset=offset)
+    if fields.length_bytes is not None:
+        await _declare(session, fields.length_bytes)
+    _check_room(session, fields.offset, length_bytes)
+    await session.receive()
+    offset = session.upload.offset
+    if session.is_complete:
+        await session.complete()
+    return web.Response(status=204, headers=_progress(session.record, offset))
+
+
+async def delete(session: Session) -> web.StreamResponse:
+    """Give the upload up. Raises Conflict when it has ended."""
+    require_version(session.request.headers)
+    services = session.services
+    command = TerminateUpload(caller=session.caller, file_uuid=session.record.file_uuid)
+    await services.api.metadata.propose(command, type(None))
+    if session.kept is not None:
+        session.kept.close()
+        session.kept = None
+    await services.disk.run(services.uploads.discard, session.record.file_uuid)
+    return web.Response(status=204, headers=RESUMABLE)
+
+
+def parse_patch(headers: Mapping[str, str]) -> PatchFields:
+    """The headers of a PATCH.
+
+    Raises PreconditionFailed, UnsupportedMediaType, InvalidRequest naming the header.
+    """
+    require_version(headers)
+    if headers.get("Content-Type", "").strip().lower() != PATCH_TYPE:
+        raise UnsupportedMediaType(f"Content-Type: must be {PATCH_TYPE}.")
+    if "Upload-Checksum" in headers:
+        raise InvalidRequest("Upload-Checksum: the checksum extension is not built yet; send it without.")
+    if "Upload-Offset" not in headers:
+        raise InvalidRequest("Upload-Offset: is required.")
+    offset = _size(headers, "Upload-Offset")
+    length_bytes = _size(headers, "Upload-Length") if "Upload-Length" in headers else None
+    if length_bytes is not None and length_bytes < offset:
+        raise InvalidRequest("Upload-Length: is smaller than Upload-Offset.")
+    return PatchFields(offset, length_bytes)
+
+
+def require_version(headers: Mapping[str, str]) -> None:
+    """Every tus request names its version (tus core, Tus-Resumable). Raises PreconditionFailed."""
+    if headers.get("Tus-Resumable") != VERSION:
+        raise PreconditionFailed(f"Tus-Resumable: must be {VERSION}.", headers={"Tus-Version": VERSION})
+
+
+async def _declare(session: Session, length_bytes: int) -> None:
+    """The size, once: a client may repeat it, since it cannot know whether its first PATCH arrived."""
+    if session.record.size_bytes is None:
+        await session.declare(length_bytes)
+    elif session.record.size_bytes != length_bytes:
+        raise Conflict(f"Upload-Length: this upload was declared with {session.record.size_bytes} bytes.")
+
+
+def _check_room(session: Session, offset: int, length_bytes: int | None) -> None:
+    limit_bytes = SIZE_BYTES_MAX if session.record.size_bytes is None else session.record.size_bytes
+    if offset + (length_bytes or 0) > limit_bytes:
+        raise PayloadTooLarge(f"The upload was declared with {limit_bytes} bytes.")
+
+
+def _progress(record: UploadRecord, offset: int) -> dict[str, str]:
+    headers = RESUMABLE | {"Upload-Offset": str(offset)}
+    if record.expires_at_ms:
+        headers["Upload-Expires"] = http_date(record.expires_at_ms)
+    return headers
+
+
+def _size(headers: Mapping[str, str], name: str) -> int:
+    digits = headers[name]
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
+        raise InvalidRequest(f"{name}: must be a whole number of bytes.")
+    size_bytes = int(digits)
+    if size_bytes > SIZE_BYTES_MAX:
+        raise InvalidRequest(f"{name}: must be at most {SIZE_BYTES_MAX}.")
+    return size_bytes

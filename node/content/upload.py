@@ -1,0 +1,211 @@
+"""One request that writes an upload on the node that holds it: receive, make durable, complete.
+
+While one piece is hashed and written by a thread the next is read from the socket; there are never more
+than two pieces in memory, whatever the size of the body. However the request ends, its bytes are made
+durable and reported.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from ca.errors import ChecksumMismatch, FilestoreError, InvalidRequest, PayloadTooLarge, Unavailable
+from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress
+from coordinator.queries import GetUpload
+from coordinator.records import Caller, ContentRecord, UploadRecord
+from coordinator.web import body_chunks
+from node.content.locks import Hold
+from node.disk import write_overlapped
+from node.services import NodeServices
+from node.uploads import Upload
+
+PROGRESS_S = 30.0  # how often a long request reports: its expiry moves on, and a deleted file ends it
+
+Check = Callable[[int], None]
+
+
+@dataclass(slots=True)
+class Session:
+    """A request's exclusive use of an upload.
+
+    `kept` is None once the file is available: there is nothing to write.
+    """
+
+    request: web.Request
+    services: NodeServices
+    caller: Caller
+    record: UploadRecord
+    hold: Hold
+    kept: Upload | None = None
+
+    @property
+    def upload(self) -> Upload:
+        """The bytes so far. Only while `kept`."""
+        assert self.kept is not None
+        return self.kept
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all declared bytes are here."""
+        return self.record.size_bytes is not None and self.upload.offset == self.record.size_bytes
+
+    async def receive(self, *, piece_sha256: str = "", check: Check = lambda _received_bytes: None) -> None:
+        """Take the request's body in and make it durable.
+
+        Bytes of a client that vanished or stalled are kept, and what ended it is raised. Nothing of this
+        request is kept when it has more bytes than were declared (PayloadTooLarge), does not hash to
+        `piece_sha256` (ChecksumMismatch), is malformed (InvalidRequest), or `check`, which is handed the
+        length of the whole body, raises one of these.
+        """
+        start = self.upload.offset
+        piece_hash = hashlib.sha256() if piece_sha256 else None
+        if piece_hash is not None:
+            self.upload.hold()
+
+        def write(chunk: bytes) -> None:  # in a worker thread
+            if piece_hash is not None:
+                piece_hash.update(chunk)
+            self.upload.append(chunk)
+
+        self.hold.touch()
+        self.hold.receiving = True
+        try:
+            await write_overlapped(self.services.disk, self._chunks(), write)
+            if piece_hash is not None and piece_hash.hexdigest() != piece_sha256:
+                raise ChecksumMismatch(f"Content-Digest: the bytes have sha256 {piece_hash.hexdigest()}.")
+            check(self.upload.offset - start)
+        except (PayloadTooLarge, ChecksumMismatch, InvalidRequest):
+            await self._roll_back(start)
+            raise
+        except BaseException:
+            with suppress(FilestoreError):
+                await (self.settle() if piece_hash is None else self._roll_back(start))
+            raise
+        finally:
+            self.hold.receiving = False
+        self.upload.release()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Make what came durable, and tell the log. Raises FilestoreError when either cannot be done."""
+        durable_offset = await self.services.disk.run(self.upload.sync)
+        if durable_offset != self.record.offset_bytes:
+            await self._report(durable_offset)
+
+    async def _roll_back(self, offset: int) -> None:
+        """Drop the bytes from `offset` on, and tell the log as far as it listens."""
+        await self.services.disk.run(self.upload.rollback_to, offset)
+        with suppress(Unavailable):
+            await self.settle()
+
+    async def restart(self) -> None:
+        """Back to offset 0, also from content that was complete but never committed."""
+        if self.upload.finished is None:
+            if self.upload.offset:
+                await self.services.disk.run(self.upload.rollback_to, 0)
+            return
+        self.upload.close()
+        self.kept = None
+        await self.services.disk.run(self.services.uploads.discard, self.record.file_uuid)
+        await self.open()
+
+    async def open(self) -> None:
+        """Open the bytes so far; after a restart of the node this hashes them."""
+        uploads, record = self.services.uploads, self.record
+        self.kept = await self.services.disk.run(uploads.open, record.file_uuid, record.size_bytes)
+
+    async def declare(self, size_bytes: int) -> None:
+        """Fix the size of an upload that began without one. Raises Conflict when it has another by now."""
+        command = DeclareSize(caller=self.caller, file_uuid=self.record.file_uuid, size_bytes=size_bytes)
+        self.record = await self.services.api.metadata.propose(command, UploadRecord)
+        self.upload.size_bytes = size_bytes
+
+    async def complete(self, sha256: str = "") -> ContentRecord:
+        """Everything between the last byte and `available`; may be repeated after any failure.
+
+        Raises ChecksumMismatch when the content does not hash to `sha256` or to what its creator declared
+        (it is dropped then), Unavailable when too few copies could be made (it is kept).
+        """
+        services, record = self.services, self.record
+        expected = sha256 or record.expected_sha256 or None
+        blob = await services.disk.run(self.upload.finish, expected)
+        replicas = await services.replication.spread(blob, record.placement)
+        command = CompleteUpload(
+            caller=self.caller,
+            file_uuid=record.file_uuid,
+            blob_sha256=blob.sha256,
+            size_bytes=blob.size_bytes,
+            replicas=replicas,
+        )
+        content = await services.api.metadata.propose(command, ContentRecord)
+        self.upload.close()
+        self.kept = None
+        await services.disk.run(services.uploads.discard, record.file_uuid)
+        return content
+
+    async def _chunks(self) -> AsyncIterator[bytes]:
+        """The request's body; keeps the hold alive and the log informed while it flows."""
+        loop = asyncio.get_running_loop()
+        reported_at_s = loop.time()
+        async for chunk in body_chunks(self.request):
+            self.hold.touch()
+            yield chunk
+            if loop.time() - reported_at_s >= PROGRESS_S:
+                reported_at_s = loop.time()
+                await self._report_underway()
+
+    async def _report_underway(self) -> None:
+        """A coordinator that does not answer does not stop the bytes; a refusal (deleted, revoked) does."""
+        with suppress(Unavailable):
+            await self._report(self.upload.durable_offset)
+
+    async def _report(self, durable_offset: int) -> None:
+        command = RecordProgress(
+            caller=self.caller,
+            file_uuid=self.record.file_uuid,
+            node_id=self.services.node_id,
+            offset_bytes=durable_offset,
+        )
+        self.record = await self.services.api.metadata.propose(command, UploadRecord)
+
+
+@asynccontextmanager
+async def upload_session(
+    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord, *, seen_releases: int
+) -> AsyncIterator[Session]:
+    """Exclusive use of the upload, for the handlers of this package.
+
+    `record` was read before anybody was kept out: it is read again if a request ended after
+    `seen_releases`, the count of `UploadLocks.releases` before that read. Raises UploadLocked while another
+    request writes.
+    """
+    async with services.locks.hold(record.file_uuid, *_connection_of(request)) as hold:
+        if services.locks.releases != seen_releases:
+            query = GetUpload(caller=caller, file_uuid=record.file_uuid)
+            record = await services.api.metadata.read(query, UploadRecord)
+        session = Session(request, services, caller, record, hold)
+        if record.placement:
+            await session.open()
+        try:
+            yield session
+        finally:
+            if session.kept is not None:
+                session.kept.close()
+
+
+def _connection_of(request: web.Request) -> tuple[Callable[[], bool], Callable[[], None]]:
+    """Whether the client's connection stands, and how to end it."""
+    transport = request.transport
+
+    def connected() -> bool:
+        return transport is not None and not transport.is_closing()
+
+    def disconnect() -> None:
+        if transport is not None:
+            transport.abort()
+
+    return connected, disconnect

@@ -1,0 +1,171 @@
+"""Calls from this node to the peer ports of other nodes.
+
+Dialled by address, verified by name, mutual TLS 1.3.
+
+Whatever goes wrong with a peer is a PeerFailed, so that callers choose another peer instead of studying the
+error.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
+
+import aiohttp
+from yarl import URL
+
+from ca.errors import FilestoreError, InvalidRequest
+from coordinator.client import MetadataClient
+from coordinator.records import NodeRecord
+from coordinator.view import View
+from node.members import find_node
+
+CONNECT_TIMEOUT_S = 3.0  # a live peer on a local network accepts in milliseconds
+STALL_TIMEOUT_S = 30.0  # without one byte of progress a peer is given up; there is no limit on the whole
+READ_BUFFER_BYTES = 256 * 1024  # per connection; the session stops reading at twice this
+CONNECTIONS_MAX = 64  # to all peers together; a call beyond it waits for its turn
+
+Piece = bytes | bytearray
+
+
+class PeerFailed(Exception):
+    """A peer could not be reached, answered nonsense, or stalled. Another may do."""
+
+    def __init__(self, node_id: str, reason: str) -> None:
+        super().__init__(f"node {node_id}: {reason}")
+        self.node_id = node_id
+        self.reason = reason
+
+
+class PeerClient:
+    """One pooled session to all peers.
+
+    `context` hands out the newest TLS context: certificates are renewed.
+    """
+
+    def __init__(self, context: Callable[[], ssl.SSLContext], metadata: MetadataClient, view: View) -> None:
+        self._context = context
+        self._metadata = metadata
+        self._view = view
+        self._session: aiohttp.ClientSession | None = None
+
+    async def start(self) -> None:
+        """Open the session; must run inside the event loop."""
+        assert self._session is None
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
+            auto_decompress=False,
+            read_bufsize=READ_BUFFER_BYTES,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers={"User-Agent", "Accept-Encoding", "Content-Type"},
+        )
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def request(
+        self,
+        node_id: str,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: AsyncIterator[Piece] | None = None,
+        answer_timeout_s: float = STALL_TIMEOUT_S,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer's head, as soon as it is there; its body is read with `pieces`.
+
+        `path` is sent as it is (already quoted). While `body` makes progress there is no deadline; after
+        its last byte the answer must begin within `answer_timeout_s`. Raises PeerFailed.
+        """
+        node = await self._find(node_id)
+        response = await self._open(node, method, path, headers, body, answer_timeout_s)
+        try:
+            yield response
+        finally:
+            response.release() if response.content.at_eof() else response.close()
+
+    async def _find(self, node_id: str) -> NodeRecord:
+        try:
+            node = await find_node(self._metadata, self._view, node_id)
+        except FilestoreError as error:
+            raise PeerFailed(node_id, error.details) from error
+        if node is None or not node.peer_port:
+            raise PeerFailed(node_id, "has no known peer port")
+        return node
+
+    async def _open(
+        self,
+        node: NodeRecord,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None,
+        body: AsyncIterator[Piece] | None,
+        answer_timeout_s: float,
+    ) -> aiohttp.ClientResponse:
+        assert self._session is not None
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S + answer_timeout_s) as deadline:
+                return await self._session.request(
+                    method,
+                    _peer_url(node, path),
+                    headers=headers,
+                    data=None if body is None else _watched(body, deadline, answer_timeout_s),
+                    ssl=self._context(),
+                    server_hostname=self._view.server_name(node.node_id),
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(
+                        total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=answer_timeout_s
+                    ),
+                )
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise PeerFailed(node.node_id, _reason(error)) from error
+
+
+async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+    """The body of a peer's answer as it comes, at most twice READ_BUFFER_BYTES at once. Raises PeerFailed."""
+    while True:
+        try:
+            piece = await response.content.readany()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise PeerFailed(node_id, _reason(error)) from error
+        if not piece:
+            return
+        yield piece
+
+
+async def _watched(
+    body: AsyncIterator[Piece], deadline: asyncio.Timeout, answer_timeout_s: float
+) -> AsyncIterator[Piece]:
+    """The same pieces, with a deadline for the peer to take each.
+
+    What the source takes is not the peer's fault.
+    """
+    loop = asyncio.get_running_loop()
+    _move(deadline, None)
+    async for piece in body:
+        _move(deadline, loop.time() + STALL_TIMEOUT_S)
+        yield piece
+        _move(deadline, None)
+    _move(deadline, loop.time() + answer_timeout_s)
+
+
+def _move(deadline: asyncio.Timeout, when: float | None) -> None:
+    """Move the deadline, unless the answer came before the body ended: then its block is left already."""
+    with suppress(RuntimeError):
+        deadline.reschedule(when)
+
+
+def _peer_url(node: NodeRecord, path: str) -> URL:
+    host = f"[{node.address}]" if ":" in node.address else node.address
+    try:
+        return URL(f"https://{host}:{node.peer_port}{path}", encoded=True)
+    except ValueError as error:
+        raise InvalidRequest("The path cannot be passed on.") from error
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

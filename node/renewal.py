@@ -1,0 +1,57 @@
+"""A node's certificate, renewed over its own connection at two thirds of its life, with a new key each
+time.
+"""
+
+import asyncio
+import logging
+import random
+
+from ca.certificates import certificates_in, check_leaf_matches, renewal_due_at_ms, validity_ms
+from ca.csr import new_csr
+from ca.errors import FilestoreError
+from ca.identity import Identity
+from ca.keys import new_key
+from coordinator.client import MetadataClient
+from coordinator.clock import now_ms
+from coordinator.contexts import MemberContexts
+
+LOOK_S = 600.0  # how often the due time is compared: a machine that slept notices soon
+RETRY_S = 60.0  # after a failure; two days of them are left before the certificate ends
+
+_log = logging.getLogger(__name__)
+
+
+async def keep_renewed(
+    metadata: MetadataClient, contexts: MemberContexts, identity: Identity, address: str
+) -> None:
+    """Renew for ever; failures are logged and tried again."""
+    due_at_ms = _due_at_ms(contexts)
+    while True:
+        await asyncio.sleep(min(LOOK_S, max(0.0, (due_at_ms - now_ms()) / 1000)))
+        if now_ms() < due_at_ms:
+            continue
+        try:
+            await renew(metadata, contexts, identity, address)
+            due_at_ms = _due_at_ms(contexts)
+            _log.info("the certificate was renewed")
+        except (FilestoreError, OSError) as error:
+            _log.warning("the certificate could not be renewed", extra={"reason": str(error)})
+            due_at_ms = now_ms() + int(RETRY_S * 1000)
+
+
+async def renew(metadata: MetadataClient, contexts: MemberContexts, identity: Identity, address: str) -> None:
+    """One renewal: ask, check what came, put it on disk in one rename, use it.
+
+    Raises FilestoreError, OSError.
+    """
+    key = new_key()
+    reply = await metadata.renew(new_csr(key, identity, address))
+    check_leaf_matches(reply.node_cert, key, contexts.credential.root_pem, identity=identity)
+    await asyncio.to_thread(contexts.credential.write, key, reply.node_cert)
+    contexts.reload()
+
+
+def _due_at_ms(contexts: MemberContexts) -> int:
+    pem = contexts.credential.path.read_text("ascii")
+    leaf = certificates_in(pem[pem.index("-----BEGIN CERTIFICATE-----") :])[0]
+    return renewal_due_at_ms(*validity_ms(leaf), random.uniform(-1, 1))

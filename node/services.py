@@ -1,0 +1,30 @@
+"""What the handlers of a node work with; `node/server.py` makes it once at start."""
+
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from node.api.services import ApiServices
+from node.blobs import BlobStore
+from node.content.locks import UploadLocks
+from node.disk import DiskWorkers
+from node.peers import PeerClient
+from node.replication import Replication
+from node.uploads import UploadStore
+
+
+@dataclass(frozen=True, slots=True)
+class NodeServices:
+    """One node. `disk` runs everything that `blobs` and `uploads` do: both block."""
+
+    node_id: str
+    api: ApiServices
+    blobs: BlobStore
+    uploads: UploadStore
+    peers: PeerClient
+    replication: Replication
+    disk: DiskWorkers
+    locks: UploadLocks = field(default_factory=UploadLocks)
+
+
+NODE = web.AppKey("node", NodeServices)

@@ -1,0 +1,53 @@
+"""Upload directories whose upload has ended: expired, given up, deleted, or finished before a crash.
+
+The log is asked first, in bounded questions; what is in use now is left alone whatever it says.
+"""
+
+import asyncio
+import logging
+
+from ca.errors import FilestoreError, UploadLocked
+from coordinator.queries import LiveUploads
+from node.services import NodeServices
+
+SWEEP_S = 60.0
+QUESTION_IDS_MAX = 500  # what one LiveUploads query takes
+
+_log = logging.getLogger(__name__)
+
+
+async def keep_swept(services: NodeServices) -> None:
+    """Sweep at start and each minute, for ever."""
+    while True:
+        try:
+            await sweep(services)
+        except (FilestoreError, OSError) as error:
+            _log.warning("the sweep of uploads was broken off", extra={"reason": str(error)})
+        await asyncio.sleep(SWEEP_S)
+
+
+async def sweep(services: NodeServices) -> int:
+    """Discard what no live upload needs; how many. Raises FilestoreError when the log cannot be asked."""
+    present = await services.disk.run(services.uploads.list_uuids)
+    discarded = 0
+    for first in range(0, len(present), QUESTION_IDS_MAX):
+        batch = present[first : first + QUESTION_IDS_MAX]
+        live = frozenset(await services.api.metadata.read(LiveUploads(file_uuids=batch), list[str]))
+        for file_uuid in batch:
+            if file_uuid not in live:
+                discarded += await _discard(services, file_uuid)
+    return discarded
+
+
+async def _discard(services: NodeServices, file_uuid: str) -> bool:
+    """Under the lock that requests take, so that none begins to write what goes away."""
+    if services.locks.holds(file_uuid):
+        return False
+    try:
+        async with services.locks.hold(file_uuid, lambda: True, lambda: None):
+            gone = await services.disk.run(services.uploads.discard, file_uuid)
+    except UploadLocked:
+        return False
+    if gone:
+        _log.info("discarded the bytes of an ended upload", extra={"file_uuid": file_uuid})
+    return gone

@@ -1,0 +1,302 @@
+"""Blobs between nodes over their peer ports: real TLS between listeners in this process, no coordinators."""
+
+import dataclasses
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from ca.certificates import Authority, new_intermediate, new_root
+from ca.errors import Unauthorized, Unavailable
+from ca.identity import Identity, Role
+from ca.keys import new_key
+from ca.tls import Credential, Peer
+from coordinator.audit import AuditLog
+from coordinator.calls import HeartbeatCall
+from coordinator.client import MetadataClient
+from coordinator.clock import now_ms
+from coordinator.contexts import MemberContexts
+from coordinator.records import ClusterView, CoordinatorRecord, NodeRecord
+from coordinator.view import View
+from coordinator.web import Listener, new_application, serve
+from node.admission import admit_members, check_peer
+from node.api.services import API, ApiServices
+from node.blobs import BlobStore, FinishedBlob
+from node.content.sources import read_anywhere
+from node.disk import DiskWorkers
+from node.peers import PeerClient, PeerFailed, pieces
+from node.reading import read_blob
+from node.replication import Replication
+from node.segments import BlobDamaged
+from node.services import NODE, NodeServices
+from node.transfer import transfer_routes
+from node.uploads import UploadStore
+
+CLUSTER = "lab"
+CONTENT = os.urandom(9_000_000)  # three segments, the last one short
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+COORDINATORS = [
+    CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=1)  # nobody is there
+]
+
+
+@pytest.fixture(scope="module")
+def authority() -> Authority:
+    now = datetime.now(UTC)
+    root_pem, root_key = new_root(CLUSTER, now=now)
+    return Authority(root_pem, *new_intermediate(root_pem, root_key, CLUSTER, now=now))
+
+
+@dataclasses.dataclass
+class Node:
+    """A node as far as its peer port goes."""
+
+    services: NodeServices
+    serial: str
+    listener: Listener
+    directory: Path
+
+    def blob_path(self) -> Path:
+        return self.directory / "blobs" / SHA256[:2] / SHA256[2:4] / SHA256
+
+    def store(self, content: bytes = CONTENT) -> None:
+        with self.services.blobs.receive(hashlib.sha256(content).hexdigest(), len(content)) as writer:
+            writer.write(content)
+            writer.finish()
+
+    def damage(self, offset: int) -> None:
+        self.blob_path().chmod(0o600)
+        with self.blob_path().open("r+b") as file:
+            file.seek(offset)
+            file.write(b"rotten")
+
+
+@asynccontextmanager
+async def running_node(node_id: str, directory: Path, authority: Authority) -> AsyncIterator[Node]:
+    identity = Identity(CLUSTER, Role.NODE, node_id)
+    key = new_key()
+    leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=datetime.now(UTC))
+    directory.mkdir()
+    credential = Credential(directory / "credential.pem", authority.root_pem)
+    credential.write(key, leaf.pem)
+    contexts = MemberContexts(credential)
+    disk, blobs = DiskWorkers(), BlobStore(directory)
+    metadata = MetadataClient(identity, COORDINATORS, contexts.client)
+    view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
+    peers = PeerClient(contexts.client, metadata, view)
+    replication = Replication(
+        node_id=node_id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk
+    )
+    api = ApiServices(
+        metadata=metadata, view=view, audit=AuditLog(directory / "audit"), public_url=lambda name: name
+    )
+    services = NodeServices(node_id, api, blobs, UploadStore(blobs), peers, replication, disk)
+    app = new_application(transfer_routes(), component="node")
+    app[API], app[NODE] = api, services
+    app.middlewares.append(admit_members)
+    await peers.start()
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)
+    try:
+        yield Node(services, leaf.serial, listener, directory)
+    finally:
+        await peers.close()
+        await listener.close()
+        disk.close()
+        blobs.close()
+
+
+def introduce(nodes: list[Node], *, revoked: tuple[str, ...] = ()) -> None:
+    """What the coordinators would tell every node."""
+    records = [
+        NodeRecord(
+            node_id=node.services.node_id,
+            address="127.0.0.1",
+            api_port=1,
+            peer_port=node.listener.port,
+            zone="",
+            weight=100,
+            joined_at_ms=0,
+        )
+        for node in nodes
+    ]
+    for node in nodes:
+        view = node.services.api.view
+        current = ClusterView(
+            version=1,
+            cluster=CLUSTER,
+            root_pem="",
+            replicas=3,
+            write_quorum=2,
+            development=True,
+            user_token_keys=[],
+            coordinators=COORDINATORS,
+            nodes=records,
+            revoked_serials=list(revoked),
+        )
+        view._adopt(current)
+        view._confirmed_at = time.monotonic() + 60
+
+
+@pytest.fixture
+async def nodes(tmp_path: Path, authority: Authority) -> AsyncIterator[list[Node]]:
+    async with AsyncExitStack() as stack:
+        started = [
+            await stack.enter_async_context(running_node(name, tmp_path / name, authority))
+            for name in ("n1", "n2", "n3")
+        ]
+        introduce(started)
+        yield started
+
+
+async def get(node: Node, source: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    async with node.services.peers.request(source, "GET", f"/blobs/{SHA256}", headers=headers) as answer:
+        return answer.status, b"".join([piece async for piece in pieces(source, answer)])
+
+
+async def download(node: Node, replicas: list[str], start: int = 0, stop: int = len(CONTENT)) -> bytes:
+    async with aclosing(read_anywhere(node.services, SHA256, replicas, start, stop)) as reading:
+        return b"".join([piece async for piece in reading])
+
+
+async def test_copy_is_identical_and_verified(nodes: list[Node]) -> None:
+    nodes[0].store()
+    blob = FinishedBlob(SHA256, len(CONTENT))
+    assert await nodes[0].services.replication._copy_to(["n2", "n3"], blob) == ["n2", "n3"]
+    assert nodes[2].blob_path().read_bytes() == CONTENT
+    assert nodes[2].blob_path().stat().st_mode & 0o777 == 0o400
+
+
+async def test_copy_of_what_is_there_already_sends_nothing(nodes: list[Node]) -> None:
+    for node in nodes[:2]:
+        node.store()
+    inode = nodes[1].blob_path().stat().st_ino
+    blob = FinishedBlob(SHA256, len(CONTENT))
+    assert await nodes[0].services.replication._copy_to(["n2"], blob) == ["n2"]
+    assert nodes[1].blob_path().stat().st_ino == inode
+
+
+async def test_copy_to_a_stopped_peer_fails_alone(nodes: list[Node]) -> None:
+    nodes[0].store()
+    await nodes[1].listener.close()
+    blob = FinishedBlob(SHA256, len(CONTENT))
+    assert await nodes[0].services.replication._copy_to(["n2", "n3"], blob) == ["n3"]
+
+
+async def test_replica_that_does_not_hash_to_its_name_is_refused_and_not_kept(nodes: list[Node]) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield bytes(1000)
+
+    headers = {"Content-Length": "1000"}
+    async with nodes[0].services.peers.request(
+        "n2", "PUT", f"/blobs/{SHA256}", headers=headers, body=body()
+    ) as answer:
+        assert answer.status == 460
+    assert not nodes[1].services.blobs.has(SHA256)
+    assert list((nodes[1].directory / "uploads").iterdir()) == []
+
+
+async def test_replica_that_breaks_off_is_not_kept(nodes: list[Node]) -> None:
+    async def body() -> AsyncIterator[bytes]:
+        yield CONTENT[:100_000]
+        raise RuntimeError("the sender died")
+
+    headers = {"Content-Length": str(len(CONTENT))}
+    with pytest.raises(PeerFailed):
+        async with nodes[0].services.peers.request(
+            "n2", "PUT", f"/blobs/{SHA256}", headers=headers, body=body()
+        ):
+            pass
+    await nodes[1].listener.close(5)  # returns when the request has ended over there
+    assert list((nodes[1].directory / "uploads").iterdir()) == []
+    assert not nodes[1].services.blobs.has(SHA256)
+
+
+async def test_range_is_served(nodes: list[Node]) -> None:
+    nodes[1].store()
+    assert await get(nodes[0], "n2", {"Range": "bytes=4194300-4194309"}) == (206, CONTENT[4194300:4194310])
+
+
+async def test_missing_blob_is_not_found(nodes: list[Node]) -> None:
+    status, _ = await get(nodes[0], "n2")
+    assert status == 404
+
+
+async def test_damaged_local_replica_is_replaced_in_the_middle(nodes: list[Node]) -> None:
+    nodes[0].store()
+    nodes[1].store()
+    nodes[0].damage(5_000_000)
+    assert await download(nodes[0], ["n1", "n2"]) == CONTENT
+
+
+async def test_damaged_peer_is_followed_by_the_next_from_where_it_stopped(nodes: list[Node]) -> None:
+    for node in nodes[1:]:
+        node.store()
+    nodes[1].damage(8_500_000)
+    nodes[2].damage(8_500_000)
+    nodes[2].services.blobs.delete(SHA256)
+    nodes[2].store()
+    for _ in range(4):  # the order of peers is random
+        assert await download(nodes[0], ["n2", "n3"], 100, 9_000_000) == CONTENT[100:9_000_000]
+
+
+async def test_no_replica_left_is_unavailable(nodes: list[Node]) -> None:
+    nodes[1].store()
+    nodes[1].damage(0)
+    with pytest.raises(Unavailable):
+        await download(nodes[0], ["n1", "n2", "n3"])
+
+
+async def test_damage_is_found_before_a_byte_of_its_segment_leaves(nodes: list[Node]) -> None:
+    nodes[0].store()
+    nodes[0].damage(4_200_000)
+    services, received = nodes[0].services, bytearray()
+
+    async def read() -> None:
+        async for piece in read_blob(services.disk, services.blobs, SHA256, 0, len(CONTENT)):
+            received.extend(piece)
+
+    with pytest.raises(BlobDamaged):
+        await read()
+    assert received == CONTENT[: 4 << 20]
+
+
+async def test_revoked_certificate_is_refused_on_an_open_connection(nodes: list[Node]) -> None:
+    nodes[1].store()
+    assert (await get(nodes[0], "n2", {"Range": "bytes=0-0"}))[0] == 206
+    introduce(nodes, revoked=(nodes[0].serial,))
+    assert (await get(nodes[0], "n2", {"Range": "bytes=0-0"}))[0] == 401
+
+
+def peer(identity: Identity, *, expired: bool = False) -> Peer:
+    end = datetime.now(UTC) + timedelta(days=-1 if expired else 1)
+    return Peer(identity, "1", int(end.timestamp() * 1000))
+
+
+def strangers() -> Iterator[Peer]:
+    yield peer(Identity("other", Role.NODE, "n1"))
+    yield peer(Identity(CLUSTER, Role.NODE, "n1"), expired=True)
+    yield peer(Identity(CLUSTER, Role.COORDINATOR, "n1"))
+
+
+@pytest.mark.parametrize("stranger", list(strangers()), ids=lambda stranger: str(stranger.identity.uri))
+async def test_peer_that_is_no_member_now_is_refused(nodes: list[Node], stranger: Peer) -> None:
+    api = nodes[0].services.api
+    with pytest.raises(Unauthorized):
+        await check_peer(stranger, api.metadata, api.view, now_ms())
+
+
+async def test_coordinator_is_admitted(nodes: list[Node]) -> None:
+    api = nodes[0].services.api
+    await check_peer(peer(Identity(CLUSTER, Role.COORDINATOR, "c1")), api.metadata, api.view, now_ms())
+
+
+async def test_nobody_is_admitted_by_a_view_that_is_too_old(nodes: list[Node]) -> None:
+    api = nodes[0].services.api
+    api.view._confirmed_at = time.monotonic() - 6
+    with pytest.raises(Unavailable):
+        await check_peer(peer(Identity(CLUSTER, Role.NODE, "n1")), api.metadata, api.view, now_ms())

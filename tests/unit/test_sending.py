@@ -1,0 +1,96 @@
+"""Bodies that are sent: to slow clients whole, to dead ones not for ever, and never short in silence."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from aiohttp import web
+
+from ca.errors import Unavailable
+from coordinator.web import new_application, serve
+from node import sending
+from node.sending import send_body
+
+SIZE_BYTES = 64 << 20  # more than the kernel's buffers on both sides take
+
+
+async def answer_of(body: AsyncIterator[bytes], done: asyncio.Event) -> web.Application:
+    """A server that answers every GET with this body."""
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        response.content_length = SIZE_BYTES
+        try:
+            await send_body(request, response, body)
+        finally:
+            done.set()
+        return response
+
+    return new_application([web.get("/", handler, allow_head=False)], component="test")
+
+
+async def zeros(size_bytes: int) -> AsyncIterator[bytes]:
+    piece = bytes(1 << 18)
+    for _ in range(size_bytes // len(piece)):
+        yield piece
+
+
+async def failing(size_bytes: int) -> AsyncIterator[bytes]:
+    async for piece in zeros(size_bytes):
+        yield piece
+    raise Unavailable("no replica is left")
+
+
+async def test_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "STALL_TIMEOUT_S", 0.1)
+    done = asyncio.Event()
+    listener = await serve(
+        await answer_of(zeros(SIZE_BYTES), done), host="127.0.0.1", port=0, ssl_context=None
+    )
+    _, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1024)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    async with asyncio.timeout(10):
+        await done.wait()
+    writer.close()
+    await listener.close()
+
+
+async def test_slow_client_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sending, "STALL_TIMEOUT_S", 0.1)
+    listener = await serve(
+        await answer_of(zeros(SIZE_BYTES), asyncio.Event()), host="127.0.0.1", port=0, ssl_context=None
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1 << 16)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await reader.readuntil(b"\r\n\r\n")
+    received_bytes, started_s = 0, asyncio.get_running_loop().time()
+    while received_bytes < SIZE_BYTES:
+        received_bytes += len(await reader.read(1 << 19))
+        await asyncio.sleep(0.005)  # the slowness under test
+    assert asyncio.get_running_loop().time() - started_s > 0.2
+    writer.close()
+    await listener.close()
+
+
+async def test_body_that_fails_in_the_middle_breaks_the_connection() -> None:
+    listener = await serve(
+        await answer_of(failing(1 << 20), asyncio.Event()), host="127.0.0.1", port=0, ssl_context=None
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    assert f"Content-Length: {SIZE_BYTES}".encode() in head
+    assert len(await reader.read()) == 1 << 20
+    writer.close()
+    await listener.close()
+
+
+async def test_body_that_fails_at_once_is_an_error_answer() -> None:
+    listener = await serve(
+        await answer_of(failing(0), asyncio.Event()), host="127.0.0.1", port=0, ssl_context=None
+    )
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+    writer.close()
+    await listener.close()

@@ -1,0 +1,151 @@
+"""What tus and plain PUT requests may say in headers; the answers over HTTP are in the cluster tests."""
+
+import base64
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ca.errors import FilestoreError, InvalidRequest, PreconditionFailed, UnsupportedMediaType
+from coordinator.records import UploadRecord
+from node.content import tus
+from node.content.digests import piece_digest, repr_digest, whole_digest
+from node.ranges import SIZE_BYTES_MAX
+
+GOOD = {
+    "Tus-Resumable": "1.0.0",
+    "Content-Type": "application/offset+octet-stream",
+    "Upload-Offset": "7",
+}
+SHA256 = hashlib.sha256(b"content").hexdigest()
+ENCODED = base64.b64encode(bytes.fromhex(SHA256)).decode()
+
+
+def record(size_bytes: int | None) -> UploadRecord:
+    """An upload that stands somewhere."""
+    return UploadRecord(
+        file_uuid="0192f0c0-0000-7000-8000-000000000000",
+        status="uploading",
+        placement=["a"],
+        size_bytes=size_bytes,
+        expected_sha256="",
+        blob_sha256="",
+        offset_bytes=0,
+        expires_at_ms=1_700_000_000_000,
+    )
+
+
+def test_patch_with_good_headers_is_read() -> None:
+    assert tus.parse_patch(GOOD) == tus.PatchFields(offset=7, length_bytes=None)
+
+
+def test_patch_may_declare_the_length() -> None:
+    assert tus.parse_patch(GOOD | {"Upload-Length": "9"}) == tus.PatchFields(offset=7, length_bytes=9)
+
+
+@pytest.mark.parametrize("version", [None, "", "0.2.2", "1.0", "1.0.0, 1.0.1"])
+def test_patch_of_another_version_is_refused_and_told_which_one(version: str | None) -> None:
+    headers = {name: value for name, value in GOOD.items() if name != "Tus-Resumable"}
+    if version is not None:
+        headers["Tus-Resumable"] = version
+    with pytest.raises(PreconditionFailed) as caught:
+        tus.parse_patch(headers)
+    assert caught.value.headers["Tus-Version"] == "1.0.0"
+
+
+@pytest.mark.parametrize("kind", ["", "application/octet-stream", "application/offset+octet-stream; a=b"])
+def test_patch_of_another_content_type_is_refused(kind: str) -> None:
+    with pytest.raises(UnsupportedMediaType):
+        tus.parse_patch(GOOD | {"Content-Type": kind})
+
+
+@pytest.mark.parametrize(
+    "value", ["", "-1", "+1", "1e3", "1.0", " 1", "0x1", "٣", "1" * 17, str(SIZE_BYTES_MAX + 1)]
+)
+@pytest.mark.parametrize("name", ["Upload-Offset", "Upload-Length"])
+def test_patch_with_a_bad_number_is_refused_naming_the_header(name: str, value: str) -> None:
+    with pytest.raises(InvalidRequest, match=name):
+        tus.parse_patch(GOOD | {name: value})
+
+
+def test_patch_with_a_checksum_is_refused_rather_than_ignored() -> None:
+    with pytest.raises(InvalidRequest, match="Upload-Checksum"):
+        tus.parse_patch(GOOD | {"Upload-Checksum": "sha256 abc="})
+
+
+def test_patch_without_offset_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="Upload-Offset"):
+        tus.parse_patch({name: value for name, value in GOOD.items() if name != "Upload-Offset"})
+
+
+@given(st.dictionaries(st.sampled_from([*GOOD, "Upload-Length", "Upload-Checksum"]), st.text(max_size=40)))
+def test_patch_headers_never_raise_anything_else(headers: dict[str, str]) -> None:
+    try:
+        fields = tus.parse_patch(GOOD | headers)
+    except FilestoreError:
+        return
+    assert 0 <= fields.offset <= SIZE_BYTES_MAX
+
+
+def test_head_tells_offset_length_and_expiry() -> None:
+    headers = tus.head(record(10), 4).headers
+    assert (headers["Upload-Offset"], headers["Upload-Length"]) == ("4", "10")
+    assert headers["Upload-Expires"] == "Tue, 14 Nov 2023 22:13:20 GMT"
+    assert headers["Cache-Control"] == "no-store"
+
+
+def test_head_of_unknown_size_says_so() -> None:
+    headers = tus.head(record(None), 0).headers
+    assert headers["Upload-Defer-Length"] == "1"
+    assert "Upload-Length" not in headers
+
+
+async def test_options_does_not_advertise_what_is_not_built() -> None:
+    assert "checksum" not in tus.EXTENSIONS.split(",")
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Repr-Digest": f"sha-256=:{ENCODED}:"},
+        {"Repr-Digest": f"sha-512=:AAAA:, sha-256=:{ENCODED}:"},
+        {"Digest": f"SHA-256={ENCODED}"},
+        {"Digest": f"md5=abc, sha-256={ENCODED}", "Repr-Digest": f"sha-256=:{ENCODED}:"},
+    ],
+)
+def test_digest_of_the_whole_is_read(headers: dict[str, str]) -> None:
+    assert whole_digest(headers) == SHA256
+
+
+@pytest.mark.parametrize("headers", [{}, {"Repr-Digest": "sha-512=:AAAA:"}, {"Digest": "md5=abc"}])
+def test_digest_by_other_algorithms_is_none(headers: dict[str, str]) -> None:
+    assert whole_digest(headers) == ""
+
+
+@pytest.mark.parametrize(
+    "value", ["sha-256", "sha-256=", "sha-256=::", "sha-256=:AAAA:", "sha-256=:!!!!:", f"sha-256={ENCODED}"]
+)
+def test_malformed_digest_is_refused_naming_the_header(value: str) -> None:
+    with pytest.raises(InvalidRequest, match="Repr-Digest"):
+        whole_digest({"Repr-Digest": value})
+
+
+def test_digests_that_contradict_each_other_are_refused() -> None:
+    other = base64.b64encode(bytes(32)).decode()
+    with pytest.raises(InvalidRequest, match="Repr-Digest"):
+        whole_digest({"Repr-Digest": f"sha-256=:{ENCODED}:", "Digest": f"sha-256={other}"})
+
+
+def test_digest_is_written_as_it_is_read() -> None:
+    assert piece_digest({"Content-Digest": repr_digest(SHA256)}) == SHA256
+
+
+@given(st.text(max_size=80))
+def test_digests_never_raise_anything_else(value: str) -> None:
+    for name in ("Repr-Digest", "Digest"):
+        try:
+            digest = whole_digest({name: value})
+        except InvalidRequest:
+            continue
+        assert len(digest) in (0, 64)

@@ -1,0 +1,129 @@
+"""Who may write an upload: one live request, and never a dead one for long. Also the threads that write."""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+
+import pytest
+
+from ca.errors import InsufficientStorage, UploadLocked
+from node.content import locks
+from node.content.locks import UploadLocks
+from node.disk import DiskWorkers, write_overlapped
+
+ID = "0192f0c0-0000-7000-8000-000000000000"
+
+
+class Connection:
+    """A client's connection, as far as a lock looks at it."""
+
+    def __init__(self) -> None:
+        self.gone = asyncio.Event()
+
+    def connected(self) -> bool:
+        return not self.gone.is_set()
+
+
+async def use(table: UploadLocks, connection: Connection, *, begun: asyncio.Event, receiving: bool) -> None:
+    """A request that holds the upload until its client is gone."""
+    async with table.hold(ID, connection.connected, connection.gone.set) as hold:
+        hold.receiving = receiving
+        begun.set()
+        await connection.gone.wait()
+
+
+async def test_second_writer_is_refused_while_the_first_is_live() -> None:
+    table, first, begun = UploadLocks(), Connection(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(use(table, first, begun=begun, receiving=True))
+        await begun.wait()
+        second = Connection()
+        with pytest.raises(UploadLocked):
+            async with table.hold(ID, second.connected, second.gone.set):
+                pass
+        first.gone.set()
+
+
+async def test_writer_waits_for_the_end_of_a_request_whose_client_is_gone() -> None:
+    table, first, begun = UploadLocks(), Connection(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(use(table, first, begun=begun, receiving=True))
+        await begun.wait()
+        first.gone.set()
+        second = Connection()
+        async with table.hold(ID, second.connected, second.gone.set):
+            assert table.releases == 1
+    assert not table.holds(ID)
+
+
+async def test_writer_ends_a_silent_request_and_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "TAKEOVER_STALL_S", 0.0)
+    table, silent, begun = UploadLocks(), Connection(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(use(table, silent, begun=begun, receiving=True))
+        await begun.wait()
+        second = Connection()
+        async with table.hold(ID, second.connected, second.gone.set):
+            assert silent.gone.is_set()
+
+
+async def test_completing_request_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "TAKEOVER_STALL_S", 0.0)
+    table, first, begun = UploadLocks(), Connection(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(use(table, first, begun=begun, receiving=False))
+        await begun.wait()
+        assert not await table.settled(ID)
+        first.gone.set()
+
+
+async def test_cancelled_caller_goes_on_only_after_its_thread_has_ended() -> None:
+    disk, release, ended = DiskWorkers(), threading.Event(), threading.Event()
+    begun = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def job() -> None:
+        loop.call_soon_threadsafe(begun.set)
+        release.wait(10)
+        ended.set()
+
+    caller = asyncio.create_task(disk.run(job))
+    await begun.wait()
+    caller.cancel()
+    loop.call_later(0.05, release.set)
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert ended.is_set()
+    disk.close()
+
+
+async def test_error_of_a_write_ends_the_reading() -> None:
+    disk = DiskWorkers()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        while True:
+            yield b"x"
+
+    def write(_chunk: bytes) -> None:
+        raise InsufficientStorage("full")
+
+    with pytest.raises(InsufficientStorage):
+        await write_overlapped(disk, chunks(), write)
+    disk.close()
+
+
+async def test_chunks_are_written_in_order_one_at_a_time() -> None:
+    disk, written, running = DiskWorkers(), bytearray(), threading.Lock()
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for number in range(100):
+            yield bytes([number])
+
+    def write(chunk: bytes) -> None:
+        assert running.acquire(blocking=False)
+        written.extend(chunk)
+        running.release()
+
+    await write_overlapped(disk, chunks(), write)
+    assert written == bytes(range(100))
+    disk.close()

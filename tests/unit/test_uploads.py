@@ -1,0 +1,493 @@
+"""Uploads: an offset that was called durable is never lost, and its bytes are those that came."""
+
+import errno
+import hashlib
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ca import errors
+from node import uploads
+from node.blobs import BlobStore, Disk, FinishedBlob
+from node.segments import Octets
+from node.uploads import UploadStore
+
+UUID = "0192d3a4-0000-7000-8000-000000000001"
+OTHER = "0192d3a4-0000-7000-8000-000000000002"
+CONTENT = random.Random(1).randbytes(300_000)
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+
+
+class Crash(BaseException):
+    """The process is gone at this call: nothing catches it."""
+
+
+class Faults:
+    """A disk whose calls fail when told to, and that counts them."""
+
+    def __init__(self) -> None:
+        self.calls_left = -1
+        self.failure: BaseException | None = None
+        self.synced: list[tuple[Path, list[str]]] = []  # each directory with what was in it
+
+    def fail_after(self, calls: int, failure: BaseException | int | None) -> None:
+        self.calls_left = calls
+        self.failure = OSError(failure, os.strerror(failure)) if isinstance(failure, int) else failure
+
+    def check(self) -> None:
+        if self.failure is not None:
+            self.calls_left -= 1
+            if self.calls_left < 0:
+                raise self.failure
+
+    def pwrite(self, descriptor: int, buffer: Octets, offset: int) -> int:
+        self.check()
+        return os.pwrite(descriptor, memoryview(buffer)[:50_000], offset)
+
+    def sync(self, descriptor: int) -> None:
+        self.check()
+        os.fsync(descriptor)
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.is_dir():
+            self.synced.append((path, sorted(os.listdir(path))))
+
+    def disk(self) -> Disk:
+        return Disk(pwrite=self.pwrite, fsync=self.sync, fdatasync=self.sync)
+
+
+class Machine:
+    """A store that can lose its process, or its power."""
+
+    def __init__(self, directory: Path, *, open_max: int = 8) -> None:
+        self.directory = directory
+        self.faults = Faults()
+        self.open_max = open_max
+        self.start()
+
+    def start(self) -> None:
+        self.faults.fail_after(0, None)
+        self.blobs = BlobStore(self.directory, disk=self.faults.disk())
+        self.uploads = UploadStore(self.blobs, open_max=self.open_max)
+
+    def stop(self) -> None:
+        self.uploads.close()  # as a crash does it: nothing is synced
+        self.blobs.close()
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def path(self, name: str) -> Path:
+        return self.directory / "uploads" / UUID / name
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    running = Machine(tmp_path / "data")
+    yield running
+    running.stop()
+
+
+def assert_stored(machine: Machine, content: bytes) -> None:
+    with machine.blobs.open(hashlib.sha256(content).hexdigest()) as blob:
+        blob.verify_range(0, len(content))
+        assert os.pread(blob.fd, len(content) + 1, 0) == content
+
+
+def test_upload_in_pieces_becomes_a_blob(machine: Machine) -> None:
+    with machine.uploads.open(UUID, len(CONTENT)) as upload:
+        assert upload.offset == 0
+        for start in range(0, len(CONTENT), 70_000):
+            upload.append(memoryview(CONTENT)[start : start + 70_000])
+        assert upload.durable_offset == 0
+        assert upload.sync() == len(CONTENT) == upload.durable_offset
+        assert upload.finish(SHA256) == FinishedBlob(SHA256, len(CONTENT))
+    assert machine.uploads.list_uuids() == [UUID]
+    assert machine.uploads.discard(UUID)
+    assert not machine.uploads.discard(UUID)
+    assert machine.uploads.list_uuids() == []
+    assert_stored(machine, CONTENT)
+
+
+def test_finish_asked_again_answers_the_same_also_after_a_restart(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        first = upload.finish()
+        assert upload.finish(SHA256) == first
+        with pytest.raises(errors.Conflict):
+            upload.append(b"more")
+    machine.restart()
+    assert machine.uploads.durable_offset(UUID) == len(CONTENT)
+    with machine.uploads.open(UUID, len(CONTENT)) as upload:
+        assert upload.offset == upload.durable_offset == upload.sync() == len(CONTENT)
+        assert upload.finish() == first
+        with pytest.raises(errors.ChecksumMismatch):
+            upload.finish("0" * 64)
+    assert_stored(machine, CONTENT)
+
+
+def test_finished_upload_whose_blob_is_gone_starts_over(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        upload.finish()
+    machine.blobs.delete(SHA256)
+    machine.restart()
+    with machine.uploads.open(UUID, None) as upload:
+        assert upload.offset == upload.durable_offset == 0
+        upload.append(CONTENT)
+        upload.finish(SHA256)
+    assert_stored(machine, CONTENT)
+
+
+def test_content_with_another_hash_is_dropped(machine: Machine) -> None:
+    with machine.uploads.open(UUID, 3) as upload:
+        upload.append(b"bad")
+        upload.sync()
+        with pytest.raises(errors.ChecksumMismatch):
+            upload.finish(SHA256)
+        assert upload.offset == upload.durable_offset == 0
+        upload.append(b"now")
+        assert upload.finish().sha256 == hashlib.sha256(b"now").hexdigest()
+
+
+def test_upload_that_is_not_complete_cannot_finish(machine: Machine) -> None:
+    with machine.uploads.open(UUID, 10) as upload:
+        upload.append(b"12345")
+        with pytest.raises(errors.OffsetMismatch):
+            upload.finish()
+        with pytest.raises(errors.PayloadTooLarge):
+            upload.append(b"678901")
+        assert upload.offset == 5
+    with pytest.raises(errors.PayloadTooLarge):  # a size declared late must hold what is there
+        machine.uploads.open(UUID, 4)
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(b"67890")
+        upload.finish()
+
+
+def test_second_writer_is_locked_out_but_may_ask_the_offset(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(b"12345")
+        upload.sync()
+        upload.append(b"67890")
+        with pytest.raises(errors.UploadLocked):
+            machine.uploads.open(UUID, None)
+        with pytest.raises(errors.UploadLocked):
+            machine.uploads.discard(UUID)
+        assert machine.uploads.durable_offset(UUID) == 5
+    with machine.uploads.open(UUID, None) as again:  # kept open meanwhile: nothing had to be hashed
+        assert again is upload
+        assert again.offset == 10
+
+
+def test_asking_the_offset_makes_no_upload(machine: Machine) -> None:
+    for name in (UUID, "../../x", "", UUID.upper() + "A"):
+        with pytest.raises(errors.NotFound):
+            machine.uploads.durable_offset(name)
+    assert machine.uploads.list_uuids() == []
+    with pytest.raises(errors.NotFound):
+        machine.uploads.open("../x", None)
+
+
+def test_open_uploads_are_bounded_and_idle_ones_give_way(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "data", open_max=2)
+    first, second = machine.uploads.open(UUID, None), machine.uploads.open(OTHER, None)
+    third = UUID[:-1] + "3"
+    with pytest.raises(errors.Unavailable):
+        machine.uploads.open(third, None)
+    first.append(b"12345")
+    first.sync()
+    first.close()
+    first.close()
+    machine.uploads.open(third, None).close()
+    assert second.append(b"x") == 1
+    with machine.uploads.open(UUID, None) as again:
+        assert again is not first
+        assert again.offset == 5
+    machine.stop()
+
+
+def test_bytes_are_synced_by_themselves_after_a_bound(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "SYNC_BYTES", 100_000)
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT[:60_000])
+        assert upload.durable_offset == 0
+        upload.append(CONTENT[60_000:130_000])
+        assert upload.durable_offset == 130_000
+
+
+def test_held_piece_is_not_durable_before_it_was_checked(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(b"good")
+        upload.hold()
+        upload.append(b"bad!")
+        assert upload.sync() == 4
+        upload.rollback_to(4)
+        assert upload.offset == 4
+        upload.hold()
+        upload.append(b"fine")
+        upload.release()
+        assert upload.sync() == 8
+        upload.hold()
+        upload.append(b"cut off")
+    assert machine.uploads.open(UUID, None) is upload
+    assert upload.offset == 8
+    machine.restart()
+    with machine.uploads.open(UUID, None) as upload:
+        assert upload.sha256 == hashlib.sha256(b"goodfine").hexdigest()
+
+
+def test_rollback_below_the_durable_offset_is_durable_before_new_bytes_are(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        upload.sync()
+        upload.rollback_to(1000)
+        upload.append(b"\0" * 5000)
+    machine.restart()
+    with machine.uploads.open(UUID, None) as upload:
+        assert upload.offset == 1000
+        assert upload.sha256 == hashlib.sha256(CONTENT[:1000]).hexdigest()
+
+
+def test_full_disk_after_a_rollback_does_not_bring_dropped_bytes_back(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        upload.sync()
+        upload.rollback_to(1000)
+        machine.faults.fail_after(0, errno.ENOSPC)
+        with pytest.raises(errors.InsufficientStorage):
+            upload.append(b"\0" * 5000)
+        machine.faults.fail_after(0, None)
+        assert upload.offset == upload.durable_offset == 1000
+        upload.append(CONTENT[1000:])
+        upload.finish(SHA256)
+    assert_stored(machine, CONTENT)
+
+
+def test_data_shorter_than_its_durable_offset_is_not_trusted(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        upload.sync()
+    machine.stop()
+    os.truncate(machine.path("data"), 10)
+    machine.start()
+    with machine.uploads.open(UUID, None) as upload:
+        assert upload.offset == upload.durable_offset == 0
+
+
+@pytest.mark.parametrize("name", ["data", "offset", "directory"])
+def test_link_in_an_upload_is_refused(machine: Machine, tmp_path: Path, name: str) -> None:
+    machine.uploads.open(UUID, None).close()
+    machine.stop()
+    target = machine.path("data").parent if name == "directory" else machine.path(name)
+    target.rename(tmp_path / "elsewhere")
+    target.symlink_to(tmp_path / "elsewhere")
+    machine.start()
+    with pytest.raises(errors.Internal):
+        machine.uploads.open(UUID, None)
+    with pytest.raises(errors.Internal):  # and again: the failure left nothing locked
+        machine.uploads.durable_offset(UUID)
+
+
+@pytest.mark.parametrize(
+    ("error_number", "told"), [(errno.ENOSPC, errors.InsufficientStorage), (errno.EIO, errors.Internal)]
+)
+def test_failed_write_goes_back_to_the_durable_offset(
+    machine: Machine, error_number: int, told: type[errors.FilestoreError]
+) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT[:1000])
+        upload.sync()
+        upload.hold()
+        upload.append(CONTENT[1000:2000])
+        machine.faults.fail_after(1, error_number)
+        with pytest.raises(told):
+            upload.append(CONTENT[2000:])
+        machine.faults.fail_after(0, None)
+        assert upload.offset == upload.durable_offset == 1000 == machine.path("data").stat().st_size
+        upload.rollback_to(1000)
+        upload.append(CONTENT[1000:])
+        upload.finish(SHA256)
+    assert_stored(machine, CONTENT)
+
+
+def test_failed_sync_is_never_believed_when_tried_again(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT[:1000])
+        upload.sync()
+        upload.append(CONTENT[1000:2000])
+        machine.faults.fail_after(0, errno.EIO)
+        with pytest.raises(errors.Internal):
+            upload.sync()
+        machine.faults.fail_after(0, None)
+        for call in (upload.sync, upload.finish, upload.hold, lambda: upload.append(b"x")):
+            with pytest.raises(errors.Internal):
+                call()
+        assert upload.durable_offset == 1000
+    with machine.uploads.open(UUID, None) as again:
+        assert again.offset == again.durable_offset == 1000
+        again.append(CONTENT[1000:])
+        again.finish(SHA256)
+    assert_stored(machine, CONTENT)
+
+
+def test_bytes_that_a_failing_disk_changed_are_not_trusted(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT[:1000])
+        upload.sync()
+        upload.append(CONTENT[1000:])
+        machine.faults.fail_after(0, errno.EIO)
+        with pytest.raises(errors.Internal):
+            upload.sync()
+    with open(machine.path("data"), "r+b") as file:
+        file.write(b"rot")
+    with pytest.raises(errors.Internal):
+        machine.uploads.open(UUID, None)  # the disk still fails; what is known of it must not be forgotten
+    machine.faults.fail_after(0, None)
+    with machine.uploads.open(UUID, None) as again:
+        assert again.offset == again.durable_offset == 0
+
+
+def test_crash_at_any_disk_call_loses_nothing_that_was_durable(tmp_path: Path) -> None:
+    calls, survived = 0, False
+    while not survived:
+        machine = Machine(tmp_path / str(calls))
+        machine.faults.fail_after(calls, Crash())
+        acknowledged = [0]
+        try:
+            with machine.uploads.open(UUID, len(CONTENT)) as upload:
+                for start in range(0, len(CONTENT), 100_000):
+                    upload.append(CONTENT[start : start + 100_000])
+                    acknowledged.append(upload.sync())
+                upload.finish(SHA256)
+            survived = True
+        except Crash:
+            calls += 1
+        durable = acknowledged[-1]
+        machine.restart()
+        with machine.uploads.open(UUID, len(CONTENT)) as upload:
+            assert upload.offset >= durable
+            assert upload.sha256 == hashlib.sha256(CONTENT[: upload.offset]).hexdigest()
+            if upload.finished is None:
+                upload.append(CONTENT[upload.offset :])
+            assert upload.finish(SHA256) == FinishedBlob(SHA256, len(CONTENT))
+        assert_stored(machine, CONTENT)
+        machine.stop()
+    assert calls > 25
+
+
+def test_finished_record_is_durable_before_the_data_moves(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        machine.faults.synced.clear()
+        upload.finish(SHA256)
+    names = [names for path, names in machine.faults.synced if path == machine.path("data").parent]
+    assert names == [["data", "finished", "offset"], ["finished", "offset"]]
+
+
+ACTIONS = (
+    "append", "sync", "hold", "release", "rollback", "reopen", "kill", "power_cut", "full_disk",
+    "failed_sync",
+)
+
+
+class Model:
+    """What an upload must hold: a byte string, how much of it is durable, and where a hold began."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.content = b""
+        self.durable = 0
+        self.held: int | None = None
+        self.noise = random.Random(7)
+        self.upload = machine.uploads.open(UUID, None)
+
+    def do(self, action: str, number: int) -> None:
+        getattr(self, action)(number)
+        assert self.upload.offset == len(self.content)
+        assert self.upload.durable_offset == self.durable
+        assert self.upload.sha256 == hashlib.sha256(self.content).hexdigest()
+
+    def append(self, size: int) -> None:
+        piece = self.noise.randbytes(size)
+        self.upload.append(piece)
+        self.content += piece
+
+    def sync(self, _: int) -> None:
+        self.durable = len(self.content) if self.held is None else self.held
+        assert self.upload.sync() == self.durable
+
+    def hold(self, _: int) -> None:
+        self.upload.hold()
+        self.held = len(self.content)
+
+    def release(self, _: int) -> None:
+        self.upload.release()
+        self.held = None
+
+    def rollback(self, number: int) -> None:
+        target = number % (len(self.content) + 1)
+        self.upload.rollback_to(target)
+        self.content, self.held = self.content[:target], None
+        self.durable = min(self.durable, target)
+
+    def reopen(self, _: int) -> None:
+        self.upload.close()
+        self.content, self.held = self.content[: self.held], None
+        self.upload = self.machine.uploads.open(UUID, None)
+
+    def kill(self, _: int) -> None:
+        self.machine.restart()
+        self.lose_what_is_not_durable()
+
+    def power_cut(self, survived: int) -> None:
+        """Beyond the durable offset anything may be on disk: less, more, or other bytes."""
+        self.machine.stop()
+        with open(self.machine.path("data"), "r+b") as file:
+            file.truncate(self.durable)
+            file.seek(self.durable)
+            file.write(self.noise.randbytes(survived))
+        self.machine.start()
+        self.lose_what_is_not_durable()
+
+    def full_disk(self, size: int) -> None:
+        self.machine.faults.fail_after(0, errno.ENOSPC)
+        with pytest.raises(errors.InsufficientStorage):
+            self.upload.append(self.noise.randbytes(size + 1))
+        self.machine.faults.fail_after(0, None)
+        self.content, self.held = self.content[: self.durable], None
+
+    def failed_sync(self, _: int) -> None:
+        self.append(10)
+        self.machine.faults.fail_after(0, errno.EIO)
+        with pytest.raises(errors.Internal):
+            self.upload.sync()
+        self.machine.faults.fail_after(0, None)
+        self.upload.close()
+        self.lose_what_is_not_durable()
+
+    def lose_what_is_not_durable(self) -> None:
+        self.content, self.held = self.content[: self.durable], None
+        self.upload = self.machine.uploads.open(UUID, None)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 9000)), max_size=25))
+def test_upload_is_the_byte_string_that_came_whatever_happens(
+    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
+) -> None:
+    machine = Machine(tmp_path_factory.mktemp("model") / "data")
+    model = Model(machine)
+    for action, number in actions:
+        model.do(action, number)
+    model.upload.release()
+    model.upload.finish(hashlib.sha256(model.content).hexdigest())
+    assert_stored(machine, model.content)
+    machine.stop()
