@@ -1,0 +1,65 @@
+# What a fresh machine needs is Python 3.11, 3.12 or 3.13 and make; everything else goes into .venv.
+#   make run     a cluster of three coordinators and three nodes on this machine
+#   make test    the default test suite          make check   lint, types, import order
+#   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+BENCH ?= smoke
+PYTHON ?=
+TESTS ?= tests
+DATA ?= .filestore
+
+# A shim of pyenv or asdf may exist without its version: only an interpreter that runs counts.
+define FIND_PYTHON
+for candidate in $(PYTHON) python3.13 python3.12 python3.11 python3 python; do \
+	if "$$candidate" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; \
+	then found=$$candidate; break; fi; \
+done; \
+if [ -z "$${found:-}" ]; then \
+	echo "Filestore needs Python 3.11, 3.12 or 3.13, and none was found on PATH." >&2; \
+	echo "Install one (Debian: apt install python3.11 python3.11-venv) or name it: make PYTHON=/path/to/python" >&2; \
+	exit 1; \
+fi; \
+if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
+	echo "$$found lacks the venv module (Debian: apt install python3-venv)." >&2; \
+	exit 1; \
+fi
+endef
+
+.PHONY: run install test check bench constraints clean
+
+run: $(INSTALLED)
+	@exec $(BIN)/filestore dev --data $(DATA)
+
+install: $(INSTALLED)
+
+# Versions and hashes come from constraints.txt alone; the product itself is installed without looking further.
+$(INSTALLED): constraints.txt pyproject.toml
+	@set -eu; \
+	if ! $(BIN)/python -c '' 2>/dev/null; then $(FIND_PYTHON); "$$found" -m venv --clear $(VENV); fi
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest $(TESTS)
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED)
+	$(BIN)/python -m bench.$(BENCH)
+
+constraints: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+		--no-annotate --all-extras pyproject.toml -o constraints.txt
+
+clean:
+	rm -rf $(VENV) .filestore .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

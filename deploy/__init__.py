@@ -1,0 +1,1 @@
+"""What operators touch: the `filestore` command and the development cluster."""

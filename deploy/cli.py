@@ -1,0 +1,59 @@
+"""The `filestore` command. Errors are one line on stderr with code and details; no traceback for what
+users meet.
+
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
+"""
+
+import sys
+from importlib.metadata import version
+
+import click
+
+from ca.errors import FilestoreError
+from deploy.commands.cluster import dev, status
+from deploy.commands.connection import line_of, reason_of
+from deploy.commands.coordinator import coordinator
+from deploy.commands.files import get, ls, put
+from deploy.commands.node import node
+from deploy.commands.token import token
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(version("filestore"), prog_name="filestore")
+def cli() -> None:
+    """Filestore: a store for the big files of network-emulation labs, on a handful of machines."""
+
+
+for command in (coordinator, node, token, put, get, ls, status, dev):
+    cli.add_command(command)
+
+
+def main() -> None:
+    """The entry point of the console script; never returns."""
+    try:
+        answer = cli.main(standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except FilestoreError as error:
+        fail(line_of(error))
+    except BrokenPipeError:
+        # The reader of our output has gone; Python would complain again when it flushes at exit.
+        sys.stdout = None
+        sys.exit(1)
+    except OSError as error:
+        fail(f"{error.filename or 'system'}: {reason_of(error)}")
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("interrupted", err=True)
+        sys.exit(130)
+    sys.exit(answer if isinstance(answer, int) else 0)
+
+
+def fail(line: str) -> None:
+    """One line on stderr, exit code 1."""
+    click.echo(f"filestore: {line}", err=True)
+    sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

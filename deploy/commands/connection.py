@@ -1,0 +1,160 @@
+"""Which cluster a command talks to: options, then environment, then ./.filestore/cluster.json.
+
+A token is never taken from the command line or the environment itself, only from a file: arguments and
+environments are visible to others on the machine.
+"""
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+import msgspec
+
+from ca.errors import FilestoreError, InvalidRequest
+from node.client import DEADLINE_S, Client
+
+CLUSTER_FILE = Path(".filestore/cluster.json")
+
+T = TypeVar("T")
+
+
+class ClusterMember(msgspec.Struct, frozen=True):
+    """A process of a development cluster."""
+
+    id: str
+    url: str
+    pid: int
+    data: str
+
+
+class ClusterFile(msgspec.Struct, frozen=True):
+    """What `filestore dev` writes once everything is ready, and removes when it stops. Paths are absolute."""
+
+    nodes: list[ClusterMember]
+    coordinators: list[ClusterMember]
+    ca: str
+    admin_token_file: str
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """Where the cluster is, whom to trust, and who asks."""
+
+    urls: tuple[str, ...]
+    ca: Path
+    token_file: Path
+    deadline_s: float
+
+    def client(self) -> Client:
+        """A client for this cluster. Raises InvalidRequest when a file cannot be read."""
+        return Client(
+            self.urls,
+            root_pem=read_text(self.ca, "the CA certificate"),
+            token=read_text(self.token_file, "the token"),
+            deadline_s=self.deadline_s,
+        )
+
+    def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """Run one piece of work with a client, and close the client whatever happens."""
+
+        async def session() -> T:
+            async with self.client() as client:
+                return await work(client)
+
+        return asyncio.run(session())
+
+
+def read_text(path: Path, what: str) -> str:
+    """A small text file, stripped. Raises InvalidRequest naming the file."""
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"Cannot read {what} from {path}: {reason_of(error)}") from error
+
+
+def reason_of(error: Exception) -> str:
+    """The short text of an operating system error."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command --url, --ca, --token-file and --deadline; it receives one `connection`."""
+
+    @click.option(
+        "--url",
+        "urls",
+        multiple=True,
+        envvar="FILESTORE_URL",
+        metavar="URL",
+        help="A node; several may be given, the next is asked when one fails.  [FILESTORE_URL]",
+    )
+    @click.option(
+        "--ca",
+        type=click.Path(path_type=Path),
+        envvar="FILESTORE_CA",
+        help="The root certificate of the cluster.  [FILESTORE_CA]",
+    )
+    @click.option(
+        "--token-file",
+        type=click.Path(path_type=Path),
+        envvar="FILESTORE_TOKEN_FILE",
+        help="A file that holds a user token.  [FILESTORE_TOKEN_FILE]",
+    )
+    @click.option(
+        "--deadline",
+        "deadline_s",
+        type=click.FloatRange(min=0),
+        default=DEADLINE_S,
+        show_default=True,
+        metavar="SECONDS",
+        help="Give up when nothing went forward for so long.",
+    )
+    @functools.wraps(command)
+    def wrapped(
+        urls: tuple[str, ...], ca: Path | None, token_file: Path | None, deadline_s: float, **rest: Any
+    ) -> Any:
+        return command(connection=find_connection(urls, ca, token_file, deadline_s), **rest)
+
+    return wrapped
+
+
+def find_connection(
+    urls: tuple[str, ...], ca: Path | None, token_file: Path | None, deadline_s: float
+) -> Connection:
+    """Fill what was not given from ./.filestore/cluster.json.
+
+    Raises click.UsageError when something is missing.
+    """
+    if not (urls and ca and token_file) and CLUSTER_FILE.is_file():
+        cluster = read_cluster_file(CLUSTER_FILE)
+        urls = urls or tuple(node.url for node in cluster.nodes)
+        ca = ca or Path(cluster.ca)
+        token_file = token_file or Path(cluster.admin_token_file)
+    if not urls or ca is None or token_file is None:
+        missing = [
+            name
+            for name, value in (("--url", urls), ("--ca", ca), ("--token-file", token_file))
+            if not value
+        ]
+        raise click.UsageError(
+            f"{', '.join(missing)} missing: give options, or set FILESTORE_URL, FILESTORE_CA and"
+            f" FILESTORE_TOKEN_FILE, or work where {CLUSTER_FILE} is (made by `filestore dev`)."
+        )
+    return Connection(urls=urls, ca=ca, token_file=token_file, deadline_s=deadline_s)
+
+
+def read_cluster_file(path: Path) -> ClusterFile:
+    """Raises InvalidRequest when it is not what `filestore dev` writes."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise InvalidRequest(f"Cannot use {path}: {error}") from error
+
+
+def line_of(error: FilestoreError) -> str:
+    """An error on one line: its code and details."""
+    return f"{error.code}: {' '.join(error.details.split())}"

@@ -1,0 +1,98 @@
+"""`filestore node`: join a cluster, and run a node."""
+
+import asyncio
+import sys
+from pathlib import Path
+
+import click
+import uvloop
+
+from deploy.commands.connection import read_text
+
+API_PORT = 7443
+PEER_PORT = 7444
+
+
+@click.group()
+def node() -> None:
+    """Nodes keep the bytes and answer the API."""
+
+
+@node.command()
+@click.option("--id", "node_id", required=True, help="The name of this node.")
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="Its directory.")
+@click.option(
+    "--coordinator",
+    "coordinator_url",
+    required=True,
+    metavar="URL",
+    help="Any coordinator, for instance https://192.0.2.1:7441.",
+)
+@click.option("--token", help="The join token. Others on this machine can see it: prefer --token-file.")
+@click.option(
+    "--token-file", metavar="FILE", help="A file that holds the join token; - reads standard input."
+)
+@click.option(
+    "--address", required=True, metavar="IP", help="Where clients and other nodes reach this one."
+)
+@click.option("--api-port", type=click.IntRange(1, 65535), default=API_PORT, show_default=True)
+@click.option("--peer-port", type=click.IntRange(1, 65535), default=PEER_PORT, show_default=True)
+@click.option("--zone", default="", help="Replicas are spread over zones (a rack, a room).")
+@click.option(
+    "--weight",
+    type=click.IntRange(1, 1000),
+    default=100,
+    show_default=True,
+    help="The share of files that come here, compared with other nodes.",
+)
+def join(
+    node_id: str,
+    data: Path,
+    coordinator_url: str,
+    token: str | None,
+    token_file: str | None,
+    address: str,
+    api_port: int,
+    peer_port: int,
+    zone: str,
+    weight: int,
+) -> None:
+    """Join a cluster with a token (`filestore token join` prints one)."""
+    from node.join import join as join_cluster
+
+    if (token is None) == (token_file is None):
+        raise click.UsageError("Give either --token-file or --token.")
+    if token_file == "-":  # noqa: S105
+        token = sys.stdin.readline().strip()
+    elif token_file is not None:
+        token = read_text(Path(token_file), "the join token")
+    assert token is not None
+    asyncio.run(
+        join_cluster(
+            data,
+            token=token,
+            node_id=node_id,
+            coordinator_url=coordinator_url,
+            address=address,
+            api_port=api_port,
+            peer_port=peer_port,
+            zone=zone,
+            weight=weight,
+        )
+    )
+    click.echo(f"Ready to run: filestore node run --data {data}")
+
+
+@node.command()
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option(
+    "--http",
+    default=None,
+    metavar="127.0.0.1:PORT",
+    help="Also serve plain HTTP on loopback, for a proxy on this host.",
+)
+def run(data: Path, http: str | None) -> None:
+    """Run a node until SIGTERM or SIGINT."""
+    from node.server import run_node
+
+    uvloop.run(run_node(data, http=http))

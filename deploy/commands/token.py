@@ -1,0 +1,96 @@
+"""`filestore token`: tokens for the admin, for nodes that join, and for users."""
+
+from pathlib import Path
+
+import click
+
+from ca.secretfiles import write_secret
+from deploy.commands.connection import Connection, connection_options
+from node.client import Client
+
+
+@click.group()
+def token() -> None:
+    """Mint tokens."""
+
+
+@token.command()
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    help="The directory of a coordinator on this machine.",
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Where to write the token.  [default: admin.token in the directory]",
+)
+def admin(data: Path, output: Path | None) -> None:
+    """Mint a new admin token on a coordinator, without the API, into a file that only you can read."""
+    from coordinator import setup
+
+    path = output or data / "admin.token"
+    write_secret(path, setup.mint_admin_token(data).encode() + b"\n")
+    click.echo(path)
+
+
+@token.command()
+@click.option("--node-id", default="", help="Admit only a node of this name.")
+@click.option(
+    "--ttl", "ttl_seconds", type=click.IntRange(1), help="Seconds that it lives.  [default: 1800]"
+)
+@click.option("--uses", "uses_max", type=click.IntRange(1), help="How many nodes may use it.  [default: 1]")
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
+)
+@connection_options
+def join(
+    connection: Connection, node_id: str, ttl_seconds: int | None, uses_max: int | None, output: Path | None
+) -> None:
+    """Mint a join token for a node, and print it. It is shown once."""
+
+    async def work(client: Client) -> str:
+        answer = await client.create_join_token(node_id=node_id, ttl_seconds=ttl_seconds, uses_max=uses_max)
+        return str(answer["token"])
+
+    show(connection.run(work), output)
+
+
+@token.command()
+@click.argument("user_id")
+@click.option("--role", "roles", multiple=True, help="Set the user's roles (admin is one).")
+@click.option("--group", "groups", multiple=True, help="Set the user's groups.")
+@click.option(
+    "--ttl", "ttl_seconds", type=click.IntRange(1), help="Seconds that it lives.  [default: 43200]"
+)
+@click.option(
+    "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
+)
+@connection_options
+def user(
+    connection: Connection,
+    user_id: str,
+    roles: tuple[str, ...],
+    groups: tuple[str, ...],
+    ttl_seconds: int | None,
+    output: Path | None,
+) -> None:
+    """Mint a token for a user, who is created if unknown, and print it. It is shown once."""
+
+    async def work(client: Client) -> str:
+        answer = await client.mint_user_token(
+            user_id, roles=roles or None, groups=groups or None, ttl_seconds=ttl_seconds
+        )
+        return str(answer["token"])
+
+    show(connection.run(work), output)
+
+
+def show(secret: str, output: Path | None) -> None:
+    """Print a secret, or write it where only its owner reads it."""
+    if output is None:
+        click.echo(secret)
+    else:
+        write_secret(output, secret.encode() + b"\n")

@@ -1,0 +1,22 @@
+"""What a coordinator serves on its client port: the metadata API, with nothing of a node behind it."""
+
+from aiohttp import web
+
+from coordinator.audit import AuditLog
+from coordinator.server import Shell
+from coordinator.web import new_application
+from node.api.routes import metadata_routes
+from node.api.services import API, ApiServices
+from node.server import public_url
+
+
+def application(shell: Shell) -> web.Application:
+    """The application of `coordinator.server.run_coordinator`."""
+    app = new_application(metadata_routes(), component="coordinator", metrics=shell.metrics)
+    app[API] = ApiServices(
+        metadata=shell.metadata,
+        view=shell.view,
+        audit=AuditLog(shell.files.audit),
+        public_url=lambda node_id: public_url(shell.view, node_id),
+    )
+    return app

@@ -1,0 +1,137 @@
+"""Child processes of a development cluster: started with a log file, ended with their parent, asked if
+ready.
+"""
+
+import ctypes
+import http.client
+import random
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ca.errors import Unavailable
+
+LOOPBACK = "127.0.0.1"
+POLL_S = 0.05
+PROBE_TIMEOUT_S = 2.0
+STOP_TIMEOUT_S = 25.0  # a node drains for at most 20 s
+# Below the range from which outgoing connections take theirs: a port must still be free at the next start.
+PORT_MIN = 20000
+PORT_MAX = 32000
+PR_SET_PDEATHSIG = 1
+
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+
+@dataclass(slots=True)
+class Child:
+    """A process of ours, with the last lines that it logged at hand."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended."""
+        return self.process.poll() is None
+
+    def obituary(self) -> str:
+        """How it ended, on one line."""
+        code = self.process.returncode
+        how = f"was ended by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        return f"{self.name} {how}; see {self.log}"
+
+
+def start_child(name: str, arguments: Sequence[str], log: Path) -> Child:
+    """Start `filestore ARGUMENTS`, its output appended to the log. It gets SIGKILL when this process ends."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "deploy.cli", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            # Ctrl-C on the terminal is for us; we tell the children in order.
+            process_group=0,
+            preexec_fn=_end_with_parent,
+        )
+    return Child(name, process, log)
+
+
+def _end_with_parent() -> None:
+    if _LIBC is not None:
+        _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def stop_children(children: Sequence[Child], *, hurry: Callable[[], bool] = lambda: False) -> None:
+    """SIGTERM to all, then SIGKILL to those that are still there after the time for draining, or in a
+    hurry.
+    """
+    for child in children:
+        if child.runs:
+            child.process.terminate()
+    give_up_at = time.monotonic() + STOP_TIMEOUT_S
+    while any(child.runs for child in children) and time.monotonic() < give_up_at and not hurry():
+        time.sleep(POLL_S)
+    for child in children:
+        if child.runs:
+            child.process.kill()
+        child.process.wait()
+
+
+def wait_until(
+    condition: Callable[[], bool], *, what: str, timeout_s: float, watched: Sequence[Child] = ()
+) -> None:
+    """Poll until it holds. Raises Unavailable when a watched child ends, or after the timeout."""
+    give_up_at = time.monotonic() + timeout_s
+    while not condition():
+        for child in watched:
+            if not child.runs:
+                raise Unavailable(f"{child.obituary()}: {last_line(child.log)}")
+        if time.monotonic() > give_up_at:
+            raise Unavailable(f"{what}: not within {timeout_s:g} s.")
+        time.sleep(POLL_S)
+
+
+def is_ready(port: int, context: ssl.SSLContext) -> bool:
+    """Whether /readyz on this loopback port answers 200."""
+    connection = http.client.HTTPSConnection(LOOPBACK, port, timeout=PROBE_TIMEOUT_S, context=context)
+    try:
+        connection.request("GET", "/readyz")
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports on which nobody listens now, in a row. Raises Unavailable when none are found."""
+    for _ in range(1000):
+        base = random.randrange(PORT_MIN, PORT_MAX - count)
+        if all(_is_free(port) for port in range(base, base + count)):
+            return list(range(base, base + count))
+    raise Unavailable(f"No {count} free ports in a row between {PORT_MIN} and {PORT_MAX}.")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+        except OSError:
+            return False
+    return True
+
+
+def last_line(log: Path) -> str:
+    """The end of a log, for an error message."""
+    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return lines[-1][:500] if lines else "it logged nothing"

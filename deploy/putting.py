@@ -1,0 +1,94 @@
+"""Uploading one file or stream: make the record, or go on with an earlier one, send, compare the checksum."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+from ca.errors import ChecksumMismatch, InvalidRequest
+from deploy.resume import Memory, UnfinishedUpload
+from node.client import Client
+from node.client_upload import FileSource, PipeSource, Source, find_unfinished, upload
+
+Progress = Callable[[int, int | None], None]
+
+
+async def put_file(
+    client: Client, path: Path, fields: Mapping[str, object], *, only_url: bool, progress: Progress
+) -> str:
+    """Upload a file, continuing what an earlier run began; answers its file_uuid.
+
+    Raises FilestoreError, OSError.
+    """
+    with path.open("rb") as file:
+        facts = path.stat()
+        if not path.is_file():
+            raise InvalidRequest(f"{path} is not a regular file; pipe it: filestore put - < {path}")
+        memory = Memory.of(client.url, path, facts, fields)
+        unfinished, offset = await _resume(client, memory)
+        if unfinished is None:
+            unfinished = await _create(client, {**fields, "size_bytes": facts.st_size}, path)
+            memory.write(unfinished)
+        source = FileSource(file, facts.st_size)
+        await _send(client, unfinished, source, offset, only_url=only_url, progress=progress)
+        memory.forget()
+        return unfinished.file_uuid
+
+
+async def put_stream(
+    client: Client, stream: BinaryIO, fields: Mapping[str, object], *, only_url: bool, progress: Progress
+) -> str:
+    """Upload what a pipe gives until it ends; answers its file_uuid. Raises FilestoreError."""
+    created = await _create(client, fields, Path("-"))
+    await _send(client, created, PipeSource(stream), 0, only_url=only_url, progress=progress)
+    return created.file_uuid
+
+
+async def _resume(client: Client, memory: Memory) -> tuple[UnfinishedUpload | None, int]:
+    """What an earlier run left and the server still knows, with the offset to go on from."""
+    unfinished = memory.read()
+    if unfinished is None:
+        return None, 0
+    state = await find_unfinished(client, unfinished.file_uuid)
+    if state is None:
+        memory.forget()
+        return None, 0
+    return unfinished, state.offset
+
+
+async def _create(client: Client, fields: Mapping[str, object], path: Path) -> UnfinishedUpload:
+    created = await client.create_project_file(fields)
+    size = fields.get("size_bytes")
+    return UnfinishedUpload(
+        file_uuid=created["file_uuid"],
+        upload_url=created["upload_url"],
+        path=str(path.absolute()),
+        size_bytes=size if isinstance(size, int) else 0,
+    )
+
+
+async def _send(
+    client: Client,
+    unfinished: UnfinishedUpload,
+    source: Source,
+    offset: int,
+    *,
+    only_url: bool,
+    progress: Progress,
+) -> None:
+    base, separator, _ = unfinished.upload_url.partition("/api/v1/")
+    if separator and not only_url:
+        client.prefer(base)
+    await upload(
+        client,
+        unfinished.file_uuid,
+        source,
+        offset=offset,
+        progress=lambda done: progress(done, source.size_bytes),
+    )
+    record = await client.project_file(unfinished.file_uuid)
+    stored, sent = record["blob_sha256"], await source.sha256()
+    if stored != sent:
+        raise ChecksumMismatch(
+            f"The cluster stored {stored} as {unfinished.file_uuid}, but {sent} was read here:"
+            " did the file change during the upload?"
+        )

@@ -1,0 +1,1 @@
+"""Tests against real clusters: processes, sockets, disks, SIGKILL."""

@@ -1,0 +1,309 @@
+"""A real cluster for a test: started like `filestore dev`, killed and restarted by name, ended by pid.
+
+Also what tests ask it with: a small HTTP client on the standard library (no code of ours between test and
+server), curl, and the installed command.
+"""
+
+import hashlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+from ca.tls import client_context
+from deploy.development import DevelopmentCluster, Member
+from deploy.processes import stop_children, wait_until
+
+FILESTORE = str(Path(sys.executable).with_name("filestore"))
+REQUEST_TIMEOUT_S = 30.0
+JOIN_TOKEN_S_MIN = 60
+API = "/api/v1"
+STRANGERS = (f"127.{second}.{third}.7" for second in range(1, 255) for third in range(255))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back. Header names are lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, which must be JSON."""
+        return json.loads(self.body)
+
+
+class Cluster:
+    """Use as a context manager."""
+
+    def __init__(
+        self, directory: Path, *, node_count: int = 3, replicas: int = 3, write_quorum: int = 2
+    ) -> None:
+        self._development = DevelopmentCluster(
+            directory, node_count=node_count, replicas=replicas, write_quorum=write_quorum
+        )
+        self.directory = directory
+        self.secrets: set[str] = set()
+
+    def __enter__(self) -> Self:
+        try:
+            self._development.start()
+        except BaseException:
+            self._development.stop()
+            raise
+        self.context = client_context(self.ca.read_text())
+        # Minted at once, so that a test that needs it expired has the least to wait for.
+        ends_at_s = time.monotonic() + JOIN_TOKEN_S_MIN + 1
+        self.short_lived_join_token = (self.join_token(ttl_seconds=JOIN_TOKEN_S_MIN), ends_at_s)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._development.stop()
+        assert not self.leaked_secrets()
+
+    @property
+    def ca(self) -> Path:
+        return self._development.ca
+
+    @property
+    def token_file(self) -> Path:
+        return self._development.token_file
+
+    @property
+    def cluster_file(self) -> Path:
+        return self._development.cluster_file
+
+    @property
+    def admin_token(self) -> str:
+        return self.token_file.read_text().strip()
+
+    @property
+    def nodes(self) -> list[Member]:
+        return self._development.layout.of_role("node")
+
+    @property
+    def coordinators(self) -> list[Member]:
+        return self._development.layout.of_role("coordinator")
+
+    @property
+    def members(self) -> list[Member]:
+        return self._development.layout.members
+
+    def pid(self, member: Member) -> int:
+        return self._development.children[member.id].process.pid
+
+    def data(self, member: Member) -> Path:
+        return self._development.data(member)
+
+    def kill(self, *members: Member) -> None:
+        """SIGKILL, all at once, then wait until they are gone."""
+        children = [self._development.children[member.id] for member in members]
+        for child in children:
+            os.kill(child.process.pid, signal.SIGKILL)
+        for child in children:
+            child.process.wait()
+
+    def terminate(self, *members: Member) -> None:
+        """SIGTERM and the time to drain."""
+        stop_children([self._development.children[member.id] for member in members])
+
+    def restart(self, *members: Member) -> None:
+        """Start processes that have ended; they are not ready yet."""
+        for member in members:
+            self._development.start_member(member)
+
+    def wait_healthy(self, timeout_s: float = 60.0) -> None:
+        self._development.wait_healthy(timeout_s=timeout_s)
+
+    def leader(self) -> Member:
+        """The coordinator that leads now."""
+        found: list[str] = []
+
+        def led() -> bool:
+            answer = self.get("/cluster/status")
+            if answer.status == 200 and answer.json["leader"]:
+                found.append(answer.json["leader"])
+            return bool(found)
+
+        wait_until(led, what="a leader", timeout_s=20)
+        return next(member for member in self.coordinators if member.id == found[-1])
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        node: Member | None = None,
+        token: str | None = "",
+        body: Any = None,
+        content: bytes | None = None,
+        headers: Mapping[str, str] | None = None,
+        stranger: bool = False,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+    ) -> Answer:
+        """One request.
+
+        `path` is below /api/v1 unless absolute; token "" means the admin's, None none at all.
+        """
+        sent = dict(headers or {})
+        if token is not None:
+            sent.setdefault("Authorization", f"Bearer {token or self.admin_token}")
+        if body is not None:
+            content = json.dumps(body).encode()
+            sent.setdefault("Content-Type", "application/json")
+        if path.startswith("https://"):
+            parts = urlsplit(path)
+            host, port, path = parts.hostname or "", parts.port or 443, path.split(parts.netloc, 1)[1]
+        else:
+            host, port = "127.0.0.1", (node or self.nodes[0]).api_port
+            path = (
+                path
+                if path.startswith(("/api/", "/.well-known", "/healthz", "/readyz", "/metrics"))
+                else API + path
+            )
+        # A stranger has a loopback address of its own, so that rate limits of others do not touch it.
+        connection = http.client.HTTPSConnection(
+            host,
+            port,
+            timeout=timeout_s,
+            context=self.context,
+            source_address=(next(STRANGERS), 0) if stranger else None,
+        )
+        try:
+            connection.request(method, path, body=content, headers=sent)
+            response = connection.getresponse()
+            received = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, received, response.read())
+        finally:
+            connection.close()
+
+    def get(self, path: str, **options: Any) -> Answer:
+        return self.request("GET", path, **options)
+
+    def post(self, path: str, body: Any = None, **options: Any) -> Answer:
+        return self.request("POST", path, body=body, **options)
+
+    def create(
+        self, filename: str = "lab.gns3p", *, node: Member | None = None, token: str = "", **fields: Any
+    ) -> Any:
+        """A new project file; the upload initialisation result."""
+        answer = self.post(
+            "/project-files", {"filename": filename, "project_id": "lab", **fields}, node=node, token=token
+        )
+        assert answer.status == 201, answer.body
+        return answer.json
+
+    def store(self, content: bytes, filename: str = "lab.gns3p", *, token: str = "", **fields: Any) -> str:
+        """A new project file with content; its file_uuid."""
+        created = self.create(filename, token=token, size_bytes=len(content), **fields)
+        answer = self.request("PUT", created["upload_url"], content=content, token=token)
+        assert answer.status == 200, answer.body
+        return str(created["file_uuid"])
+
+    def user_token(self, user_id: str, **fields: Any) -> str:
+        """A token of a user without roles."""
+        answer = self.post(f"/auth/users/{user_id}/token", fields)
+        assert answer.status == 200, answer.body
+        return self.remember(str(answer.json["token"]))
+
+    def join_token(self, **fields: Any) -> str:
+        answer = self.post("/cluster/join-tokens", fields)
+        assert answer.status == 201, answer.body
+        return self.remember(str(answer.json["token"]))
+
+    def remember(self, token: str) -> str:
+        """A secret that no log may hold; only its secret part is, the rest names it."""
+        parts = token.split(".")
+        self.secrets.add(parts[2] if len(parts) > 2 else token)
+        return token
+
+    def leaked_secrets(self) -> list[str]:
+        """Which logs, audit logs included, hold a secret that this cluster ever gave us."""
+        self.remember(self.admin_token)
+        texts = self.logs() | {
+            f"{member.id} audit": path.read_text()
+            for member in self.members
+            for path in self.data(member).glob("*.log")
+            if path.is_file()
+        }
+        private = "PRIVATE" + " KEY"
+        return [
+            name
+            for name, text in texts.items()
+            if private in text or any(secret in text for secret in self.secrets)
+        ]
+
+    def curl(self, *arguments: str, timeout_s: float = 120.0) -> subprocess.CompletedProcess[bytes]:
+        """curl with the root certificate and the admin token; bytes on stdout."""
+        return subprocess.run(
+            ["curl", "-K", str(self._development.curl_file), *arguments],
+            capture_output=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def command_environment(self, **changes: str) -> dict[str, str]:
+        """Where the installed command finds this cluster."""
+        return os.environ | {
+            "FILESTORE_URL": " ".join(node.url for node in self.nodes),
+            "FILESTORE_CA": str(self.ca),
+            "FILESTORE_TOKEN_FILE": str(self.token_file),
+            "XDG_STATE_HOME": str(self.directory / "state"),
+            **changes,
+        }
+
+    def filestore(
+        self, *arguments: str, stdin: bytes = b"", **environment: str
+    ) -> subprocess.CompletedProcess[bytes]:
+        """The installed command, run to its end."""
+        return run_filestore(arguments, self.command_environment(**environment), stdin)
+
+    def logs(self) -> dict[str, str]:
+        """Everything that the processes have written, by member id."""
+        return {path.stem: path.read_text() for path in (self.directory / "logs").glob("*.log")}
+
+
+def run_filestore(
+    arguments: Sequence[str], environment: Mapping[str, str], stdin: bytes = b"", timeout_s: float = 120.0
+) -> subprocess.CompletedProcess[bytes]:
+    """The installed command, run to its end."""
+    return subprocess.run(
+        [FILESTORE, *arguments],
+        env=dict(environment),
+        input=stdin,
+        capture_output=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def peak_memory_bytes(pid: int) -> int:
+    """VmHWM: the most that a process ever had in memory."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError(f"process {pid} tells no VmHWM")
+
+
+def random_file(path: Path, size_bytes: int) -> str:
+    """Fill a file with random bytes; its sha256."""
+    digest = hashlib.sha256()
+    with path.open("wb") as file:
+        for start in range(0, size_bytes, 1 << 20):
+            part = os.urandom(min(1 << 20, size_bytes - start))
+            digest.update(part)
+            file.write(part)
+    return digest.hexdigest()

@@ -1,0 +1,207 @@
+"""The installed `filestore` command against a real cluster: put, get, ls, status, and its errors."""
+
+import datetime
+import hashlib
+import json
+import os
+import signal
+import stat
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ca.certificates import new_root
+from deploy.processes import wait_until
+from tests.cluster.harness import FILESTORE, Cluster, random_file, run_filestore
+from tests.cluster.throttle import ThrottlingProxy
+
+FILE_BYTES = 24 << 20
+
+
+def test_put_prints_the_file_uuid_and_get_brings_the_same_bytes(cluster: Cluster, tmp_path: Path) -> None:
+    sha256 = random_file(tmp_path / "lab.gns3p", 3_000_000)
+    done = cluster.filestore("put", str(tmp_path / "lab.gns3p"), "--project-id", "command")
+    assert (done.returncode, done.stderr) == (0, b"")
+    file_uuid = done.stdout.decode().strip()
+    target = tmp_path / "copy"
+    done = cluster.filestore("get", file_uuid, "-o", str(target))
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert hashlib.sha256(target.read_bytes()).hexdigest() == sha256
+    assert not target.with_name("copy.part").exists()
+    record = cluster.get(f"/project-files/{file_uuid}").json
+    assert (record["filename"], record["project_id"]) == ("lab.gns3p", "command")
+
+
+def test_get_goes_on_with_a_partial_file(cluster: Cluster, tmp_path: Path) -> None:
+    content = os.urandom(500_000)
+    file_uuid = cluster.store(content)
+    (tmp_path / "copy.part").write_bytes(content[:123_456])
+    done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "copy"))
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "copy").read_bytes() == content
+
+
+def test_get_refuses_a_partial_file_of_other_content(cluster: Cluster, tmp_path: Path) -> None:
+    content = os.urandom(500_000)
+    file_uuid = cluster.store(content)
+    (tmp_path / "copy.part").write_bytes(os.urandom(1000))
+    done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "copy"))
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"filestore: checksum_mismatch: ")
+    assert not list(tmp_path.glob("copy*"))
+
+
+def test_get_writes_to_standard_output(cluster: Cluster) -> None:
+    content = os.urandom(100_000)
+    done = cluster.filestore("get", cluster.store(content), "-o", "-")
+    assert (done.returncode, done.stdout) == (0, content)
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1000, 8 << 20, (16 << 20) + 1])
+def test_put_reads_a_pipe_of_unknown_size(cluster: Cluster, size_bytes: int) -> None:
+    content = os.urandom(size_bytes)
+    done = cluster.filestore("put", "-", "--filename", "pipe.bin", stdin=content)
+    assert done.returncode == 0, done.stderr
+    record = cluster.get(f"/project-files/{done.stdout.decode().strip()}").json
+    assert (record["size_bytes"], record["status"]) == (size_bytes, "available")
+    assert record["blob_sha256"] == hashlib.sha256(content).hexdigest()
+
+
+def test_put_goes_on_after_the_client_was_killed(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "lab.gns3p"
+    sha256 = random_file(path, FILE_BYTES)
+    with ThrottlingProxy(cluster.nodes[0].api_port, bytes_per_s=8 << 20) as proxy:
+        environment = cluster.command_environment(FILESTORE_URL=proxy.url)
+        arguments = ["put", str(path), "--only-url", "--project-id", "resumed"]
+        process = subprocess.Popen([FILESTORE, *arguments], env=environment, stdout=subprocess.PIPE)
+        try:
+            wait_until(lambda: proxy.passed_bytes > FILE_BYTES // 2, what="half uploaded", timeout_s=60)
+        finally:
+            os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+        proxy.bytes_per_s = 1 << 30
+        record = cluster.get("/project-files?project_id=resumed").json["project_files"][0]
+        offset = cluster.get(f"/files/{record['file_uuid']}/status").json["offset"]
+        before = proxy.passed_bytes
+        done = run_filestore(arguments, environment)
+        sent_again = proxy.passed_bytes - before
+    assert done.returncode == 0, done.stderr
+    records = cluster.get("/project-files?project_id=resumed").json["project_files"]
+    assert [record["file_uuid"] for record in records] == [done.stdout.decode().strip()]
+    assert records[0]["blob_sha256"] == sha256
+    # What lay in socket buffers when the client died is lost with its connection; nothing else is sent again.
+    assert 0 < offset < FILE_BYTES
+    assert sent_again < (FILE_BYTES - offset) * 1.02 + (64 << 10)
+
+
+def test_put_survives_a_cut_connection(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "lab.gns3p"
+    random_file(path, FILE_BYTES)
+    with ThrottlingProxy(cluster.nodes[0].api_port, bytes_per_s=16 << 20) as proxy:
+        environment = cluster.command_environment(FILESTORE_URL=proxy.url)
+        process = subprocess.Popen(
+            [FILESTORE, "put", str(path), "--only-url"], env=environment, stdout=subprocess.PIPE
+        )
+        wait_until(lambda: proxy.passed_bytes > FILE_BYTES // 3, what="a third uploaded", timeout_s=60)
+        proxy.cut()
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert cluster.get(f"/files/{output.decode().strip()}").body == path.read_bytes()
+
+
+def test_ls_lists_what_was_stored(cluster: Cluster) -> None:
+    file_uuid = cluster.store(b"listed", "listed [x].gns3p", project_id="ls")
+    table = cluster.filestore("ls", "--project-id", "ls").stdout.decode()
+    assert file_uuid in table
+    assert "listed [x].gns3p" in table
+    lines = cluster.filestore("ls", "--project-id", "ls", "--json").stdout.splitlines()
+    assert [json.loads(line)["file_uuid"] for line in lines] == [file_uuid]
+
+
+def test_status_of_a_healthy_cluster_is_0(cluster: Cluster) -> None:
+    done = cluster.filestore("status")
+    assert done.returncode == 0, done.stderr
+    for member in cluster.members:
+        assert member.id in done.stdout.decode()
+    assert json.loads(cluster.filestore("status", "--json").stdout)["healthy"] is True
+
+
+def test_user_token_is_written_for_its_owner_only(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    done = cluster.filestore("token", "user", "carol", "--role", "reader", "--ttl", "600", "-o", str(path))
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    answer = cluster.get("/auth/whoami", token=cluster.remember(path.read_text().strip()))
+    assert (answer.json["user_id"], answer.json["roles"]) == ("carol", ["reader"])
+
+
+def test_join_token_is_printed(cluster: Cluster) -> None:
+    token = cluster.filestore("token", "join", "--node-id", "later", "--ttl", "60").stdout.decode().strip()
+    assert cluster.remember(token).startswith("FST1.")
+
+
+def test_admin_token_is_minted_offline(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "admin.token"
+    data = cluster.data(cluster.coordinators[1])
+    assert cluster.filestore("token", "admin", "--data", str(data), "-o", str(path)).returncode == 0
+    assert cluster.get("/cluster/status", token=cluster.remember(path.read_text().strip())).status == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("get", "0192f0c1-2345-7abc-8def-0123456789ab", "-o", "-"), b"not_found"),
+        (("get", "no-id", "-o", "-"), b"not_found"),
+        (("put", "/dev/null"), b"invalid_request"),
+        (("put", "-", "--filename", "a/b"), b"invalid_request"),
+    ],
+)
+def test_refusal_is_one_line_with_its_code(
+    cluster: Cluster, arguments: tuple[str, ...], code: bytes
+) -> None:
+    done = cluster.filestore(*arguments)
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"filestore: " + code + b": ")
+    assert done.stderr.count(b"\n") == 1
+
+
+def test_absent_file_is_one_line(cluster: Cluster) -> None:
+    done = cluster.filestore("put", "/nowhere/lab.gns3p")
+    assert (done.returncode, done.stderr) == (
+        1,
+        b"filestore: /nowhere/lab.gns3p: No such file or directory\n",
+    )
+
+
+def test_server_of_another_cluster_is_not_trusted(cluster: Cluster, tmp_path: Path) -> None:
+    other = tmp_path / "other.pem"
+    other.write_text(new_root("other", now=datetime.datetime.now(datetime.UTC))[0])
+    done = cluster.filestore("status", FILESTORE_CA=str(other))
+    assert (done.returncode, done.stdout) == (1, b"")
+    assert done.stderr.startswith(b"filestore: untrusted_server: ")
+
+
+def test_environment_of_other_programs_does_not_matter(cluster: Cluster) -> None:
+    names = ("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
+    environment = cluster.command_environment(
+        HTTPS_PROXY="http://127.0.0.1:9", **dict.fromkeys(names, "/nowhere")
+    )
+    done = run_filestore(["status"], environment)
+    assert done.returncode == 0, done.stderr
+
+
+def test_wrong_usage_is_2(tmp_path: Path) -> None:
+    names = ("FILESTORE_URL", "FILESTORE_CA", "FILESTORE_TOKEN_FILE")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    for arguments in (["ls"], ["put"], ["nonsense"], ["coordinator", "init"]):
+        done = subprocess.run(
+            [FILESTORE, *arguments], cwd=tmp_path, env=environment, capture_output=True, check=False
+        )
+        assert done.returncode == 2, done.stderr
+
+
+def test_nobody_there_is_unavailable_within_the_deadline(cluster: Cluster) -> None:
+    done = cluster.filestore("status", "--deadline", "1", "--url", "https://127.0.0.1:1")
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"filestore: unavailable: ")

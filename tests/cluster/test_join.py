@@ -1,0 +1,124 @@
+"""Who may join a real cluster: a refused request is 401 or 400 and changes nothing."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from ca.csr import new_csr
+from ca.identity import Identity, Role
+from ca.jointoken import JoinToken
+from ca.keys import new_key
+from deploy.processes import wait_until
+from tests.cluster.harness import Answer, Cluster
+
+PATH = "/cluster/join/filestore"
+NEWCOMER = "newcomer"
+
+
+def body(cluster: Cluster, **changes: Any) -> dict[str, object]:
+    name = cluster.get("/cluster/ca", token=None).json["cluster"]
+    csr = new_csr(new_key(), Identity(name, Role.NODE, NEWCOMER), "127.0.0.1")
+    return {"api_port": 19999, "csr": csr, "id": NEWCOMER, "ip_address": "127.0.0.1", **changes}
+
+
+def bearer(token: str) -> str:
+    return JoinToken.parse(token).bearer
+
+
+@pytest.fixture(autouse=True)
+def nothing_changes(cluster: Cluster) -> Iterator[None]:
+    before = cluster.get("/cluster/nodes").json
+    yield
+    assert cluster.get("/cluster/nodes").json == before
+
+
+def refused(answer: Answer) -> None:
+    assert answer.status == 401
+    assert (answer.json["code"], answer.json["error"]) == ("unauthorized", "Unauthorized")
+
+
+@pytest.mark.parametrize("token", [None, "x", "a.b", "é.ü".encode().decode("latin-1")])
+def test_absent_or_malformed_join_token_is_refused(cluster: Cluster, token: str | None) -> None:
+    refused(cluster.post(PATH, stranger=True, body=body(cluster), token=token))
+
+
+def test_unknown_join_token_and_wrong_secret_are_refused_alike(cluster: Cluster) -> None:
+    token_id, secret = bearer(cluster.join_token()).split(".")
+    wrong = ("A" if secret[0] != "A" else "B") + secret[1:]
+    first = cluster.post(PATH, stranger=True, body=body(cluster), token=f"{token_id}.{wrong}")
+    second = cluster.post(PATH, stranger=True, body=body(cluster), token=f"{token_id[::-1]}.{secret}")
+    refused(first)
+    refused(second)
+    assert first.body == second.body
+
+
+def test_user_token_does_not_join_and_join_token_is_no_user_token(cluster: Cluster) -> None:
+    refused(cluster.post(PATH, stranger=True, body=body(cluster), token=cluster.admin_token))
+    refused(cluster.get("/project-files", stranger=True, token=bearer(cluster.join_token())))
+    refused(cluster.get("/project-files", stranger=True, token=cluster.join_token()))
+
+
+def test_expired_join_token_is_refused(cluster: Cluster) -> None:
+    token, ends_at_s = cluster.short_lived_join_token
+    wait_until(lambda: time.monotonic() > ends_at_s, what="the end of the token", timeout_s=70)
+    refused(cluster.post(PATH, stranger=True, body=body(cluster), token=bearer(token)))
+
+
+def test_join_token_for_another_node_is_refused(cluster: Cluster) -> None:
+    token = cluster.join_token(node_id="somebody-else")
+    refused(cluster.post(PATH, stranger=True, body=body(cluster), token=bearer(token)))
+
+
+def test_taken_id_is_a_conflict_and_burns_no_token(cluster: Cluster) -> None:
+    token = bearer(cluster.join_token())
+    taken = cluster.nodes[0].id
+    name = cluster.get("/cluster/ca", token=None).json["cluster"]
+    csr = new_csr(new_key(), Identity(name, Role.NODE, taken), "127.0.0.1")
+    for _ in range(2):
+        answer = cluster.post(PATH, stranger=True, body=body(cluster, id=taken, csr=csr), token=token)
+        assert (answer.status, answer.json["code"]) == (409, "conflict")
+
+
+def test_request_for_a_ca_certificate_is_refused(cluster: Cluster) -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    csr = (
+        x509.CertificateSigningRequestBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, NEWCOMER)]))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem = csr.public_bytes(serialization.Encoding.PEM).decode()
+    answer = cluster.post(
+        PATH, stranger=True, body=body(cluster, csr=pem), token=bearer(cluster.join_token())
+    )
+    assert (answer.status, answer.json["code"]) == (400, "invalid_request")
+    assert "csr" in answer.json["details"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("api_port", 0),
+        ("api_port", 65536),
+        ("api_port", True),
+        ("api_port", "443"),
+        ("id", "Upper"),
+        ("id", ""),
+        ("id", "a/b"),
+        ("ip_address", "localhost"),
+        ("csr", "garbage"),
+        ("csr", 5),
+        ("surprise", 1),
+    ],
+)
+def test_bad_field_is_named(cluster: Cluster, field: str, value: object) -> None:
+    wrong = body(cluster) | {field: value}
+    answer = cluster.post(PATH, stranger=True, body=wrong, token=bearer(cluster.join_token()))
+    assert (answer.status, answer.json["code"]) == (400, "invalid_request")
+    assert field in answer.json["details"]

@@ -1,0 +1,90 @@
+"""What a node does by itself: ends what a crash left open, sweeps ended uploads, renews its certificate."""
+
+import asyncio
+import contextlib
+from pathlib import Path
+
+from ca.identity import Identity, Role
+from ca.tls import peer_identity
+from coordinator.client import MetadataClient
+from coordinator.contexts import MemberContexts
+from deploy.development import Member
+from deploy.processes import wait_until
+from node.config import NodeFiles
+from node.renewal import renew
+from tests.cluster.harness import Cluster
+
+TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream", "Upload-Offset": "0"}
+
+
+def holder_of(cluster: Cluster, url: str) -> Member:
+    return next(node for node in cluster.nodes if url.startswith(node.url))
+
+
+def upload_directory(cluster: Cluster, url: str) -> Path:
+    return cluster.data(holder_of(cluster, url)) / "uploads" / url.split("/")[-2]
+
+
+def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_request(
+    own_cluster: Cluster,
+) -> None:
+    cluster = own_cluster
+    url = cluster.create(size_bytes=4)["upload_url"]
+    holder = holder_of(cluster, url)
+    others = [node for node in cluster.nodes if node is not holder]
+    cluster.kill(*others)
+    assert cluster.request("PATCH", url, content=b"abcd", headers=TUS).status == 503
+    cluster.kill(holder)
+    cluster.restart(*cluster.nodes)
+    cluster.wait_healthy()
+    head = cluster.request("HEAD", url)
+    assert (head.status, head.headers["upload-offset"]) == (200, "4")
+    answer = cluster.request("PATCH", url, content=b"", headers={**TUS, "Upload-Offset": "4"})
+    assert answer.status == 204
+    file_uuid = url.split("/")[-2]
+    assert cluster.get(f"/files/{file_uuid}", node=others[0]).body == b"abcd"
+    assert not upload_directory(cluster, url).exists()
+
+
+def test_bytes_of_an_ended_upload_are_swept_and_those_of_a_live_one_stay(own_cluster: Cluster) -> None:
+    cluster = own_cluster
+    ended, live = (cluster.create(size_bytes=10)["upload_url"] for _ in range(2))
+    for url in (ended, live):
+        assert cluster.request("PATCH", url, content=b"abcd", headers=TUS).status == 204
+    assert cluster.request("DELETE", f"/project-files/{ended.split('/')[-2]}").status == 200
+    assert upload_directory(cluster, ended).exists()
+    cluster.terminate(*cluster.nodes)
+    cluster.restart(*cluster.nodes)  # the first sweep comes at start
+    cluster.wait_healthy()
+    wait_until(lambda: not upload_directory(cluster, ended).exists(), what="the sweep", timeout_s=20)
+    assert cluster.request("HEAD", live).headers["upload-offset"] == "4"
+
+
+async def test_renewed_certificate_has_a_new_key_and_opens_the_peer_port(own_cluster: Cluster) -> None:
+    node = own_cluster.nodes[0]
+    files = NodeFiles(own_cluster.data(node))
+    config = files.read_config()
+    identity = Identity(config.cluster, Role.NODE, config.id)
+    contexts = MemberContexts(files.credential())
+    before = files.credential_path.read_text()
+    metadata = MetadataClient(identity, config.coordinators, contexts.client)
+    running = asyncio.create_task(metadata.run())
+    try:
+        await renew(metadata, contexts, identity, config.address)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    after = files.credential_path.read_text()
+    assert files.credential_path.stat().st_mode & 0o777 == 0o600
+    assert before.split("-----END")[0] != after.split("-----END")[0]
+    other = NodeFiles(own_cluster.data(own_cluster.nodes[1])).read_config()
+    _, writer = await asyncio.open_connection(
+        other.address,
+        other.peer_port,
+        ssl=contexts.client(),
+        server_hostname=Identity(config.cluster, Role.NODE, other.id).dns_name,
+    )
+    assert peer_identity(writer.transport).identity.id == other.id
+    writer.close()
+    await writer.wait_closed()

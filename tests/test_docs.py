@@ -1,0 +1,159 @@
+"""The README does what it says: every sh block runs, in order, and its tables agree with the code.
+
+A block is preceded by a comment that names its group. Groups run as one shell session: `tour` in a
+directory with a development cluster; `machines` with loopback stand-ins for the three machines
+(addresses, ports and directories are replaced, loopback is allowed at init, and what runs in the
+foreground there goes to the background here). The others (`make run`, `install`) are run dry:
+what they would start has tests of its own. A block without a group fails.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ca.errors import CATALOGUE
+from deploy.processes import free_ports
+from tests.cluster.harness import Cluster
+
+ROOT = Path(__file__).resolve().parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"(?:<!-- test: (?P<group>[\w ]+) -->\n)?```sh\n(?P<text>.*?)```", re.DOTALL)
+BLOCKS = [(match["group"] or "", match["text"]) for match in BLOCK.finditer(README)]
+SHELL_TIMEOUT_S = 100.0
+# The ports that the README leaves at their defaults, by the command that has them.
+MACHINES = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+
+
+def in_group(group: str) -> list[tuple[str, str]]:
+    return [(name, text) for name, text in BLOCKS if name.split(" ")[0] == group]
+
+
+def run_shell(script: str, directory: Path, environment: dict[str, str]) -> str:
+    """Run a script with `set -eu`; everything that it started is ended. Its output; fails when it does."""
+    process = subprocess.Popen(
+        ["bash", "-c", f"set -eu -o pipefail\n{script}"],
+        cwd=directory,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        output, _ = process.communicate(timeout=SHELL_TIMEOUT_S)
+    finally:
+        # What the script left in the background is in its session, of which we are not.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    assert process.returncode == 0, output.decode()
+    return output.decode()
+
+
+def environment() -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("FILESTORE_")}
+    return kept | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
+def test_every_block_belongs_to_a_group() -> None:
+    assert len(BLOCKS) == README.count("```sh")
+    assert {name for name, _ in BLOCKS} == {
+        "make run",
+        "install",
+        "tour",
+        "machines",
+        "machines background",
+    }
+
+
+def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
+    (tmp_path / ".filestore").symlink_to(cluster.directory)
+    script = "\n".join(text for _, text in in_group("tour"))
+    output = run_shell(script, tmp_path, environment() | {"XDG_STATE_HOME": str(tmp_path / "state")})
+    assert '"upload_url"' in output
+    assert "hello{" in output
+    assert '"user_id":"alice"' in output
+    assert "healthy" in output
+    for line in re.findall(r'"token":"([^"]+)"', (tmp_path / "alice.json").read_text()):
+        cluster.remember(line)
+
+
+def test_three_machines_work_as_described(tmp_path: Path) -> None:
+    ports = free_ports(4 * len(MACHINES))
+    script = "\n".join(
+        in_background(text) if "background" in group else text for group, text in in_group("machines")
+    )
+    output = run_shell(on_loopback(script, ports, tmp_path), tmp_path, environment())
+    assert "lab: healthy" in output
+    assert all(f"n{number} " in output for number in (1, 2, 3))
+
+
+def on_loopback(script: str, ports: list[int], directory: Path) -> str:
+    """The stand-ins: one address for three machines, so ports tell them apart."""
+    for number, address in enumerate(MACHINES, 1):
+        peer, api, node_api, node_peer = ports[4 * number - 4 : 4 * number]
+        script = script.replace(f"c{number}={address}", f"c{number}=127.0.0.1:{peer}:{api}")
+        script = script.replace(f"{address}:7441", f"127.0.0.1:{api}")
+        script = script.replace(f"{address}:7443", f"127.0.0.1:{node_api}")
+        script = re.sub(
+            rf"--address {re.escape(address)}$",
+            f"--address 127.0.0.1 --api-port {node_api} --peer-port {node_peer}",
+            script,
+            flags=re.MULTILINE,
+        )
+    script = script.replace("--cluster lab", "--cluster lab --development")
+    script = script.replace("/var/lib/filestore", str(directory))
+    # On real machines the operator copies the bundle; here it only changes its directory.
+    script = script.replace("--bundle cluster.bundle", f"--bundle {directory}/coordinator/cluster.bundle")
+    assert "10.0.0." not in script
+    return wait_before_status(script)
+
+
+def in_background(text: str) -> str:
+    return "".join(f"{line} > /dev/null 2>&1 &\n" for line in text.splitlines())
+
+
+def wait_before_status(script: str) -> str:
+    """The README's reader needs a moment between two machines; a script asks until the nodes are there."""
+    ready = "for _ in $(seq 100); do filestore status > /dev/null 2>&1 && break; sleep 0.2; done\n"
+    return script.replace("filestore status\n", f"{ready}filestore status\n")
+
+
+def test_make_commands_of_the_readme_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    text = "".join(text for name, text in BLOCKS if name in {"make run", "install"})
+    named = set(re.findall(r"^make (\w+)", text, re.MULTILINE)) | set(
+        re.findall(r"\bmake (\w+) {2,}", README)
+    )
+    assert named >= {"run", "install", "test", "check", "bench", "clean"}
+    targets = set(re.findall(r"^(\w+):", makefile, re.MULTILINE))
+    assert named <= targets
+
+
+def test_make_blocks_end_in_what_is_tested_elsewhere() -> None:
+    text = "".join(text for name, text in BLOCKS if name in {"make run", "install"})
+    output = run_shell(
+        re.sub(r"^make", "make --dry-run --always-make", text, flags=re.MULTILINE), ROOT, environment()
+    )
+    assert "filestore dev --data .filestore" in output
+    assert "--require-hashes -r constraints.txt" in output
+
+
+def test_error_table_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \| (.+) \|$", README, re.MULTILINE)
+    written = [(int(status), code, meaning) for status, code, meaning in rows]
+    assert written == [
+        (kind.status, kind.code, " ".join((kind.__doc__ or "").split())) for kind in CATALOGUE
+    ]
+
+
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs/decisions.md"])
+def test_relative_links_lead_somewhere(name: str) -> None:
+    path = ROOT / name
+    for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", path.read_text(encoding="utf-8")):
+        assert (path.parent / target).exists(), target
