@@ -65,6 +65,11 @@ def new_join_token(ca_digest: str) -> JoinToken:
     return JoinToken(str(uuid_utils.uuid7()), secrets.token_urlsafe(_SECRET_BYTES), ca_digest)
 
 
+def is_token_id(text: str) -> bool:
+    """Whether `text` could be the id of a token; a whole token, pasted by mistake, is not."""
+    return _TOKEN_ID.fullmatch(text) is not None
+
+
 def secret_digest(secret: str) -> str:
     """SHA-256 of the secret, in hex: the only form that is stored. Takes any text."""
     return hashlib.sha256(_any_bytes(secret)).hexdigest()

@@ -7,6 +7,7 @@ fsynced: they prove nothing about the data, and a disk that syncs slowly must no
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import IO, Final
 
@@ -14,6 +15,7 @@ from ca.errors import Unavailable
 from coordinator.clock import now_ms
 from coordinator.timestamps import rfc3339
 
+_TOKEN: Final = re.compile(r"FST1\.[^\s/]*|eyJ[A-Za-z0-9_-]+\.[^\s/]*")
 TEXT_CHARS_MAX: Final = 512  # of each field: a line stays below what one write appends at once
 
 
@@ -27,11 +29,7 @@ class AuditLog:
     def check_writable(self) -> None:
         """Raises Unavailable when `record` could not be called now."""
         try:
-            os.fstat(self._open().fileno())
-            if not os.access(self._path, os.W_OK):
-                # Someone moved the file away (a log rotation did): go on in a new one under the same name.
-                self.close()
-                self._open()
+            self._current()
         except OSError as error:
             raise _unwritable(error) from error
 
@@ -48,13 +46,13 @@ class AuditLog:
         line = {
             "time": rfc3339(now_ms()),
             "action": action,
-            "principal": principal[:TEXT_CHARS_MAX],
-            "object": object[:TEXT_CHARS_MAX],
+            "principal": _shown(principal),
+            "object": _shown(object),
             "outcome": outcome,
             "request_id": request_id,
         }
         try:
-            file = self._open()
+            file = self._current()
             file.write(json.dumps(line) + "\n")
             file.flush()
         except OSError as error:
@@ -70,11 +68,29 @@ class AuditLog:
             except OSError:
                 return  # what could not be flushed was reported by `record`
 
+    def _current(self) -> IO[str]:
+        """The file that has the name now: a log rotation moves the old one away while it is open."""
+        file = self._open()
+        opened = os.fstat(file.fileno())
+        try:
+            named = self._path.stat()
+        except FileNotFoundError:
+            named = None
+        if named is None or (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
+            self.close()
+            file = self._open()
+        return file
+
     def _open(self) -> IO[str]:
         if self._file is None:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self._file = os.fdopen(descriptor, "a", encoding="ascii")
         return self._file
+
+
+def _shown(text: str) -> str:
+    """Bounded, and without what looks like a token: people paste them into the wrong place."""
+    return _TOKEN.sub("(token)", text[:TEXT_CHARS_MAX])
 
 
 def _unwritable(error: OSError) -> Unavailable:

@@ -6,6 +6,7 @@ CA key, the token signing key, its clock). Every one of these travels over mutua
 
 from msgspec import Struct
 
+from coordinator.bounds import Count, Names, Pem, Text
 from coordinator.commands import AnyCommand
 from coordinator.queries import AnyQuery
 from coordinator.records import Caller, NodeRecord
@@ -16,9 +17,9 @@ CALL_TIMEOUT_S = 5.0  # a client waits no longer for an answer before it says 50
 class ProposeCall(Struct, frozen=True, tag="propose"):
     """A command with its duplicate suppression; see coordinator.commands.Envelope. Leader only."""
 
-    session: int
-    sequence: int
-    acknowledged_below: int
+    session: Count
+    sequence: Count
+    acknowledged_below: Count
     command: AnyCommand
 
 
@@ -29,18 +30,14 @@ class ReadCall(Struct, frozen=True, tag="read"):
 
 
 class JoinCall(Struct, frozen=True, tag="join"):
-    """A node asks to join.
+    """A node asks to join. Leader only."""
 
-    `proved_serial`: the certificate whose possession the caller has proved, or "". Leader only.
-    """
-
-    token_id: str
-    secret_sha256: str
-    node_id: str
-    address: str
-    api_port: int
-    csr: str
-    proved_serial: str
+    token_id: Text
+    secret_sha256: Text
+    node_id: Text
+    address: Text
+    api_port: Count
+    csr: Pem
 
 
 class JoinReply(Struct, frozen=True):
@@ -56,20 +53,20 @@ class RenewCall(Struct, frozen=True, tag="renew"):
     Answers JoinReply.
     """
 
-    csr: str
+    csr: Pem
 
 
 class MintCall(Struct, frozen=True, tag="mint"):
     """An admin mints a token for a user. `ttl_seconds` 0 means the default. Leader only."""
 
     caller: Caller
-    user_id: str
-    roles: list[str] | None
-    groups: list[str] | None
-    ttl_seconds: int
-    session: int
-    sequence: int
-    acknowledged_below: int
+    user_id: Text
+    roles: Names | None
+    groups: Names | None
+    ttl_seconds: Count
+    session: Count
+    sequence: Count
+    acknowledged_below: Count
 
 
 class MintReply(Struct, frozen=True):
@@ -85,9 +82,9 @@ class MintReply(Struct, frozen=True):
 class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     """A node lives. The node is who its certificate says, whatever it writes here."""
 
-    free_bytes: int
-    total_bytes: int
-    uploads: int
+    free_bytes: Count
+    total_bytes: Count
+    uploads: Count
 
 
 class HeartbeatReply(Struct, frozen=True):

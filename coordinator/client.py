@@ -14,7 +14,6 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-import aiohttp
 import msgspec
 
 from ca.errors import CATALOGUE, FilestoreError, Internal, Unavailable
@@ -36,6 +35,7 @@ from coordinator.calls import (
     StatusReply,
 )
 from coordinator.commands import SESSION_ENDED, AnyCommand, OpenSession
+from coordinator.link import dialling
 from coordinator.peerlink import LinkDown, PeerLink
 from coordinator.queries import AnyQuery
 from coordinator.records import Caller, CoordinatorRecord
@@ -89,10 +89,7 @@ class MetadataClient:
 
     async def run(self) -> None:
         """Dial every coordinator, again and again."""
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as http,
-            asyncio.TaskGroup() as group,
-        ):
+        async with dialling() as http, asyncio.TaskGroup() as group:
             for coordinator_id, link in self._links.items():
                 group.create_task(link.run(http), name=f"link to coordinator {coordinator_id}")
 
@@ -162,17 +159,20 @@ class MetadataClient:
                 raise answer
         return found
 
-    async def heartbeat(self, call: HeartbeatCall) -> HeartbeatReply | None:
-        """Tell every coordinator that this member lives; the newest answer, None if none confirmed it."""
-        answers = await asyncio.gather(
-            *(self._one(link, call) for link in self._links.values()), return_exceptions=True
-        )
-        replies = [msgspec.msgpack.decode(a, type=HeartbeatReply) for a in answers if isinstance(a, bytes)]
-        if not replies:
+    @property
+    def coordinator_ids(self) -> tuple[str, ...]:
+        """The coordinators that this client knows."""
+        return tuple(self._links)
+
+    async def heartbeat(self, coordinator_id: str, call: HeartbeatCall) -> HeartbeatReply | None:
+        """Tell one coordinator that this member lives; None when it does not confirm it in time."""
+        try:
+            answer = await self._one(self._links[coordinator_id], call)
+        except (LinkDown, TimeoutError, FilestoreError):
             return None
-        newest = max(replies, key=lambda reply: reply.view_version)
-        self._leader = newest.leader or self._leader
-        return newest
+        reply = msgspec.msgpack.decode(answer, type=HeartbeatReply)
+        self._leader = reply.leader or self._leader
+        return reply
 
     async def _one(self, link: PeerLink, call: AnyCall) -> bytes:
         async with asyncio.timeout(TRY_TIMEOUT_S):

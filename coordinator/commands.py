@@ -9,11 +9,11 @@ machine checks them against state.
 import msgspec
 from msgspec import Struct
 
+from coordinator.bounds import Count, Names, NodeIds, Text
 from coordinator.records import Caller, CertificateRecord, CoordinatorRecord
 
 SESSION_ENDED = "session_ended"  # the refusal code of a change whose session is gone
 SESSIONS_MAX = 4096  # client processes with duplicate suppression; the longest unused goes first
-COMMAND_BYTES_MAX = 1 << 20  # an API body is at most 1 MiB, and its command is never larger
 
 
 class Command(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -40,7 +40,7 @@ class Bootstrap(Command, frozen=True, kw_only=True, tag="bootstrap"):
 class OpenSession(Command, frozen=True, kw_only=True, tag="open_session"):
     """A client process asks for duplicate suppression; replies with the session number (the log index)."""
 
-    nonce: str
+    nonce: Text
 
 
 class AdmitUser(Command, frozen=True, kw_only=True, tag="admit_user"):
@@ -50,27 +50,27 @@ class AdmitUser(Command, frozen=True, kw_only=True, tag="admit_user"):
     """
 
     caller: Caller
-    user_id: str
-    roles: list[str] | None
-    groups: list[str] | None
+    user_id: Text
+    roles: Names | None
+    groups: Names | None
 
 
 class CreateJoinToken(Command, frozen=True, kw_only=True, tag="create_join_token"):
     """Admin only. `node_id` "" admits any id. Lives `ttl_seconds` from the leader's time."""
 
     caller: Caller
-    token_id: str
-    secret_sha256: str
-    node_id: str
-    uses_max: int
-    ttl_seconds: int
+    token_id: Text
+    secret_sha256: Text
+    node_id: Text
+    uses_max: Count
+    ttl_seconds: Count
 
 
 class DeleteJoinToken(Command, frozen=True, kw_only=True, tag="delete_join_token"):
     """Admin only."""
 
     caller: Caller
-    token_id: str
+    token_id: Text
 
 
 class JoinNode(Command, frozen=True, kw_only=True, tag="join_node"):
@@ -81,65 +81,64 @@ class JoinNode(Command, frozen=True, kw_only=True, tag="join_node"):
     the caller has proved.
     """
 
-    token_id: str
-    secret_sha256: str
-    node_id: str
-    address: str
-    api_port: int
+    token_id: Text
+    secret_sha256: Text
+    node_id: Text
+    address: Text
+    api_port: Count
     certificate: CertificateRecord
-    proved_serial: str = ""
+    proved_serial: Text = ""
 
 
 class RenewCertificate(Command, frozen=True, kw_only=True, tag="renew_certificate"):
     """A node that holds the live certificate `proved_serial` gets a new one; the old one ends by itself."""
 
-    node_id: str
-    proved_serial: str
+    node_id: Text
+    proved_serial: Text
     certificate: CertificateRecord
 
 
 class AnnounceNode(Command, frozen=True, kw_only=True, tag="announce_node"):
     """A node tells where its peers reach it. Only proposed for the node that its certificate names."""
 
-    node_id: str
-    peer_port: int
-    zone: str
-    weight: int
+    node_id: Text
+    peer_port: Count
+    zone: Text
+    weight: Count
 
 
 class CreateProjectFile(Command, frozen=True, kw_only=True, tag="create_project_file"):
     """The file record, its project row and its upload: one change. Replies with an UploadRecord."""
 
     caller: Caller
-    file_uuid: str
-    bucket_id: str
-    filename: str
-    content_type: str
-    size_bytes: int | None
-    expected_sha256: str
-    retention_hours: int | None
-    project_id: str
-    project_name: str
-    version_tag: str
-    compression: str
+    file_uuid: Text
+    bucket_id: Text
+    filename: Text
+    content_type: Text
+    size_bytes: Count | None
+    expected_sha256: Text
+    retention_hours: Count | None
+    project_id: Text
+    project_name: Text
+    version_tag: Text
+    compression: Text
     include_images: bool
     include_snapshots: bool
     is_read_only: bool
     keep_compute_ids: bool
     reset_mac_addresses: bool
-    placement: list[
-        str
-    ] = []  # stamped by the leader: the nodes that take the bytes, the first of them from the client
+    # Stamped by the leader: the nodes that take the bytes, the first of them from the client.
+    placement: NodeIds = []
 
 
 class UpdateProjectFile(Command, frozen=True, kw_only=True, tag="update_project_file"):
     """Needs write. None leaves a field as it is. Replies with the ProjectFileRecord."""
 
     caller: Caller
-    file_uuid: str
-    project_name: str | None = None
-    version_tag: str | None = None
-    compression: str | None = None
+    file_uuid: Text
+    project_name: Text | None = None
+    version_tag: Text | None = None
+    compression: Text | None = None
     include_images: bool | None = None
     include_snapshots: bool | None = None
     is_read_only: bool | None = None
@@ -151,8 +150,8 @@ class DeleteFile(Command, frozen=True, kw_only=True, tag="delete_file"):
     """Needs admin on the file (its owner has it). The record goes, the blob loses a reference."""
 
     caller: Caller
-    file_uuid: str
-    kind: str  # 'project_file', or '' for any
+    file_uuid: Text
+    kind: Text  # 'project_file', or '' for any
 
 
 class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
@@ -162,17 +161,17 @@ class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
     """
 
     caller: Caller
-    file_uuid: str
-    node_id: str
-    offset_bytes: int
+    file_uuid: Text
+    node_id: Text
+    offset_bytes: Count
 
 
 class DeclareSize(Command, frozen=True, kw_only=True, tag="declare_size"):
     """The size of an upload that began without one (tus creation-defer-length). Needs write."""
 
     caller: Caller
-    file_uuid: str
-    size_bytes: int
+    file_uuid: Text
+    size_bytes: Count
 
 
 class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
@@ -183,17 +182,17 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     """
 
     caller: Caller
-    file_uuid: str
-    blob_sha256: str
-    size_bytes: int
-    replicas: list[str]
+    file_uuid: Text
+    blob_sha256: Text
+    size_bytes: Count
+    replicas: NodeIds
 
 
 class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"):
     """Give up an upload that has not ended; its record goes. Needs write. A finished file is a conflict."""
 
     caller: Caller
-    file_uuid: str
+    file_uuid: Text
 
 
 AnyCommand = (
@@ -235,10 +234,10 @@ class Envelope(Struct, frozen=True, array_like=True):
     `acknowledged_below`: the client has seen the replies of all smaller sequences, so they can be forgotten.
     """
 
-    session: int
-    sequence: int
-    acknowledged_below: int
-    at_ms: int
+    session: Count
+    sequence: Count
+    acknowledged_below: Count
+    at_ms: Count
     command: AnyCommand
 
 

@@ -7,6 +7,7 @@ changes before an upgrade.
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -31,7 +32,7 @@ from coordinator.logs import log_request, shown_path
 from coordinator.metrics import Metrics
 from coordinator.rates import Patience
 
-CONNECTIONS_MAX: Final = 10_000  # of one listener; the next one is cut off
+PEER_HEADERS_EXTRA: Final = 8  # what a member adds to a request that it passes on
 CLIENT_GONE: Final = 499  # in logs and metrics only: the client went before it had its answer
 _STARTED_S: Final = web.RequestKey("started_s", float)
 _HEADERS_TOO_SLOW: Final = (
@@ -50,12 +51,14 @@ class Connections(web.Server):
         self.metrics = metrics
         self.patience = patience
         self.log_level = logging.DEBUG if peer else logging.INFO
+        self.headers_max = HEADERS_MAX + (PEER_HEADERS_EXTRA if peer else 0)
         self.in_progress = 0
         self.draining = False
         self.drained = asyncio.Event()
 
-    def __call__(self) -> web.RequestHandler:
-        return _Connection(self)
+    def new_connection(self, on_end: Callable[[], None]) -> asyncio.Protocol:
+        """The protocol of a connection that has arrived; `on_end` is called when it is lost."""
+        return _Connection(self, on_end)
 
     def start_draining(self) -> None:
         """Close the idle connections, and each other one after its answer; `drained` when no request runs."""
@@ -102,8 +105,9 @@ class Connections(web.Server):
 class _Connection(web.RequestHandler):
     """One connection: limits on what comes before a request, and JSON for what is wrong with it."""
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: Connections, on_end: Callable[[], None]) -> None:
         self.patience = connections.patience
+        self._on_end = on_end
         self._connections = connections
         self._headers_timer: asyncio.TimerHandle | None = None
         self.headers_begun = False
@@ -114,7 +118,7 @@ class _Connection(web.RequestHandler):
             access_log=None,  # type: ignore[arg-type]  # `log_access` below needs none
             max_line_size=HEADER_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
-            max_headers=HEADERS_MAX,
+            max_headers=connections.headers_max,
             keepalive_timeout=self.patience.keep_alive_s,
             lingering_time=self.patience.linger_s,
         )
@@ -122,13 +126,11 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client with a deadline for its first request."""
         super().connection_made(transport)
-        if len(self._connections.connections) > CONNECTIONS_MAX:
-            self.force_close()
-            return
         self._headers_timer = self._loop.call_later(self.patience.headers_s, self._headers_too_slow)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The end; whoever reads the body is told by aiohttp."""
+        self._on_end()
         self._stop_headers_timer()
         super().connection_lost(exc)
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from ca.errors import Unavailable
+from ca.errors import PayloadTooLarge, Unavailable
 from coordinator.clock import now_ms
 from coordinator.commands import AnyCommand, Envelope, encode_envelope
 from coordinator.log import SegmentLog
@@ -25,16 +25,15 @@ from coordinator.store import Store
 
 TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these without a leader
 PROPOSALS_WAITING_MAX = 16_384
+PROPOSED_AT_ONCE_MAX = 1024  # the core takes all of a slice or nothing
+COMMAND_BYTES_MAX = 1 << 20  # no API body is larger, and no command larger than its body
 READS_WAITING_MAX = 65_536
 ROUND_TICKS_MAX = 5  # a ReadIndex round whose answer was lost is asked again after this
 
 
 @dataclass(slots=True)
 class _Proposal:
-    command: AnyCommand
-    session: int
-    sequence: int
-    acknowledged_below: int
+    data: bytes
     done: "asyncio.Future[bytes]"
 
 
@@ -74,6 +73,8 @@ class Driver:
         self._rounds: dict[bytes, _Round] = {}
         self._round_numbers = itertools.count(1)
         self._at_index: list[tuple[int, list[asyncio.Future[None]]]] = []  # reads that wait for an index
+        self._broken: BaseException | None = None  # a broken invariant of the core: the process must end
+        self._has_ended = False
 
     @property
     def applied_index(self) -> int:
@@ -84,6 +85,11 @@ class Driver:
     def leader(self) -> str:
         """The leader of this member's term, "" if unknown."""
         return self._raft.leader
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads, as far as it knows."""
+        return self._raft.leader == self.id
 
     def status(self) -> Status:
         """This member as it sees itself."""
@@ -107,22 +113,27 @@ class Driver:
             self._raft.campaign()  # alone there is nobody to wait for
         try:
             while True:
-                await self._wait(next_tick - loop.time())
-                while loop.time() >= next_tick:
+                await self._wait(0 if self._raft.has_ready() else next_tick - loop.time())
+                if self._broken is not None:
+                    raise self._broken
+                if loop.time() >= next_tick:
                     # Ticks missed in a stall are dropped: a member that slept must not depose a leader.
                     next_tick = max(next_tick + TICK_S, loop.time())
                     self._tick()
                 self._feed()
-                while self._raft.has_ready():
+                if self._raft.has_ready():
                     await self._cycle(self._raft.ready())
-                    self._feed()
         finally:
+            self._has_ended = True
             self._fail_all(Unavailable("This coordinator is stopping."))
             self._disk.shutdown(wait=True)
 
     def step(self, message: Message) -> None:
-        """A message came from a peer."""
-        self._raft.step(message)
+        """A message came from a peer. What it breaks ends `run`, not the connection that it came on."""
+        try:
+            self._raft.step(message)
+        except AssertionError as error:
+            self._broken = error
         self._wake.set()
 
     async def propose(
@@ -133,12 +144,20 @@ class Driver:
         Raises NotLeader when another member leads or took over before this command was committed (it was
         not applied then); Unavailable when too many wait. The caller sets the deadline.
         """
-        if self._raft.leader != self.id:
+        self._check_running()
+        if not self.is_leader:
             raise NotLeader(self._raft.leader)
         if len(self._proposals) >= PROPOSALS_WAITING_MAX:
             raise Unavailable("Too many changes wait on this coordinator.")
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._proposals.append(_Proposal(command, session, sequence, acknowledged_below, done))
+        assert not getattr(getattr(command, "caller", None), "token", ""), (
+            "a user token on its way to the log"
+        )
+        envelope = Envelope(session, sequence, acknowledged_below, now_ms(), command)
+        data = encode_envelope(envelope)
+        if len(data) > COMMAND_BYTES_MAX:
+            raise PayloadTooLarge(f"A change has at most {COMMAND_BYTES_MAX} bytes.")
+        self._proposals.append(_Proposal(data, done))
         self._wake.set()
         return await done
 
@@ -147,6 +166,7 @@ class Driver:
 
         Raises Unavailable when there is no leader to ask or too many wait. The caller sets the deadline.
         """
+        self._check_running()
         if len(self._readers) >= READS_WAITING_MAX:
             raise Unavailable("Too many reads wait on this coordinator.")
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -154,7 +174,12 @@ class Driver:
         self._wake.set()
         await done
 
+    def _check_running(self) -> None:
+        if self._has_ended:
+            raise Unavailable("This coordinator is stopping.")
+
     async def _wait(self, seconds: float) -> None:
+        """Until something comes, or `seconds` have passed; lets others run in any case."""
         try:
             async with asyncio.timeout(max(seconds, 0)):
                 await self._wake.wait()
@@ -183,25 +208,24 @@ class Driver:
 
     def _propose_waiting(self) -> None:
         # A caller that gave up is skipped: what was not proposed yet need not be.
-        batch = [proposal for proposal in self._proposals if not proposal.done.done()]
+        waiting = [proposal for proposal in self._proposals if not proposal.done.done()]
         self._proposals = []
-        if not batch:
-            return
-        at_ms = now_ms()
-        entries = [
-            encode_envelope(Envelope(p.session, p.sequence, p.acknowledged_below, at_ms, p.command))
-            for p in batch
-        ]
+        for start in range(0, len(waiting), PROPOSED_AT_ONCE_MAX):
+            self._propose_slice(waiting[start : start + PROPOSED_AT_ONCE_MAX])
+
+    def _propose_slice(self, proposals: Sequence[_Proposal]) -> None:
         try:
-            first_index, term = self._raft.propose(entries)
+            first_index, term = self._raft.propose([proposal.data for proposal in proposals])
         except (NotLeader, ProposalRefused) as error:
             refusal = (
-                error if isinstance(error, NotLeader) else Unavailable("Too many changes wait for a quorum.")
+                error
+                if isinstance(error, NotLeader)
+                else Unavailable("Too many changes wait for a quorum, or the lead is handed over.")
             )
-            for proposal in batch:
+            for proposal in proposals:
                 proposal.done.set_exception(refusal)
             return
-        for index, proposal in enumerate(batch, first_index):
+        for index, proposal in enumerate(proposals, first_index):
             self._replace_waiting(index, term, proposal.done)
 
     def _replace_waiting(self, index: int, term: int, done: "asyncio.Future[bytes]") -> None:

@@ -33,6 +33,10 @@ class NodeHealth:
         """A heartbeat came. Only for nodes that have joined, so the table is bounded by theirs."""
         self._heard[node_id] = Heard(at_s, heartbeat)
 
+    def is_silent(self) -> bool:
+        """Whether no node was ever heard: this coordinator knows nothing about them yet."""
+        return not self._heard
+
     def last(self, node_id: str) -> Heard | None:
         """The last heartbeat of a node, or None."""
         return self._heard.get(node_id)

@@ -1,14 +1,19 @@
 """One WebSocket between two members: a bounded outbox that sends together what is ready together."""
 
 import asyncio
+import contextlib
 from collections import deque
+from collections.abc import AsyncIterator
 from typing import Protocol
+
+import aiohttp
 
 from coordinator import wire
 
 OUTBOX_FRAMES_MAX = 8192
-PARCEL_FRAMES_MAX = 512  # keeps one message well under wire.MESSAGE_BYTES_MAX for calls and answers
+OUTBOX_BYTES_MAX = 64 << 20
 SEND_TIMEOUT_S = 10.0  # a peer that takes nothing for so long is gone
+GOODBYE_S = 0.25  # one round trip, on a busy machine
 PING_S = 5.0  # WebSocket pings, so that a silent peer is noticed within twice this
 
 
@@ -21,23 +26,26 @@ class _Socket(Protocol):
 
 
 class Outbox:
-    """Frames that wait to be sent. `run` sends them until it is cancelled or the socket fails."""
+    """Encoded frames that wait to be sent. `run` sends them until it is cancelled or the socket fails."""
 
-    def __init__(self, *, frames_max: int = OUTBOX_FRAMES_MAX) -> None:
-        self._frames: deque[wire.Frame] = deque()
-        self._frames_max = frames_max
+    def __init__(self) -> None:
+        self._frames: deque[bytes] = deque()
+        self._size_bytes = 0
         self._ready = asyncio.Event()
 
     def put(self, frame: wire.Frame) -> None:
-        """Queue a frame. Raises OutboxFull."""
-        if len(self._frames) >= self._frames_max:
+        """Queue a frame. Raises OutboxFull, wire.FrameTooLarge."""
+        data = wire.encode_frame(frame)
+        if len(self._frames) >= OUTBOX_FRAMES_MAX or self._size_bytes + len(data) > OUTBOX_BYTES_MAX:
             raise OutboxFull
-        self._frames.append(frame)
+        self._frames.append(data)
+        self._size_bytes += len(data)
         self._ready.set()
 
     def clear(self) -> None:
         """Forget what waits: a new connection starts with nothing old."""
         self._frames.clear()
+        self._size_bytes = 0
 
     async def run(self, socket: _Socket) -> None:
         """Send for ever. Raises TimeoutError when the peer stalls, and what the socket raises."""
@@ -45,6 +53,39 @@ class Outbox:
             await self._ready.wait()
             self._ready.clear()
             while self._frames:
-                batch = [self._frames.popleft() for _ in range(min(len(self._frames), PARCEL_FRAMES_MAX))]
                 async with asyncio.timeout(SEND_TIMEOUT_S):
-                    await socket.send_bytes(wire.encode(batch))
+                    await socket.send_bytes(wire.encode_parcel(self._take()))
+
+    def _take(self) -> list[bytes]:
+        """The next frames that travel together."""
+        taken = [self._frames.popleft()]
+        size_bytes = len(taken[0])
+        while self._frames and len(taken) < wire.FRAMES_MAX:
+            size_bytes += len(self._frames[0])
+            if size_bytes > wire.PARCEL_BYTES_MAX:
+                break
+            taken.append(self._frames.popleft())
+        self._size_bytes -= sum(map(len, taken))
+        return taken
+
+
+@contextlib.asynccontextmanager
+async def dialling() -> AsyncIterator[aiohttp.ClientSession]:
+    """An HTTP session for peers; its connections have said their TLS goodbye when it is over."""
+    try:
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+            yield session
+    finally:
+        # aiohttp leaves closing TLS connections to the loop ("Graceful Shutdown" in its manual).
+        await asyncio.sleep(GOODBYE_S)
+
+
+async def end(task: "asyncio.Task[None]") -> None:
+    """Cancel a task of ours and wait for its end; what a broken socket raised in it is no news.
+
+    Our own cancellation meanwhile is not lost, which `suppress(CancelledError): await task` would do.
+    """
+    task.cancel()
+    await asyncio.wait([task])
+    if not task.cancelled():
+        task.exception()

@@ -1,7 +1,6 @@
 """One kept-up connection to a coordinator, with many calls under way on it."""
 
 import asyncio
-import contextlib
 import itertools
 import logging
 import ssl
@@ -13,7 +12,7 @@ from ca.errors import InvalidRequest
 from ca.identity import Identity, Role
 from coordinator import wire
 from coordinator.calls import AnyCall
-from coordinator.link import PING_S, Outbox, OutboxFull
+from coordinator.link import PING_S, Outbox, OutboxFull, end
 from coordinator.records import CoordinatorRecord
 from coordinator.transport import DIAL_TIMEOUT_S, REDIAL_S_MAX, REDIAL_S_MIN, peer_url
 
@@ -49,10 +48,12 @@ class PeerLink:
         answer: asyncio.Future[wire.AnswerFrame] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         try:
-            self._outbox.put(wire.CallFrame(number, int(timeout_s * 1000), call))
+            self._outbox.put(wire.CallFrame(number, int(timeout_s * 1000), wire.encode_call(call)))
             return await answer
         except OutboxFull as error:
             raise LinkDown(self._coordinator.coordinator_id) from error
+        except wire.FrameTooLarge as error:
+            raise InvalidRequest("The request is too large.") from error
         finally:
             del self._calls[number]
 
@@ -82,20 +83,22 @@ class PeerLink:
     async def _serve(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
         self._outbox.clear()
         sender = asyncio.create_task(self._outbox.run(socket), name="calls")
-        sender.add_done_callback(
-            lambda _: asyncio.ensure_future(socket.close()) if not socket.closed else None
-        )
+        receiver = asyncio.create_task(self._receive(socket), name="answers")
         self._is_up = True
         try:
-            async for message in socket:
-                for frame in wire.decode(message.data):
-                    self._deliver(frame)
+            await asyncio.wait((sender, receiver), return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._is_up = False
             self._fail_calls()
-            sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError, OSError, TimeoutError):
-                await sender
+            await end(receiver)
+            await end(sender)
+
+    async def _receive(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
+        async for message in socket:
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                return  # aiohttp reports a lost peer as a message whose data is an exception
+            for frame in wire.decode(message.data):
+                self._deliver(frame)
 
     def _deliver(self, frame: wire.Frame) -> None:
         if not isinstance(frame, wire.AnswerFrame):

@@ -5,18 +5,28 @@ Times are milliseconds since 1970; the API makes text of them.
 
 from msgspec import Struct
 
+from coordinator.bounds import Count, Pem, Text, Token
+
 DEFAULT_BUCKET_ID = "00000000-0000-0000-0000-000000000000"
 ADMIN_ROLE = "admin"
 
 
 class Caller(Struct, frozen=True, array_like=True):
-    """Who asks, as a verified user token says.
+    """Who asks. `token` is the user token that proves it: a coordinator verifies it and takes it away.
 
-    The state machine checks `generation` and looks up the roles.
+    The state machine checks `generation` and looks up the roles; the log and the database never see a token.
     """
 
-    subject: str
-    generation: int
+    subject: Text
+    generation: Count
+    token: Token = ""
+
+    def __repr__(self) -> str:
+        return f"Caller({self.subject!r}, {self.generation})"
+
+    def unsigned(self) -> "Caller":
+        """The same without the token."""
+        return Caller(self.subject, self.generation)
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
@@ -120,11 +130,11 @@ class CoordinatorRecord(Struct, frozen=True, kw_only=True):
 class CertificateRecord(Struct, frozen=True, kw_only=True):
     """A leaf that the cluster signed; `pem` holds the leaf and its intermediate."""
 
-    serial: str
-    pem: str
-    public_key_sha256: str
-    not_before_ms: int
-    not_after_ms: int
+    serial: Text
+    pem: Pem
+    public_key_sha256: Text
+    not_before_ms: Count
+    not_after_ms: Count
 
 
 class JoinTokenRecord(Struct, frozen=True, kw_only=True):
@@ -137,6 +147,13 @@ class JoinTokenRecord(Struct, frozen=True, kw_only=True):
     created_by: str
     created_at_ms: int
     expires_at_ms: int
+
+
+class JoinTokenPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    join_tokens: list[JoinTokenRecord]
+    next_cursor: int
 
 
 class ClusterView(Struct, frozen=True, kw_only=True):

@@ -19,7 +19,7 @@ from ca.tls import Peer, peer_identity
 from coordinator import wire
 from coordinator.calls import AnyCall
 from coordinator.clock import now_ms
-from coordinator.link import PING_S, Outbox, OutboxFull
+from coordinator.link import PING_S, Outbox, OutboxFull, end
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Message
 
@@ -82,63 +82,78 @@ class PeerPort:
                         raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
                     self._step(frame.message)
         except FilestoreError as error:
-            _log.warning("raft connection of %s ended: %s", peer.identity.uri, error.details)
+            _log.warning("raft connection of %s ended: %s", peer.identity.uri, _reason(error))
         finally:
             self._sockets.discard(socket)
-            await socket.close()
+            await _go_away(socket)
         return socket
 
     async def _rpc(self, request: web.Request) -> web.WebSocketResponse:
         peer = self._peer(request)
         socket = await self._accept(request)
         outbox = Outbox()
+        sender = asyncio.create_task(outbox.run(socket), name=f"answers to {peer.identity.id}")
+        receiver = asyncio.create_task(
+            self._serve(request, socket, outbox), name=f"calls of {peer.identity.id}"
+        )
         try:
-            async with asyncio.TaskGroup() as group:
-                sender = group.create_task(_send(outbox, socket), name=f"answers to {peer.identity.id}")
-                try:
-                    await self._serve(request, socket, group, outbox)
-                except FilestoreError as error:
-                    _log.warning("connection of %s ended: %s", peer.identity.uri, error.details)
-                finally:
-                    sender.cancel()
+            await asyncio.wait((sender, receiver), return_when=asyncio.FIRST_COMPLETED)
         finally:
+            await end(receiver)
+            await end(sender)
             self._sockets.discard(socket)
-            await socket.close()
+            await _go_away(socket)
         return socket
 
-    async def _serve(
-        self, request: web.Request, socket: web.WebSocketResponse, group: asyncio.TaskGroup, outbox: Outbox
-    ) -> None:
+    async def _serve(self, request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
+        """Until the connection ends; what is still being answered then is given up, as nobody hears it."""
         places = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
-        async for data in _messages(socket):
-            peer = self._peer(request)
-            for frame in wire.decode(data):
-                if not isinstance(frame, wire.CallFrame):
-                    raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
-                await places.acquire()
-                task = group.create_task(self._answer(peer, frame, outbox))
-                task.add_done_callback(lambda _: places.release())
+        answering: set[asyncio.Task[None]] = set()
+        try:
+            async for data in _messages(socket):
+                peer = self._peer(request)
+                for frame in wire.decode(data):
+                    if not isinstance(frame, wire.CallFrame):
+                        raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
+                    await places.acquire()
+                    task = asyncio.create_task(self._answer(peer, frame, outbox))
+                    answering.add(task)
+                    task.add_done_callback(answering.discard)
+                    task.add_done_callback(lambda _: places.release())
+        except FilestoreError as error:
+            _log.warning("connection of %s ended: %s", request.remote, _reason(error))
+        finally:
+            for task in answering:
+                task.cancel()
+            if answering:
+                await asyncio.wait(answering)
 
     async def _answer(self, peer: Peer, frame: wire.CallFrame, outbox: Outbox) -> None:
-        number = frame.number
+        status, details, value = wire.OK, "", b""
         try:
             async with asyncio.timeout(frame.timeout_ms / 1000):
-                answer = wire.AnswerFrame(number, wire.OK, "", await self._handle(peer, frame.call))
+                value = await self._handle(peer, wire.decode_call(frame.call))
         except NotLeader as refusal:
-            answer = wire.AnswerFrame(number, wire.NOT_LEADER, refusal.leader_id, b"")
+            status, details = wire.NOT_LEADER, refusal.leader_id
         except Refused as refusal:
-            answer = wire.AnswerFrame(number, refusal.code, refusal.details, b"")
+            status, details = refusal.code, refusal.details
         except Unavailable as error:
-            answer = wire.AnswerFrame(number, wire.RETRY, error.details, b"")
+            status, details = wire.RETRY, error.details
         except FilestoreError as error:
-            answer = wire.AnswerFrame(number, error.code, error.details, b"")
+            status, details = error.code, error.details
         except TimeoutError:
-            answer = wire.AnswerFrame(number, wire.RETRY, "There was no quorum within the deadline.", b"")
+            status, details = wire.RETRY, "There was no quorum within the deadline."
         except Exception:  # noqa: BLE001 - the edge: a fault of ours is answered, and told to the operator
             _log.exception("a call of %s failed", peer.identity.uri)
-            answer = wire.AnswerFrame(number, Internal.code, "A coordinator failed; see its log.", b"")
-        with contextlib.suppress(OutboxFull):  # the caller's deadline covers an answer that finds no place
-            outbox.put(answer)
+            status, details = Internal.code, "A coordinator failed; see its log."
+        details = details[: wire.DETAILS_CHARS_MAX]
+        # The caller's deadline covers an answer that finds no place.
+        with contextlib.suppress(OutboxFull):
+            try:
+                outbox.put(wire.AnswerFrame(frame.number, status, details, value))
+            except wire.FrameTooLarge:
+                _log.error("an answer to %s is too large", peer.identity.uri)
+                outbox.put(wire.AnswerFrame(frame.number, Internal.code, "The answer is too large.", b""))
 
     async def _accept(self, request: web.Request) -> web.WebSocketResponse:
         if self._is_closing:
@@ -162,6 +177,10 @@ class PeerPort:
             raise Unauthorized(f"{peer.identity.uri} is no member of the Raft group")
 
 
+def _reason(error: FilestoreError) -> str:
+    return error.reason if isinstance(error, Unauthorized) else error.details
+
+
 async def _go_away(socket: web.WebSocketResponse) -> None:
     with contextlib.suppress(OSError, aiohttp.ClientError, TimeoutError):
         async with asyncio.timeout(CLOSE_TIMEOUT_S):
@@ -173,11 +192,3 @@ async def _messages(socket: web.WebSocketResponse) -> AsyncIterator[bytes]:
         if message.type is not aiohttp.WSMsgType.BINARY:
             return
         yield message.data
-
-
-async def _send(outbox: Outbox, socket: web.WebSocketResponse) -> None:
-    try:
-        await outbox.run(socket)
-    except (OSError, TimeoutError, aiohttp.ClientError) as error:
-        _log.info("answers could not be sent: %s", error)
-        await socket.close()

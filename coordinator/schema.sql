@@ -36,8 +36,9 @@ CREATE TABLE IF NOT EXISTS keys (
 
 -- Duplicate suppression of retried commands (Ongaro 2014, section 6.3).
 CREATE TABLE IF NOT EXISTS sessions (
-    session         INTEGER PRIMARY KEY,          -- log index of the command that opened it
-    last_log_index  INTEGER NOT NULL              -- coarse: when it was last used, for eviction
+    session             INTEGER PRIMARY KEY,      -- log index of the command that opened it
+    last_log_index      INTEGER NOT NULL,         -- when it was last used: the longest unused ends first
+    acknowledged_below  INTEGER NOT NULL          -- the client is done with every smaller sequence
 ) STRICT;
 CREATE INDEX IF NOT EXISTS sessions_by_use ON sessions (last_log_index);
 
@@ -59,7 +60,8 @@ CREATE TABLE IF NOT EXISTS users (
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS join_tokens (
-    token_id       TEXT PRIMARY KEY,
+    sequence       INTEGER PRIMARY KEY,           -- log index of the creation: the order of the list
+    token_id       TEXT NOT NULL UNIQUE,
     secret_sha256  TEXT NOT NULL,
     node_id        TEXT NOT NULL,                 -- '' or the only id that it admits
     uses_max       INTEGER NOT NULL,

@@ -22,21 +22,21 @@ from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.contexts import MemberContexts
 from coordinator.driver import Driver
 from coordinator.health import NodeHealth
-from coordinator.lifetime import stop_signal
+from coordinator.lifetime import raise_descriptor_limit, stop_signal
 from coordinator.log import SegmentLog
 from coordinator.metrics import CoordinatorMetrics, Metrics, timed_sync
 from coordinator.raft.config import Config
 from coordinator.rpc import PeerPort
 from coordinator.service import Service
-from coordinator.setup import new_leaf
-from coordinator.store import Store
+from coordinator.setup import new_leaf, renewal_due
+from coordinator.store import Store, replay
 from coordinator.transport import Transport
 from coordinator.view import View
 from coordinator.web import new_application, serve
 
 DRAIN_S = 10.0
 PEER_DRAIN_S = 1.0  # members ask another coordinator at once; their connections are long-lived
-RENEWAL_CHECK_S = 3600.0
+RENEWAL_CHECK_S = 60.0
 
 _log = logging.getLogger(__name__)
 
@@ -63,11 +63,13 @@ async def run_coordinator(
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
     host.
     """
+    raise_descriptor_limit()
     files = CoordinatorFiles(data)
     config = files.read_config()
     metrics = Metrics("coordinator")
     log = await asyncio.to_thread(SegmentLog.open, files.log, sync=timed_sync(metrics.registry))
     store = await asyncio.to_thread(Store, files.state)
+    await asyncio.to_thread(replay, log, log.hard_state.commit, store)
     authority = ClusterAuthority(
         store, read_secret(files.cluster_key), config.cluster, files.root.read_text("ascii")
     )
@@ -140,8 +142,12 @@ async def _serve(
 async def _renew(
     files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority, contexts: MemberContexts
 ) -> None:
-    """Renew this coordinator's own certificate at two thirds of its life: it holds the key of the CA."""
-    due_at_ms = 0  # at start: one issue costs nothing and covers a process that was down for long
+    """Renew this coordinator's own certificate at two thirds of its life: it holds the key of the CA.
+
+    A certificate that is good for longer is kept at start: one made by a clock that runs ahead would not be
+    valid yet for the others.
+    """
+    due_at_ms = renewal_due(files)
     while True:
         if now_ms() >= due_at_ms:
             try:
@@ -150,4 +156,4 @@ async def _renew(
                 _log.info("renewed the certificate")
             except (FilestoreError, OSError):
                 _log.exception("the certificate could not be renewed; the next try follows")
-        await asyncio.sleep(RENEWAL_CHECK_S if due_at_ms else RENEWAL_CHECK_S / 60)
+        await asyncio.sleep(RENEWAL_CHECK_S)

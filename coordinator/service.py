@@ -12,12 +12,13 @@ import msgspec
 import uuid_utils
 
 from ca import csr
-from ca.errors import Forbidden, InsufficientStorage, Unauthorized, Unavailable
+from ca.errors import Forbidden, InsufficientStorage, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from ca.keys import public_key_digest
 from ca.tls import Peer
-from ca.usertoken import TTL_SECONDS_DEFAULT
+from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from coordinator.authority import ClusterAuthority
+from coordinator.callers import Callers
 from coordinator.calls import (
     AnyCall,
     CoordinatorStatus,
@@ -40,15 +41,18 @@ from coordinator.commands import (
     AdmitUser,
     AnnounceNode,
     AnyCommand,
+    CompleteUpload,
     CreateProjectFile,
     JoinNode,
+    RecordProgress,
     RenewCertificate,
     Reply,
 )
 from coordinator.driver import Driver
 from coordinator.health import NodeHealth
 from coordinator.placement import choose
-from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinToken, GetView
+from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken, GetView
+from coordinator.raft.core import NotLeader
 from coordinator.records import CertificateRecord, ClusterView, UserRecord
 from coordinator.rpc import Refused
 from coordinator.store import Store
@@ -73,6 +77,7 @@ class Service:
         self._store = store
         self._authority = authority
         self._health = health
+        self._callers = Callers(store.view_version, self._view)
 
     def check(self, peer: Peer) -> None:
         """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
@@ -110,14 +115,17 @@ class Service:
                 return _encode(self._status(call))
 
     async def _propose(self, identity: Identity, call: ProposeCall) -> bytes:
-        command = call.command
-        if not isinstance(command, NODE_COMMANDS):
-            raise Forbidden(f"A {type(command).__name__} is not proposed by members.")
-        if isinstance(command, AnnounceNode) and command.node_id != identity.id:
-            raise Forbidden("A node announces itself only.")
+        self._require_leader()
+        _require_own(identity, call.command)
+        command = self._callers.proved_in(call.command)
         return await self._change(
             self._stamped(command), call.session, call.sequence, call.acknowledged_below
         )
+
+    def _require_leader(self) -> None:
+        """Raises NotLeader: only the leader knows the time and who lives."""
+        if not self._driver.is_leader:
+            raise NotLeader(self._driver.leader)
 
     async def _change(
         self, command: AnyCommand, session: int = 0, sequence: int = 0, acknowledged_below: int = 0
@@ -132,6 +140,8 @@ class Service:
         if not isinstance(command, CreateProjectFile):
             return command
         view = self._view()
+        if view.nodes and self._health.is_silent():
+            raise Unavailable("No node was heard since this coordinator started.")
         candidates = self._health.candidates(view.nodes, at_s=time.monotonic())
         if len(candidates) < view.write_quorum:
             raise Refused(
@@ -144,6 +154,7 @@ class Service:
         return msgspec.structs.replace(command, placement=placement)
 
     async def _read(self, query: AnyQuery) -> bytes:
+        query = self._callers.proved_in(query)
         await self._driver.read_barrier()
         return self._answer(query)
 
@@ -160,6 +171,8 @@ class Service:
         return HeartbeatReply(self._store.view_version(), self._driver.leader, now_ms())
 
     async def _join(self, call: JoinCall) -> JoinReply:
+        self._require_leader()
+        await self._read(CheckJoinSecret(token_id=call.token_id, secret_sha256=call.secret_sha256))
         node_id = check_member_id(call.node_id)
         development = self._view().development
         address = check_address(call.address, development=development)
@@ -172,7 +185,6 @@ class Service:
                 secret_sha256=call.secret_sha256,
                 node_id=node_id,
                 public_key_sha256=public_key_digest(public_key),
-                proved_serial=call.proved_serial,
             )
         )
         command = JoinNode(
@@ -182,7 +194,6 @@ class Service:
             address=address,
             api_port=api_port,
             certificate=self._signed(public_key, identity, address),
-            proved_serial=call.proved_serial,
         )
         certificate = msgspec.msgpack.decode(await self._change(command), type=CertificateRecord)
         return JoinReply(self._authority.root_pem, certificate.pem)
@@ -212,7 +223,11 @@ class Service:
         )
 
     async def _mint(self, call: MintCall) -> MintReply:
-        command = AdmitUser(caller=call.caller, user_id=call.user_id, roles=call.roles, groups=call.groups)
+        self._require_leader()
+        if call.ttl_seconds > TTL_SECONDS_MAX:
+            raise InvalidRequest(f"ttl_seconds: at most {TTL_SECONDS_MAX}.")
+        caller = self._callers.proved(call.caller)
+        command = AdmitUser(caller=caller, user_id=call.user_id, roles=call.roles, groups=call.groups)
         reply = await self._change(command, call.session, call.sequence, call.acknowledged_below)
         user = msgspec.msgpack.decode(reply, type=UserRecord)
         at_ms = now_ms()
@@ -230,7 +245,7 @@ class Service:
         return MintReply(token, user.user_id, expires_at_ms, user.roles, user.groups)
 
     def _status(self, call: StatusCall) -> StatusReply:
-        self._answer(CheckAdmin(caller=call.caller))
+        self._answer(CheckAdmin(caller=self._callers.proved(call.caller)))
         view, at_s = self._view(), time.monotonic()
         files, blobs, blob_bytes = self._store.totals()
         return StatusReply(
@@ -271,6 +286,16 @@ class Service:
                 )
             )
         return states
+
+
+def _require_own(identity: Identity, command: AnyCommand) -> None:
+    """A node speaks for itself only. Raises Forbidden."""
+    if not isinstance(command, NODE_COMMANDS):
+        raise Forbidden(f"A {type(command).__name__} is not proposed by members.")
+    if isinstance(command, (AnnounceNode, RecordProgress)) and command.node_id != identity.id:
+        raise Forbidden("A node speaks for itself only.")
+    if isinstance(command, CompleteUpload) and identity.id not in command.replicas:
+        raise Forbidden("The node that completes an upload holds its content.")
 
 
 def _value(reply: bytes) -> bytes:

@@ -17,7 +17,13 @@ import uuid_utils
 from msgspec import Struct
 
 from ca import keys, usertoken
-from ca.certificates import new_intermediate, new_root, renewal_due_at_ms
+from ca.certificates import (
+    certificates_in,
+    new_intermediate,
+    new_root,
+    renewal_due_at_ms,
+    validity_ms,
+)
 from ca.errors import Conflict, Internal, InvalidRequest
 from ca.identity import Identity, Role, check_address, check_cluster_name, check_member_id
 from ca.secretfiles import create_secret, read_secret, write_durable, write_secret
@@ -127,6 +133,14 @@ def new_leaf(files: CoordinatorFiles, config: CoordinatorConfig, authority: Clus
     return renewal_due_at_ms(leaf.not_before_ms, leaf.not_after_ms, random.uniform(-1, 1))
 
 
+def renewal_due(files: CoordinatorFiles) -> int:
+    """When the certificate on disk should be renewed, in ms since 1970; a new time for each process, for
+    jitter.
+    """
+    leaf = certificates_in(files.credential_path.read_text("ascii"))[0]
+    return renewal_due_at_ms(*validity_ms(leaf), random.uniform(-1, 1))
+
+
 def _check_arguments(
     cluster: str,
     coordinator_id: str,
@@ -152,7 +166,7 @@ def _check_arguments(
 
 def _check_empty(files: CoordinatorFiles) -> None:
     if files.config.exists() or files.log.exists():
-        raise Conflict(f"{files.data} holds a coordinator already")
+        raise Conflict(f"{files.data} holds a coordinator already, or what an `init` that failed has left")
 
 
 def _prepare(files: CoordinatorFiles) -> None:

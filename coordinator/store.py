@@ -14,7 +14,9 @@ from coordinator import machine
 from coordinator.commands import decode_envelope
 from coordinator.queries import AnyQuery
 from coordinator.raft.messages import Entry, EntryKind
+from coordinator.raft.storage import Storage
 
+REPLAY_BYTES = 4 << 20  # of log entries in one transaction
 _CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
 _READ_CACHE_KIB = 16 * 1024
 
@@ -120,6 +122,16 @@ class Store:
         if entry.kind != EntryKind.COMMAND:
             return b""
         return machine.apply(self._writer, entry.index, decode_envelope(entry.data))
+
+
+def replay(log: Storage, committed: int, store: Store) -> None:
+    """Bring the database up to what is known to be committed. Blocks; for the start, before anything else
+    runs.
+
+    A database that was lost, or that is older than the log, becomes what it was.
+    """
+    while (applied := store.applied_index()) < committed:
+        store.apply(log.entries(applied + 1, committed + 1, REPLAY_BYTES))
 
 
 def _connect(path: Path) -> sqlite3.Connection:

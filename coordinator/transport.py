@@ -14,7 +14,7 @@ import aiohttp
 
 from ca.identity import Identity, Role
 from coordinator import wire
-from coordinator.link import PING_S, Outbox, OutboxFull
+from coordinator.link import PING_S, Outbox, OutboxFull, dialling, end
 from coordinator.raft.messages import Message
 from coordinator.records import CoordinatorRecord
 
@@ -44,15 +44,12 @@ class Transport:
         """Queue messages for their targets; those for a member that is not connected are dropped."""
         for message in messages:
             if message.target in self._connected:
-                with contextlib.suppress(OutboxFull):
+                with contextlib.suppress(OutboxFull, wire.FrameTooLarge):
                     self._outboxes[message.target].put(wire.RaftFrame(message))
 
     async def run(self) -> None:
         """Dial every member, again and again."""
-        async with (
-            aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session,
-            asyncio.TaskGroup() as group,
-        ):
+        async with dialling() as session, asyncio.TaskGroup() as group:
             for member in self._members.values():
                 group.create_task(self._keep_up(session, member), name=f"raft to {member.coordinator_id}")
 
@@ -92,10 +89,10 @@ class Transport:
             try:
                 await asyncio.wait((sender, receiver), return_when=asyncio.FIRST_COMPLETED)
             finally:
-                await _end(receiver)
+                await end(receiver)
         finally:
             self._connected.discard(coordinator_id)
-            await _end(sender)
+            await end(sender)
 
 
 def peer_url(address: str, port: int, path: str) -> str:
@@ -108,10 +105,3 @@ async def _until_closed(socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
     # Nothing is expected from the other side; reading answers its pings and notices the end.
     async for _ in socket:
         pass
-
-
-async def _end(task: "asyncio.Task[None]") -> None:
-    """Cancel and collect a task of ours; what a broken socket raised in it is no news."""
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError, aiohttp.ClientError, OSError, TimeoutError):
-        await task

@@ -38,6 +38,7 @@ class View:
         self._revoked: frozenset[str] = frozenset()
         self._confirmed_at = float("-inf")
         self._changed = asyncio.Event()
+        self._reading = asyncio.Lock()
 
     @property
     def current(self) -> ClusterView:
@@ -81,25 +82,32 @@ class View:
             await self._changed.wait()
 
     async def run(self) -> None:
-        """Send heartbeats for ever."""
+        """Send heartbeats to every coordinator for ever; one that hangs holds up none of the others."""
+        async with asyncio.TaskGroup() as group:
+            for coordinator_id in self._metadata.coordinator_ids:
+                group.create_task(self._beat_for_ever(coordinator_id), name=f"heartbeat to {coordinator_id}")
+
+    async def _beat_for_ever(self, coordinator_id: str) -> None:
         while True:
             started_at = time.monotonic()
-            try:
-                await self._beat(started_at)
-            except FilestoreError as error:
-                _log.info("the view of the cluster was not confirmed: %s", error.details)
+            await self._beat(coordinator_id, started_at)
             await asyncio.sleep(max(0.0, started_at + self._pause_s() - time.monotonic()))
 
     def _pause_s(self) -> float:
         return HEARTBEAT_S if self._current is not None else HEARTBEAT_S / 5
 
-    async def _beat(self, started_at: float) -> None:
-        reply = await self._metadata.heartbeat(self._numbers())
+    async def _beat(self, coordinator_id: str, started_at: float) -> None:
+        reply = await self._metadata.heartbeat(coordinator_id, self._numbers())
         if reply is None:
-            raise Unavailable("no coordinator confirmed a heartbeat")
-        if self._current is None or self._current.version < reply.view_version:
-            self._adopt(await self._metadata.read(GetView(), ClusterView))
-        self._confirmed_at = started_at
+            return
+        async with self._reading:
+            if self._current is None or self._current.version < reply.view_version:
+                try:
+                    self._adopt(await self._metadata.read(GetView(), ClusterView))
+                except FilestoreError as error:
+                    _log.info("the view of the cluster could not be read: %s", error.details)
+                    return
+        self._confirmed_at = max(self._confirmed_at, started_at)
         self._changed.set()
 
     def _adopt(self, view: ClusterView) -> None:

@@ -15,6 +15,7 @@ from aiohttp import hdrs, web
 
 from ca import errors
 from ca.errors import InvalidRequest
+from coordinator.accepting import Acceptor, listening_socket
 from coordinator.answers import (
     PREPARED,
     ClientGone,
@@ -85,30 +86,29 @@ async def serve(
     await runner.setup()
     assert runner.server is not None
     connections = Connections(runner.server, app[METRICS], patience or Patience(), peer=peer)
-    server = await asyncio.get_running_loop().create_server(
-        connections,
-        host,
-        port,
-        ssl=ssl_context,
-        backlog=512,
-        ssl_handshake_timeout=connections.patience.headers_s if ssl_context else None,
-        ssl_shutdown_timeout=connections.patience.linger_s if ssl_context else None,
+    acceptor = Acceptor(
+        await listening_socket(host, port),
+        connections.new_connection,
+        ssl_context=ssl_context,
+        handshake_s=connections.patience.headers_s,
+        shutdown_s=connections.patience.linger_s,
     )
-    return Listener(app, connections, server)
+    acceptor.start()
+    return Listener(app, connections, acceptor)
 
 
 class Listener:
     """A listening socket with its connections. `port` is the one that was bound."""
 
-    def __init__(self, app: web.Application, connections: "Connections", server: asyncio.Server) -> None:
+    def __init__(self, app: web.Application, connections: Connections, acceptor: Acceptor) -> None:
         self._app = app
         self._connections = connections
-        self._server = server
-        self.port: int = server.sockets[0].getsockname()[1]
+        self._acceptor = acceptor
+        self.port = acceptor.port
 
     async def close(self, drain_s: float = 0.0) -> None:
         """Stop listening, let running requests end for `drain_s`, then cut them off."""
-        self._server.close()
+        await self._acceptor.close()
         await asyncio.sleep(0)  # requests that have arrived count as running
         self._connections.start_draining()
         await self._app.shutdown()

@@ -2,6 +2,7 @@
 
 import sqlite3
 
+from ca.errors import InvalidRequest
 from coordinator.machine.change import Change, Question
 from coordinator.queries import FindBlob
 from coordinator.records import BlobRecord
@@ -23,10 +24,17 @@ def find(question: Question, query: FindBlob) -> BlobRecord | None:
     )
 
 
+def check_size(db: sqlite3.Connection, sha256: str, size_bytes: int) -> None:
+    """Raises InvalidRequest when the log knows this content with another size: one of the two reports is
+    wrong.
+    """
+    known = db.execute("SELECT size_bytes FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
+    if known is not None and known[0] != size_bytes:
+        raise InvalidRequest(f"size_bytes: content with this sha256 has {known[0]} bytes.")
+
+
 def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> None:
     """One more file refers to this content, which these nodes hold (others may hold it as well)."""
-    known = change.db.execute("SELECT size_bytes FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
-    assert known is None or known[0] == size_bytes, f"two sizes for the blob {sha256}"
     change.db.execute(
         "INSERT INTO blobs (sha256, size_bytes, reference_count, released_at_ms) VALUES (?, ?, 1, NULL)"
         " ON CONFLICT (sha256) DO UPDATE SET reference_count = reference_count + 1, released_at_ms = NULL",

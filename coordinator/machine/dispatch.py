@@ -47,7 +47,8 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.GetUser: users.get,
     queries.CheckAdmin: users.check_admin,
     queries.CheckJoinToken: join_tokens.check,
-    queries.ListJoinTokens: join_tokens.list_all,
+    queries.CheckJoinSecret: join_tokens.check_secret,
+    queries.ListJoinTokens: join_tokens.list_page,
     queries.ListNodes: nodes.list_all,
     queries.GetProjectFile: project_files.get,
     queries.ListProjectFiles: project_files.list_page,
@@ -70,13 +71,13 @@ def apply(db: sqlite3.Connection, log_index: int, envelope: Envelope) -> bytes:
     if envelope.session == 0:
         return _run(change, envelope)
     try:
-        known = sessions.earlier_reply(db, envelope.session, envelope.sequence, log_index)
+        known = sessions.earlier_reply(db, envelope.session, envelope.sequence)
     except FilestoreError as refusal:
         return _refusal(refusal)
     if known is not None:
         return known
     reply = _run(change, envelope)
-    sessions.keep_reply(db, envelope.session, envelope.sequence, envelope.acknowledged_below, reply)
+    sessions.keep_reply(change, envelope, reply)
     return reply
 
 

@@ -2,13 +2,14 @@
 
 import hmac
 import sqlite3
+from typing import Any
 
 from ca.errors import Conflict, NotFound, Unauthorized
 from coordinator.commands import CreateJoinToken, DeleteJoinToken
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
-from coordinator.queries import CheckJoinToken, ListJoinTokens
-from coordinator.records import JoinTokenRecord
+from coordinator.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
+from coordinator.records import JoinTokenPage, JoinTokenRecord
 
 REPEAT_MS = 10 * 60 * 1000  # a lost answer may be asked for again this long
 
@@ -31,9 +32,10 @@ def create(change: Change, command: CreateJoinToken) -> JoinTokenRecord:
     if taken:
         raise Conflict("A join token with this id exists.")
     change.db.execute(
-        "INSERT INTO join_tokens (token_id, secret_sha256, node_id, uses_max, uses, created_by,"
-        " created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, 0, ?, ?, ?)",
+        "INSERT INTO join_tokens (sequence, token_id, secret_sha256, node_id, uses_max, uses, created_by,"
+        " created_at_ms, expires_at_ms) VALUES (?, ?, ?, ?, ?, 0, ?, ?, ?)",
         (
+            change.log_index,
             record.token_id,
             command.secret_sha256,
             record.node_id,
@@ -56,24 +58,20 @@ def delete(change: Change, command: DeleteJoinToken) -> None:
     change.db.execute("DELETE FROM joins WHERE token_id = ?", (command.token_id,))
 
 
-def list_all(question: Question, query: ListJoinTokens) -> list[JoinTokenRecord]:
-    """Every token, used and expired ones too, oldest first. Admin only."""
+def list_page(question: Question, query: ListJoinTokens) -> JoinTokenPage:
+    """One page of all tokens, used and expired ones too, oldest first. Admin only."""
     require_admin(question.db, query.caller)
     rows = question.db.execute(
-        f"SELECT {_COLUMNS} FROM join_tokens ORDER BY created_at_ms, token_id"
+        f"SELECT {_COLUMNS}, sequence FROM join_tokens WHERE sequence > ? ORDER BY sequence LIMIT ?",
+        (query.cursor, query.limit + 1),
     ).fetchall()
-    return [
-        JoinTokenRecord(
-            token_id=row[0],
-            node_id=row[1],
-            uses_max=row[2],
-            uses=row[3],
-            created_by=row[4],
-            created_at_ms=row[5],
-            expires_at_ms=row[6],
-        )
-        for row in rows
-    ]
+    page = rows[: query.limit]
+    return JoinTokenPage([_from_row(row) for row in page], page[-1][-1] if len(rows) > query.limit else 0)
+
+
+def check_secret(question: Question, query: CheckJoinSecret) -> None:
+    """Whether the token exists and this is its secret: asked before anything else of a join is looked at."""
+    require_secret(question.db, query.token_id, query.secret_sha256)
 
 
 def check(question: Question, query: CheckJoinToken) -> None:
@@ -128,3 +126,15 @@ def earlier_serial(
     if row is None or at_ms - row[1] >= REPEAT_MS:
         return None
     return str(row[0])
+
+
+def _from_row(row: tuple[Any, ...]) -> JoinTokenRecord:
+    return JoinTokenRecord(
+        token_id=row[0],
+        node_id=row[1],
+        uses_max=row[2],
+        uses=row[3],
+        created_by=row[4],
+        created_at_ms=row[5],
+        expires_at_ms=row[6],
+    )

@@ -6,7 +6,7 @@ from coordinator.commands import CreateProjectFile, DeleteFile, UpdateProjectFil
 from coordinator.machine import files, uploads
 from coordinator.machine.access import Level, require_user
 from coordinator.machine.change import Change, Question
-from coordinator.queries import LIST_LIMIT_MAX, GetProjectFile, ListProjectFiles
+from coordinator.queries import GetProjectFile, ListProjectFiles
 from coordinator.records import ProjectFilePage, ProjectFileRecord, UploadRecord
 
 KIND = "project_file"
@@ -83,7 +83,7 @@ def get(question: Question, query: GetProjectFile) -> ProjectFileRecord:
 def list_page(question: Question, query: ListProjectFiles) -> ProjectFilePage:
     """One page, oldest first: what the caller owns, for admins all; the filter comes after access control."""
     user = require_user(question.db, query.caller)
-    limit = min(query.limit, LIST_LIMIT_MAX)
+    limit = query.limit
     conditions: list[str] = ["p.sequence > ?"]
     values: list[str | int] = [query.cursor]
     if query.project_id:

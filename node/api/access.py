@@ -27,10 +27,11 @@ async def authenticate(request: web.Request) -> Caller:
     of the cluster is too old to tell. A token anywhere else, in the query for one, counts as none.
     """
     try:
-        claims = request.app[API].view.verify(bearer(request))
+        token = bearer(request)
+        claims = request.app[API].view.verify(token)
     except Unauthorized as error:
         raise _failed(request, error, _PRINCIPAL_UNKNOWN) from error
-    caller = Caller(claims.subject, claims.generation)
+    caller = Caller(claims.subject, claims.generation, token)
     request[_CALLER] = caller
     return caller
 

@@ -11,12 +11,10 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ca.errors import InvalidRequest, NotFound
-from coordinator.queries import LIST_LIMIT_MAX
 from coordinator.records import DEFAULT_BUCKET_ID
 
 SIZE_BYTES_MAX: Final = 2**53 - 1  # what a JSON number holds exactly everywhere
 RETENTION_HOURS_MAX: Final = 876_000  # a hundred years
-CURSOR_DIGITS_MAX: Final = 18
 LABEL_CHARS_MAX: Final = 255
 
 Compression = Literal["deflate", "bz2", "xz", "zstd", "none"]
@@ -267,10 +265,11 @@ class JoinTokenBody(Struct, frozen=True, kw_only=True):
 
 
 class JoinTokenList(Struct, frozen=True, kw_only=True):
-    """All join tokens, oldest first."""
+    """A page of join tokens, oldest first. `next_cursor` is absent on the last page."""
 
     count: int
     join_tokens: list[JoinTokenBody]
+    next_cursor: str | UnsetType = UNSET
 
 
 class MintedJoinToken(Struct, frozen=True, kw_only=True):
@@ -337,32 +336,3 @@ def path_uuid(request: web.Request, name: str = "file_uuid") -> str:
     if _UUID.fullmatch(text) is None:
         raise NotFound(f"No such {name.removesuffix('_uuid').replace('_', ' ')}.")
     return text
-
-
-def query_text(request: web.Request, name: str) -> str:
-    """A query parameter, "" when it is absent. Raises InvalidRequest when it comes twice."""
-    values = request.query.getall(name, [])
-    if len(values) > 1:
-        raise InvalidRequest(f"{name}: appears more than once")
-    return values[0] if values else ""
-
-
-def query_limit(request: web.Request) -> int:
-    """`?limit=`, 1..1000. Raises InvalidRequest."""
-    return _query_number(request, "limit", LIST_LIMIT_MAX, LIST_LIMIT_MAX)
-
-
-def query_cursor(request: web.Request) -> int:
-    """`?cursor=`, which is what `next_cursor` said, or 0. Raises InvalidRequest."""
-    return _query_number(request, "cursor", 0, 10**CURSOR_DIGITS_MAX)
-
-
-def _query_number(request: web.Request, name: str, default: int, number_max: int) -> int:
-    text = query_text(request, name)
-    if not text:
-        return default
-    number = int(text) if text.isascii() and text.isdigit() and len(text) <= CURSOR_DIGITS_MAX else 0
-    if not 1 <= number <= number_max:
-        expected = f"an integer from 1 to {number_max}" if name == "limit" else "the next_cursor of a page"
-        raise InvalidRequest(f"{name}: expected {expected}")
-    return number

@@ -5,11 +5,11 @@ from aiohttp import web
 from ca.certificates import root_digest
 from ca.errors import NotFound, Unauthorized, Unavailable
 from ca.identity import check_address, check_member_id, check_port
-from ca.jointoken import new_join_token, secret_digest, split_bearer
+from ca.jointoken import is_token_id, new_join_token, secret_digest, split_bearer
 from coordinator.calls import JoinCall, NodeStatus, StatusReply
 from coordinator.commands import CreateJoinToken, DeleteJoinToken
 from coordinator.queries import ListJoinTokens, ListNodes
-from coordinator.records import JoinTokenRecord, NodeRecord
+from coordinator.records import JoinTokenPage, JoinTokenRecord, NodeRecord
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response, read_json
 from node.api.access import audited, authenticate, bearer, check_join_rate, refuse_join
@@ -29,6 +29,7 @@ from node.api.bodies import (
     NodeList,
     NodeState,
 )
+from node.api.pages import cursor_text, page_response, query_cursor, query_limit
 from node.api.services import API, ApiServices
 
 _TOKENS_PATH = "/api/v1/cluster/join-tokens"
@@ -54,7 +55,6 @@ async def join(request: web.Request) -> web.Response:
         address=check_address(body.ip_address, development=services.view.current.development),
         api_port=check_port(body.api_port),
         csr=body.csr,
-        proved_serial="",
     )
     try:
         async with audited(request, "join", principal=f"join token {token_id}", target=call.node_id):
@@ -150,7 +150,8 @@ async def create_join_token(request: web.Request) -> web.Response:
 async def list_join_tokens(request: web.Request) -> web.Response:
     """GET /api/v1/cluster/join-tokens: admins only, without the secrets."""
     caller = await authenticate(request)
-    records = await request.app[API].metadata.read(ListJoinTokens(caller=caller), list[JoinTokenRecord])
+    query = ListJoinTokens(caller=caller, limit=query_limit(request), cursor=query_cursor(request))
+    page = await request.app[API].metadata.read(query, JoinTokenPage)
     tokens = [
         JoinTokenBody(
             token_id=record.token_id,
@@ -161,15 +162,18 @@ async def list_join_tokens(request: web.Request) -> web.Response:
             created_at=rfc3339(record.created_at_ms),
             expires_at=rfc3339(record.expires_at_ms),
         )
-        for record in records
+        for record in page.join_tokens
     ]
-    return json_response(JoinTokenList(count=len(tokens), join_tokens=tokens))
+    answer = JoinTokenList(count=len(tokens), join_tokens=tokens, next_cursor=cursor_text(page.next_cursor))
+    return page_response(request, answer, page.next_cursor)
 
 
 async def delete_join_token(request: web.Request) -> web.Response:
     """DELETE /api/v1/cluster/join-tokens/{token_id}: admins only."""
     caller = await authenticate(request)
     token_id = request.match_info["token_id"]
+    if not is_token_id(token_id):
+        raise NotFound("No such join token.")  # before it is recorded: somebody may have pasted a whole token
     command = DeleteJoinToken(caller=caller, token_id=token_id)
     async with audited(request, "delete_join_token", principal=caller.subject, target=token_id):
         await request.app[API].metadata.propose(command, type(None))

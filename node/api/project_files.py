@@ -1,13 +1,10 @@
 """Project files: `/api/v1/project-files`."""
 
-from urllib.parse import urlencode
-
 import uuid_utils
 from aiohttp import web
-from msgspec import UNSET
 
 from coordinator.commands import CreateProjectFile, DeleteFile, UpdateProjectFile
-from coordinator.queries import LIST_LIMIT_MAX, GetProjectFile, ListProjectFiles
+from coordinator.queries import GetProjectFile, ListProjectFiles
 from coordinator.records import ProjectFilePage, ProjectFileRecord, UploadRecord
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response, read_json
@@ -25,10 +22,8 @@ from node.api.bodies import (
     check_sha256,
     check_uuid,
     path_uuid,
-    query_cursor,
-    query_limit,
-    query_text,
 )
+from node.api.pages import cursor_text, page_response, query_cursor, query_limit, query_text
 from node.api.services import API
 
 _PATH = "/api/v1/project-files"
@@ -76,15 +71,12 @@ async def list_page(request: web.Request) -> web.Response:
     limit, project_id = query_limit(request), query_text(request, "project_id")
     query = ListProjectFiles(caller=caller, project_id=project_id, limit=limit, cursor=query_cursor(request))
     page = await request.app[API].metadata.read(query, ProjectFilePage)
-    headers: dict[str, str] = {}
-    if page.next_cursor:
-        headers["Link"] = f'<{_next_page(project_id, limit, page.next_cursor)}>; rel="next"'
     answer = ProjectFileList(
         count=len(page.files),
         project_files=[_body_of(record) for record in page.files],
-        next_cursor=str(page.next_cursor) if page.next_cursor else UNSET,
+        next_cursor=cursor_text(page.next_cursor),
     )
-    return json_response(answer, headers=headers)
+    return page_response(request, answer, page.next_cursor, project_id=project_id)
 
 
 async def get(request: web.Request) -> web.Response:
@@ -150,10 +142,3 @@ def _body_of(record: ProjectFileRecord) -> ProjectFileBody:
 
 def _checked(text: str | None, field: str) -> str | None:
     return None if text is None else check_label(text, field)
-
-
-def _next_page(project_id: str, limit: int, cursor: int) -> str:
-    query = {"project_id": project_id} if project_id else {}
-    if limit != LIST_LIMIT_MAX:
-        query["limit"] = str(limit)
-    return f"{_PATH}?{urlencode(query | {'cursor': str(cursor)})}"

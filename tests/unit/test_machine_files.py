@@ -76,6 +76,14 @@ def test_completion_with_another_size_or_digest_than_declared_is_refused(state: 
     assert state.apply(complete(ADMIN, "f2", "aa", ["n1", "n2"])) == "checksum_mismatch"
 
 
+def test_content_known_with_another_size_is_refused(state: State) -> None:
+    for file_uuid in ("f1", "f2"):
+        state.apply(create(ADMIN, file_uuid))
+    state.apply(complete(ADMIN, "f1", "aa", ["n1", "n2"], size_bytes=5))
+    assert state.apply(complete(ADMIN, "f2", "aa", ["n1", "n2"], size_bytes=6)) == "invalid_request"
+    assert status(state, "f2") == "pending"
+
+
 def test_permission_lost_during_an_upload_stops_its_completion(state: State) -> None:
     alice = state.user("alice")
     state.apply(create(alice, "f1"))

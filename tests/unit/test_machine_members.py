@@ -34,7 +34,7 @@ def state(tmp_path: Path) -> Iterator[State]:
 
 
 def uses(state: State, token_id: str) -> int:
-    tokens = state.ask(queries.ListJoinTokens(caller=ADMIN))
+    tokens = state.ask(queries.ListJoinTokens(caller=ADMIN))["join_tokens"]
     return next(int(token["uses"]) for token in tokens if token["token_id"] == token_id)
 
 
@@ -167,6 +167,36 @@ def test_refusals_are_remembered_too(state: State) -> None:
     state.apply(create(ADMIN, "f1"))
     assert state.apply(delete, session=session, sequence=1) == "not_found"
     assert state.apply(delete, session=session, sequence=2, acknowledged_below=2) is None
+
+
+def test_late_copy_of_a_change_that_the_client_is_done_with_is_not_applied(state: State) -> None:
+    session = state.apply(commands.OpenSession(nonce="x"))
+    make = join_token("t1")
+    state.apply(make, session=session, sequence=1, acknowledged_below=1)
+    delete = commands.DeleteJoinToken(caller=ADMIN, token_id="t1")
+    state.apply(delete, session=session, sequence=2, acknowledged_below=2)
+    assert state.apply(make, session=session, sequence=1, acknowledged_below=1) == "unavailable"
+    assert state.ask(queries.ListJoinTokens(caller=ADMIN))["join_tokens"] == []
+
+
+def test_concurrent_changes_of_a_session_are_applied_in_any_order(state: State) -> None:
+    session = state.apply(commands.OpenSession(nonce="x"))
+    assert (
+        state.apply(join_token("t2"), session=session, sequence=2, acknowledged_below=1)["token_id"] == "t2"
+    )
+    assert (
+        state.apply(join_token("t1"), session=session, sequence=1, acknowledged_below=1)["token_id"] == "t1"
+    )
+
+
+def test_join_tokens_are_listed_in_pages_in_the_order_of_the_log(state: State) -> None:
+    for number in range(3):
+        state.at_ms -= 10  # a clock that runs back changes nothing
+        state.apply(join_token(f"t{number}"))
+    first = state.ask(queries.ListJoinTokens(caller=ADMIN, limit=2))
+    rest = state.ask(queries.ListJoinTokens(caller=ADMIN, cursor=first["next_cursor"]))
+    assert [t["token_id"] for t in first["join_tokens"] + rest["join_tokens"]] == ["t0", "t1", "t2"]
+    assert rest["next_cursor"] == 0
 
 
 def test_acknowledged_replies_are_forgotten(state: State) -> None:

@@ -1,0 +1,137 @@
+"""A listening socket: what arrives is counted and refused beyond a bound, before it costs anything.
+
+The loop's own server starts the TLS handshake with everybody and counts nobody before its end. Here a
+connection beyond the bound is closed as it is accepted, so that silent or greedy clients leave descriptors
+for those that are being served, and for files.
+"""
+
+import asyncio
+import errno
+import logging
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Final
+
+from coordinator.lifetime import descriptor_limit
+
+CONNECTIONS_MAX: Final = 10_000  # of one listener
+ACCEPTS_MAX: Final = 64  # at a time; then others on the loop have their turn
+BACKLOG: Final = 512
+EXHAUSTED_PAUSE_S: Final = 0.5  # accepting again at once would fail again
+_EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_log = logging.getLogger("filestore.http")
+
+
+def connections_max() -> int:
+    """How many connections a listener takes: half of the descriptors are left for files and peers."""
+    return min(CONNECTIONS_MAX, descriptor_limit() // 2)
+
+
+async def listening_socket(host: str, port: int) -> socket.socket:
+    """A bound, listening socket; port 0 takes a free one. Raises OSError."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, number, _, address = found[0]
+    listening = socket.socket(family, kind, number)
+    try:
+        listening.setblocking(False)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listening.bind(address)
+        listening.listen(BACKLOG)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+class Acceptor:
+    """The connections that arrive at one listening socket, from `start` to `close`."""
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        new_connection: Callable[[Callable[[], None]], asyncio.Protocol],
+        *,
+        ssl_context: ssl.SSLContext | None,
+        handshake_s: float,
+        shutdown_s: float,
+    ) -> None:
+        """`new_connection` makes the protocol of each; it is handed what to call when its connection ends."""
+        self.port: int = listening.getsockname()[1]
+        self._listening = listening
+        self._new_connection = new_connection
+        self._ssl_context = ssl_context
+        self._handshake_s = handshake_s if ssl_context else None  # the loop takes it with TLS only
+        self._shutdown_s = shutdown_s if ssl_context else None
+        self._connections_max = connections_max()
+        self._open: set[object] = set()
+        self._beginning: set[asyncio.Task[None]] = set()
+        self._pause: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Accept from now on. Inside the event loop."""
+        self._pause = None
+        asyncio.get_running_loop().add_reader(self._listening, self._accept)
+
+    async def close(self) -> None:
+        """Accept nothing more; handshakes that have not ended are broken off. Again is harmless."""
+        if self._listening.fileno() < 0:
+            return
+        asyncio.get_running_loop().remove_reader(self._listening)
+        if self._pause is not None:
+            self._pause.cancel()
+        self._listening.close()
+        await asyncio.sleep(0)  # a task that is cancelled before it began would leave its socket to nobody
+        for beginning in self._beginning:
+            beginning.cancel()
+        await asyncio.gather(*self._beginning, return_exceptions=True)
+
+    def _accept(self) -> None:
+        for _ in range(ACCEPTS_MAX):
+            try:
+                arrived, _ = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in _EXHAUSTED:
+                    raise
+                self._rest(error)
+                return
+            if len(self._open) >= self._connections_max:
+                arrived.close()
+                continue
+            token = object()
+            self._open.add(token)
+            beginning = asyncio.get_running_loop().create_task(self._begin(arrived, token))
+            self._beginning.add(beginning)
+            beginning.add_done_callback(self._beginning.discard)
+
+    async def _begin(self, arrived: socket.socket, token: object) -> None:
+        """Hand the connection on, through the TLS handshake where there is one."""
+        loop = asyncio.get_running_loop()
+        arrived.setblocking(False)
+        try:
+            arrived.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await loop.connect_accepted_socket(
+                lambda: self._new_connection(lambda: self._open.discard(token)),
+                arrived,
+                ssl=self._ssl_context,
+                ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=self._shutdown_s,
+            )
+        except (OSError, TimeoutError) as error:  # ssl.SSLError is one: no handshake, or nobody there
+            self._open.discard(token)
+            _log.debug("connection not begun", extra={"cause": type(error).__name__})
+        except asyncio.CancelledError:
+            self._open.discard(token)
+            raise
+
+    def _rest(self, error: OSError) -> None:
+        """Descriptors have run out: try again when some may have been given back."""
+        _log.error("no connection can be accepted", extra={"reason": error.strerror})
+        loop = asyncio.get_running_loop()
+        loop.remove_reader(self._listening)
+        self._pause = loop.call_later(EXHAUSTED_PAUSE_S, self.start)

@@ -1,0 +1,26 @@
+"""The bounds of every field that travels between members and into the log.
+
+What is beyond them does not decode, so nothing that SQLite, a list or a disk could choke on ever reaches
+the state machine: an entry that cannot be applied would end every coordinator, again at each start. The
+API's own limits are narrower. Bounds may be widened, never narrowed: older logs must decode.
+"""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+COUNT_MAX = 2**53 - 1  # what JSON carries exactly, and far below SQLite's 2^63 even after a sum
+TEXT_CHARS_MAX = 1024
+TOKEN_CHARS_MAX = 4096
+PEM_CHARS_MAX = 32_768
+NAMES_MAX = 64
+NODES_MAX = 64  # holders of one blob, nodes of one placement
+IDS_MAX = 500  # in one question
+
+Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
+Token = Annotated[str, Meta(max_length=TOKEN_CHARS_MAX)]
+Pem = Annotated[str, Meta(max_length=PEM_CHARS_MAX)]
+Names = Annotated[list[Text], Meta(max_length=NAMES_MAX)]
+NodeIds = Annotated[list[Text], Meta(max_length=NODES_MAX)]
+Ids = Annotated[list[Text], Meta(max_length=IDS_MAX)]

@@ -1,0 +1,63 @@
+"""Pages of a list: what the query asks for, and where the next page is.
+
+A cursor is the log index of the last element shown, so that a list stays stable while others come and go.
+"""
+
+from urllib.parse import urlencode
+
+from aiohttp import web
+from msgspec import UNSET, Struct, UnsetType
+
+from ca.errors import InvalidRequest
+from coordinator.bounds import COUNT_MAX, TEXT_CHARS_MAX
+from coordinator.queries import LIST_LIMIT_MAX
+from coordinator.web import json_response
+
+NUMBER_DIGITS_MAX = 16  # COUNT_MAX has as many
+
+
+def page_response(request: web.Request, answer: Struct, next_cursor: int, **filters: str) -> web.Response:
+    """`answer`, with a `Link: <...>; rel="next"` (RFC 8288) that repeats the filters while more remains."""
+    if not next_cursor:
+        return json_response(answer)
+    query = {name: value for name, value in filters.items() if value}
+    if request.query.get("limit"):
+        query["limit"] = request.query["limit"]
+    query["cursor"] = str(next_cursor)
+    return json_response(answer, headers={"Link": f'<{request.path}?{urlencode(query)}>; rel="next"'})
+
+
+def cursor_text(next_cursor: int) -> str | UnsetType:
+    """`next_cursor` in an answer: absent when nothing remains."""
+    return str(next_cursor) if next_cursor else UNSET
+
+
+def query_text(request: web.Request, name: str) -> str:
+    """A query parameter, "" when it is absent. Raises InvalidRequest when it is too long or comes twice."""
+    values = request.query.getall(name, [])
+    if len(values) > 1:
+        raise InvalidRequest(f"{name}: appears more than once")
+    if values and len(values[0]) > TEXT_CHARS_MAX:
+        raise InvalidRequest(f"{name}: at most {TEXT_CHARS_MAX} characters")
+    return values[0] if values else ""
+
+
+def query_limit(request: web.Request) -> int:
+    """`?limit=`, 1..1000. Raises InvalidRequest."""
+    return _query_number(request, "limit", LIST_LIMIT_MAX, LIST_LIMIT_MAX)
+
+
+def query_cursor(request: web.Request) -> int:
+    """`?cursor=`, which is what `next_cursor` said, or 0. Raises InvalidRequest."""
+    return _query_number(request, "cursor", 0, COUNT_MAX)
+
+
+def _query_number(request: web.Request, name: str, default: int, number_max: int) -> int:
+    text = query_text(request, name)
+    if not text:
+        return default
+    number = int(text) if text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX else 0
+    if not 1 <= number <= number_max:
+        expected = f"an integer from 1 to {number_max}" if name == "limit" else "the next_cursor of a page"
+        raise InvalidRequest(f"{name}: expected {expected}")
+    return number

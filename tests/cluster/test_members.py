@@ -1,0 +1,255 @@
+"""What members may do to each other, and survive of each other: the peer ports of real processes."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from ca.errors import FilestoreError, Forbidden, Unauthorized
+from ca.identity import Identity, Role
+from ca.secretfiles import read_secret
+from ca.tls import peer_client_context
+from coordinator import commands, queries, wire
+from coordinator.authority import ClusterAuthority
+from coordinator.calls import HeartbeatCall
+from coordinator.client import MetadataClient
+from coordinator.clock import now_ms
+from coordinator.config import CoordinatorFiles
+from coordinator.link import dialling
+from coordinator.raft.messages import Message, MessageKind
+from coordinator.records import Caller, JoinTokenRecord, NodeRecord, UploadRecord, UserRecord
+from coordinator.store import Store
+from coordinator.transport import peer_url
+from deploy.development import Member
+from node.config import NodeFiles
+from tests.cluster.harness import Cluster
+
+POLL_S = 0.05
+HANG_S = 14.0  # longer than two WebSocket pings, so that the others take the link down
+
+
+@contextlib.asynccontextmanager
+async def as_node(cluster: Cluster, member: Member) -> AsyncIterator[MetadataClient]:
+    """Calls with the certificate of a node."""
+    files = NodeFiles(cluster.data(member))
+    config, credential = files.read_config(), files.credential()
+    context = peer_client_context(credential.path, credential.root_pem)
+    identity = Identity(config.cluster, Role.NODE, config.id)
+    client = MetadataClient(identity, config.coordinators, lambda: context)
+    running = asyncio.create_task(client.run())
+    try:
+        for coordinator_id in client.coordinator_ids:
+            await until_heard(client, coordinator_id)
+        yield client
+    finally:
+        running.cancel()
+        await asyncio.wait([running])
+
+
+async def until_heard(client: MetadataClient, coordinator_id: str) -> None:
+    async with asyncio.timeout(20):
+        while await client.heartbeat(coordinator_id, HeartbeatCall(1 << 40, 1 << 41, 0)) is None:
+            await asyncio.sleep(POLL_S)
+
+
+def forged(subject: str = "admin") -> list[Caller]:
+    """A caller without a token, and with one that no key of the cluster signed."""
+    return [Caller(subject, 1), Caller(subject, 1, "eyJ.eyJ.x")]
+
+
+def join_token(caller: Caller) -> commands.CreateJoinToken:
+    return commands.CreateJoinToken(
+        caller=caller, token_id="t", secret_sha256="x", node_id="", uses_max=1, ttl_seconds=60
+    )
+
+
+async def test_node_cannot_act_for_a_user_whose_token_it_has_not(cluster: Cluster) -> None:
+    async with as_node(cluster, cluster.nodes[0]) as client:
+        for caller in forged():
+            with pytest.raises(Unauthorized):
+                await client.mint(caller, "eve", ["admin"], None, 0)
+            with pytest.raises(Unauthorized):
+                await client.propose(join_token(caller), JoinTokenRecord)
+            with pytest.raises(Unauthorized):
+                await client.read(queries.GetUser(caller=caller), UserRecord)
+            with pytest.raises(Unauthorized):
+                await client.status(caller)
+
+
+async def test_node_cannot_use_one_users_token_for_another(cluster: Cluster) -> None:
+    answer = cluster.post("/auth/users/alice/token")
+    cluster.remember(answer.json["token"])
+    async with as_node(cluster, cluster.nodes[0]) as client:
+        alice = await client.read(
+            queries.GetUser(caller=Caller("alice", 1, answer.json["token"])), UserRecord
+        )
+        assert alice.user_id == "alice"
+        with pytest.raises(Unauthorized):
+            await client.propose(join_token(Caller("admin", 1, answer.json["token"])), JoinTokenRecord)
+
+
+async def test_node_cannot_speak_for_another_node(cluster: Cluster) -> None:
+    created = cluster.create()
+    admin = Caller("admin", 1, cluster.admin_token)
+    file_uuid, other = created["file_uuid"], cluster.nodes[1].id
+    async with as_node(cluster, cluster.nodes[0]) as client:
+        for command in (
+            commands.AnnounceNode(node_id=other, peer_port=1, zone="", weight=1),
+            commands.RecordProgress(caller=admin, file_uuid=file_uuid, node_id=other, offset_bytes=1),
+            commands.CompleteUpload(
+                caller=admin,
+                file_uuid=file_uuid,
+                blob_sha256="0" * 64,
+                size_bytes=1,
+                replicas=[other, cluster.nodes[2].id],
+            ),
+        ):
+            with pytest.raises(Forbidden):
+                await client.propose(command, NodeRecord)
+    assert cluster.get(f"/project-files/{file_uuid}").json["status"] == "pending"
+
+
+async def test_node_cannot_propose_what_only_coordinators_do(cluster: Cluster) -> None:
+    admit = commands.AdmitUser(
+        caller=Caller("admin", 1, cluster.admin_token), user_id="eve", roles=["admin"], groups=None
+    )
+    async with as_node(cluster, cluster.nodes[0]) as client:
+        with pytest.raises(Forbidden):
+            await client.propose(admit, UserRecord)
+
+
+async def test_change_beyond_a_bound_is_refused_and_every_coordinator_lives(cluster: Cluster) -> None:
+    admin = Caller("admin", 1, cluster.admin_token)
+    command = commands.CreateJoinToken(
+        caller=admin, token_id="t", secret_sha256="x", node_id="", uses_max=2**63, ttl_seconds=60
+    )
+    async with as_node(cluster, cluster.nodes[0]) as client:
+        with pytest.raises(FilestoreError, match="malformed"):
+            await client.propose(command, JoinTokenRecord)
+    assert all(s["role"] != "unreachable" for s in cluster.get("/cluster/status").json["coordinators"])
+
+
+@contextlib.asynccontextmanager
+async def dialled(
+    cluster: Cluster, coordinator: Member, path: str
+) -> AsyncIterator[aiohttp.ClientWebSocketResponse[bool]]:
+    """A WebSocket to a coordinator with the certificate of a node."""
+    credential = NodeFiles(cluster.data(cluster.nodes[0])).credential()
+    name = Identity("development", Role.COORDINATOR, coordinator.id).dns_name
+    async with (
+        dialling() as session,
+        session.ws_connect(
+            peer_url("127.0.0.1", coordinator.peer_port, path),
+            ssl=peer_client_context(credential.path, credential.root_pem),
+            server_hostname=name,
+        ) as socket,
+    ):
+        yield socket
+
+
+async def test_certificate_of_a_node_does_not_open_raft(cluster: Cluster) -> None:
+    with pytest.raises(aiohttp.WSServerHandshakeError) as refusal:
+        async with dialled(cluster, cluster.coordinators[0], "/raft"):
+            pass
+    assert refusal.value.status == 401
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"\x91" * 100_000,
+        os.urandom(1000),
+        wire.encode_parcel([wire.encode_frame(wire.RaftFrame(Message(MessageKind.VOTE, "c1", "c2", 9)))]),
+    ],
+)
+async def test_what_is_no_call_ends_the_connection_and_nothing_else(cluster: Cluster, message: bytes) -> None:
+    async with dialled(cluster, cluster.coordinators[0], "/rpc") as socket:
+        await socket.send_bytes(message)
+        assert (await socket.receive(timeout=10)).type in (
+            aiohttp.WSMsgType.CLOSE,
+            aiohttp.WSMsgType.CLOSING,
+            aiohttp.WSMsgType.CLOSED,
+        )
+    async with as_node(cluster, cluster.nodes[0]) as client:
+        reply = await client.heartbeat(cluster.coordinators[0].id, HeartbeatCall(1, 1, 0))
+        assert reply is not None
+
+
+def test_coordinator_that_hangs_ends_nobody_else(own_cluster: Cluster) -> None:
+    hung = own_cluster.coordinators[-1]
+    os.kill(own_cluster.pid(hung), signal.SIGSTOP)
+    try:
+        until = time.monotonic() + HANG_S
+        while time.monotonic() < until:
+            own_cluster.create()
+    finally:
+        os.kill(own_cluster.pid(hung), signal.SIGCONT)
+    own_cluster.wait_healthy()  # which fails when a process has ended
+
+
+def test_coordinator_builds_a_lost_database_again_from_its_log(own_cluster: Cluster) -> None:
+    file_uuid = own_cluster.store(b"kept")
+    coordinator = own_cluster.coordinators[0]
+    own_cluster.kill(coordinator)
+    for path in own_cluster.data(coordinator).glob("state.sqlite*"):
+        path.unlink()
+    own_cluster.restart(coordinator)
+    own_cluster.wait_healthy()
+    answer = own_cluster.get(f"/project-files/{file_uuid}", node=coordinator)
+    assert (answer.status, answer.json["status"]) == (200, "available")
+
+
+def test_everybody_ends_on_sigterm_at_once(own_cluster: Cluster) -> None:
+    started_at = time.monotonic()
+    own_cluster.terminate(*own_cluster.members)
+    assert time.monotonic() - started_at < 8.0  # far below the time that requests may take to drain
+
+
+def test_secrets_of_a_coordinator_are_for_its_user_alone(cluster: Cluster) -> None:
+    files = CoordinatorFiles(cluster.data(cluster.coordinators[0]))
+    secrets: list[Path] = [files.cluster_key, files.root_key, files.bundle, files.credential_path]
+    assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600] * len(secrets)
+    assert files.data.stat().st_mode & 0o777 == 0o700
+
+
+def expired_admin_token(cluster: Cluster) -> str:
+    """Signed with the key of a coordinator, an hour ago, for a minute."""
+    files = CoordinatorFiles(cluster.data(cluster.coordinators[0]))
+    store = Store(files.state)
+    try:
+        authority = ClusterAuthority(
+            store, read_secret(files.cluster_key), "development", files.root.read_text()
+        )
+        return authority.sign_user_token(
+            subject="admin",
+            generation=1,
+            roles=("admin",),
+            groups=(),
+            at_ms=now_ms() - 3_600_000,
+            ttl_seconds=60,
+            token_id="expired",
+        )
+    finally:
+        store.close()
+
+
+async def test_upload_may_outlast_the_token_that_it_began_with(cluster: Cluster) -> None:
+    """A node that has an expired token may end what began under it, and nothing else."""
+    created = cluster.create(size_bytes=1)
+    holder = next(node for node in cluster.nodes if created["upload_url"].startswith(node.url))
+    caller = Caller("admin", 1, expired_admin_token(cluster))
+    cluster.remember(caller.token)
+    progress = commands.RecordProgress(
+        caller=caller, file_uuid=created["file_uuid"], node_id=holder.id, offset_bytes=0
+    )
+    async with as_node(cluster, holder) as client:
+        with pytest.raises(Unauthorized):
+            await client.read(queries.GetUser(caller=caller), UserRecord)
+        assert (await client.propose(progress, UploadRecord)).status == "pending"
