@@ -25,28 +25,21 @@ from types import TracebackType
 from typing import Self
 
 from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Internal, InvalidRequest
+from node.durable import Disk, Octets, write_all
 from node.segments import (
     MEDIUM_ERRORS,
     BlobDamaged,
     BlobMissing,
-    Disk,
     FinishedBlob,
-    Octets,
     OpenBlob,
     SegmentHasher,
     SegmentSums,
     SidecarInvalid,
-    TrustedSegments,
     decode_sidecar,
     encode_sidecar,
     sidecar_bytes,
-    write_all,
 )
-
-__all__ = [
-    "BlobDamaged", "BlobMissing", "BlobStore", "BlobWriter", "Disk", "FinishedBlob", "OpenBlob",
-    "open_directory", "read_whole", "storage_error", "write_all",
-]
+from node.trust import TrustedSegments
 
 INCOMING = "incoming-"
 SIDECAR = ".sums"
@@ -143,15 +136,19 @@ class BlobStore:
             raise storage_error(error) from error
         return removed
 
-    def quarantine(self, sha256: str) -> bool:
+    def quarantine(self, sha256: str, damage: BlobDamaged | None = None) -> bool:
         """Takes the blob out of service and keeps it aside; False if it was not there.
 
-        One copy is kept per name: a later one takes the place of the earlier.
+        With `damage` only the file that was found damaged: another that has taken its place since stays, and
+        that is False too. One copy is kept per name: a later one takes the place of the earlier. Raises
+        FilestoreError when the disk refuses.
         """
         _require_sha256(sha256)
         try:
             with self._placing, self._leaf(sha256) as leaf:
-                os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
+                facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
+                if damage is not None and not self._is_still(damage, facts):
+                    return False
                 self._remove_quarantined(sha256)
                 os.rename(sha256, sha256, src_dir_fd=leaf, dst_dir_fd=self._quarantine)
                 with suppress(FileNotFoundError):
@@ -165,6 +162,12 @@ class BlobStore:
         except OSError as error:
             raise storage_error(error) from error
         return True
+
+    def _is_still(self, damage: BlobDamaged, facts: os.stat_result) -> bool:
+        """Whether what lies under the name is what was found damaged."""
+        if damage.file is not None:
+            return damage.file == (facts.st_dev, facts.st_ino)
+        return not self.has(damage.sha256)
 
     def quarantined(self) -> list[tuple[str, int]]:
         """The names in quarantine, ascending, each with the time of its move in ms since the epoch."""
@@ -390,15 +393,16 @@ def remove_tree(name: str, *, parent: int) -> None:
 def _sums_of(fd: int, sha256: str, leaf: int) -> SegmentSums:
     """The checksums of the open file `fd`, from its sidecar in `leaf`."""
     facts = os.fstat(fd)
+    file = (facts.st_dev, facts.st_ino)
     if not stat.S_ISREG(facts.st_mode):
-        raise BlobDamaged(sha256, "is not a regular file")
+        raise BlobDamaged(sha256, "is not a regular file", file=file)
     try:
         raw = read_whole(sha256 + SIDECAR, parent=leaf, bytes_max=sidecar_bytes(facts.st_size))
         return decode_sidecar(raw, facts.st_size)
     except FileNotFoundError:
-        raise BlobDamaged(sha256, "has no sidecar") from None
+        raise BlobDamaged(sha256, "has no sidecar", file=file) from None
     except SidecarInvalid as error:
-        raise BlobDamaged(sha256, str(error)) from None
+        raise BlobDamaged(sha256, str(error), file=file) from None
 
 
 def _require_sha256(sha256: str) -> None:

@@ -1,5 +1,9 @@
 """The data directory of a node: which files lie where, and what node.json says."""
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -13,6 +17,10 @@ from coordinator.records import CoordinatorRecord
 
 class NotJoined(Internal):
     """The directory holds no node; `filestore node join` makes one."""
+
+
+class DataInUse(Internal):
+    """Another process works in this directory; two would remove each other's files."""
 
 
 class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -37,6 +45,20 @@ class NodeFiles:
         self.root = data / "ca.pem"
         self.credential_path = data / "credential.pem"
         self.audit = data / "audit.log"
+        self.lock = data / "node.lock"
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """The directory for this process alone; the kernel ends that with the process. Raises DataInUse."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self.lock, flags, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise DataInUse(f"{self.data} is in use by another process.") from None
+        finally:
+            os.close(descriptor)
 
     def credential(self) -> Credential:
         """Key, certificate and trusted root of this node."""

@@ -1,6 +1,11 @@
 """What a node counts beyond its HTTP requests: bytes in and out, replicas, damage, room."""
 
+from collections.abc import AsyncIterator
+from typing import TypeVar
+
 from prometheus_client import CollectorRegistry, Counter, Gauge
+
+_Piece = TypeVar("_Piece", bytes, bytes | bytearray)
 
 
 class NodeMetrics:
@@ -14,12 +19,16 @@ class NodeMetrics:
             ["source"],
             registry=registry,
         )
+        for source in ("local", "peer"):
+            self.download_bytes.labels(source)  # shown from the start, at zero
         self.replica_bytes = Counter(
             "filestore_replica_bytes",
             "Bytes of blobs exchanged with other nodes: sent or received.",
             ["direction"],
             registry=registry,
         )
+        for direction in ("sent", "received"):
+            self.replica_bytes.labels(direction)
         self.uploads_completed = Counter(
             "filestore_uploads_completed", "Uploads that became available here.", registry=registry
         )
@@ -29,5 +38,13 @@ class NodeMetrics:
         self.uploads_in_progress = Gauge(
             "filestore_uploads_in_progress", "Requests that write an upload now.", registry=registry
         )
+        # The gauges are read at every scrape: whoever makes this object sets their functions.
         self.disk_free_bytes = Gauge("filestore_disk_free_bytes", "Free bytes.", registry=registry)
         self.disk_size_bytes = Gauge("filestore_disk_size_bytes", "All bytes.", registry=registry)
+
+
+async def counted(body: AsyncIterator[_Piece], counter: Counter) -> AsyncIterator[_Piece]:
+    """The same pieces, their bytes counted once they were taken."""
+    async for piece in body:
+        yield piece
+        counter.inc(len(piece))

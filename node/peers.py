@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 from yarl import URL
 
-from ca.errors import FilestoreError, InvalidRequest
+from ca.errors import FilestoreError
 from coordinator.client import MetadataClient
 from coordinator.records import NodeRecord
 from coordinator.view import View
@@ -23,7 +23,7 @@ from node.members import find_node
 CONNECT_TIMEOUT_S = 3.0  # a live peer on a local network accepts in milliseconds
 STALL_TIMEOUT_S = 30.0  # without one byte of progress a peer is given up; there is no limit on the whole
 READ_BUFFER_BYTES = 256 * 1024  # per connection; the session stops reading at twice this
-CONNECTIONS_MAX = 64  # to all peers together; a call beyond it waits for its turn
+CONNECTIONS_MAX = 256  # to all peers together; a call beyond it waits for its turn
 
 Piece = bytes | bytearray
 
@@ -121,7 +121,8 @@ class PeerClient:
                         total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=answer_timeout_s
                     ),
                 )
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            # ValueError: a path or a header of a client that HTTP cannot carry.
             raise PeerFailed(node.node_id, _reason(error)) from error
 
 
@@ -160,12 +161,14 @@ def _move(deadline: asyncio.Timeout, when: float | None) -> None:
 
 
 def _peer_url(node: NodeRecord, path: str) -> URL:
+    """Raises ValueError for what is no path: the rest of the address must not come out of it."""
+    if not path.startswith("/"):
+        raise ValueError("no path")
     host = f"[{node.address}]" if ":" in node.address else node.address
-    try:
-        return URL(f"https://{host}:{node.peer_port}{path}", encoded=True)
-    except ValueError as error:
-        raise InvalidRequest("The path cannot be passed on.") from error
+    return URL(f"https://{host}:{node.peer_port}{path}", encoded=True)
 
 
 def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+    """What happened, for a log. Only the system's own words are used: others repeat URLs and raw bytes."""
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, OSError) else name

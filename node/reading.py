@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator
 
 from node.blobs import BlobStore
 from node.disk import DiskWorkers
-from node.segments import SEGMENT_BYTES, BlobDamaged, OpenBlob
+from node.segments import SEGMENT_BYTES, OpenBlob
 
 PIECE_BYTES = 256 * 1024  # measured best for writes into a TLS transport
 _NOWAIT = getattr(os, "RWF_NOWAIT", 0)
@@ -29,7 +29,7 @@ async def read_blob(
     blob = await disk.run(blobs.open, sha256)
     try:
         if stop > blob.size_bytes:
-            raise BlobDamaged(sha256, f"has {blob.size_bytes} bytes, not the {stop} that were asked for")
+            raise blob.damaged(f"has {blob.size_bytes} bytes, not the {stop} that were asked for")
         async for piece in _read_segments(disk, blob, start, stop):
             yield piece
     finally:
@@ -74,9 +74,9 @@ async def _read_piece(disk: DiskWorkers, blob: OpenBlob, start: int, size_bytes:
     try:
         piece = await disk.run(os.pread, blob.fd, size_bytes, start)
     except OSError as error:
-        raise BlobDamaged(blob.sha256, f"cannot be read: {os.strerror(error.errno or 0)}") from error
+        raise blob.damaged(f"cannot be read: {os.strerror(error.errno or 0)}") from error
     if not piece:
-        raise BlobDamaged(blob.sha256, "is shorter than its sidecar says")
+        raise blob.damaged("is shorter than its sidecar says")
     return piece
 
 

@@ -2,31 +2,50 @@
 
 Today the finished blob goes to all peers at once.
 
-A copy counts when the peer has answered that it is whole, verified by sha256 and durable. Copying while the
-upload still runs (a chain, see the byte-path notes in the design) is not built yet: an upload that has not
-ended lives on one node only.
+A copy counts when the peer has answered that it is whole, verified by sha256 and durable; one that a peer had
+before, when the peer has read it and found it sound. Once enough copies count, those that make no progress
+are given up: a peer that hangs does not delay the client. Copying while the upload still runs (a chain, see
+the byte-path notes in the design) is not built yet: an upload that has not ended lives on one node only.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 
 from ca.errors import Unavailable
 from coordinator.client import MetadataClient
 from coordinator.queries import FindBlob
 from coordinator.records import BlobRecord
 from coordinator.view import View
-from node.blobs import BlobStore, FinishedBlob
+from node.blobs import BlobStore
+from node.damage import withdraw
 from node.disk import DiskWorkers
-from node.peers import STALL_TIMEOUT_S, PeerClient, PeerFailed
+from node.metrics import NodeMetrics
+from node.peers import STALL_TIMEOUT_S, PeerClient, PeerFailed, Piece
 from node.reading import read_blob
+from node.segments import BlobDamaged, FinishedBlob
 
 ASK_TIMEOUT_S = 5.0  # for a peer to say whether it holds a blob: it opens two files
 SYNC_BYTES_PER_S = 20_000_000  # a slow disk; a peer syncs the whole copy between its last byte and its answer
+VERIFY_BYTES_PER_S = 50_000_000  # a slow disk that others read too; a peer reads all of a copy it had before
+GRACE_S = 5.0  # without progress, for a copy that is not needed any more for the write quorum
 SUBSTITUTES_MAX = 4  # nodes outside the placement that are tried when too few of the placement take a copy
 
 _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
 _log = logging.getLogger(__name__)
+
+
+class _Attempt:
+    """One copy on its way to one node. `quiet_until_s`: until when silence is no reason to give it up."""
+
+    def __init__(self, node_id: str) -> None:
+        self.node_id = node_id
+        self.quiet_until_s = 0.0
+
+    def allow(self, timeout_s: float) -> None:
+        """It moved; its next step may take so long."""
+        self.quiet_until_s = asyncio.get_running_loop().time() + timeout_s
 
 
 class Replication:
@@ -41,6 +60,7 @@ class Replication:
         blobs: BlobStore,
         peers: PeerClient,
         disk: DiskWorkers,
+        metrics: NodeMetrics,
     ) -> None:
         self._node_id = node_id
         self._metadata = metadata
@@ -48,6 +68,7 @@ class Replication:
         self._blobs = blobs
         self._peers = peers
         self._disk = disk
+        self._metrics = metrics
 
     async def spread(self, blob: FinishedBlob, placement: Sequence[str]) -> list[str]:
         """The nodes that hold this blob durably now, this one first; at least the write quorum.
@@ -60,11 +81,13 @@ class Replication:
         if len(holders) >= max(write_quorum, min(self._view.current.replicas, len(placement))):
             return holders
         wanted = [node_id for node_id in placement if node_id not in holders]
-        holders += await self._copy_to(wanted, blob)
+        holders += await self._copy_to(wanted, blob, needed=write_quorum - len(holders))
         for substitute in self._substitutes(holders, placement):
             if len(holders) >= write_quorum:
                 break
             holders += await self._copy_to([substitute], blob)
+        if not await self._disk.run(self._blobs.has, blob.sha256):
+            raise Unavailable("The copy on this node was found damaged: ask for the offset and try again.")
         if len(holders) < write_quorum:
             raise Unavailable(
                 f"{len(holders)} of the {write_quorum} copies that must be durable could be made. "
@@ -83,44 +106,99 @@ class Replication:
         record = await self._metadata.read(query, _MAYBE_BLOB)
         if record is None or record.size_bytes != blob.size_bytes:
             return []
-        others = [node_id for node_id in record.replicas if node_id != self._node_id]
-        answers = await asyncio.gather(*(self._holds(node_id, blob) for node_id in others))
-        return [node_id for node_id, holds in zip(others, answers, strict=True) if holds]
+        others = [_Attempt(node_id) for node_id in record.replicas if node_id != self._node_id]
+        answers = await asyncio.gather(*(self._holds(attempt, blob) for attempt in others))
+        return [attempt.node_id for attempt, holds in zip(others, answers, strict=True) if holds]
 
-    async def _copy_to(self, node_ids: Sequence[str], blob: FinishedBlob) -> list[str]:
-        """Which of these nodes took a copy."""
-        answers = await asyncio.gather(*(self._copy(node_id, blob) for node_id in node_ids))
-        return [node_id for node_id, took in zip(node_ids, answers, strict=True) if took]
+    async def _copy_to(
+        self, node_ids: Sequence[str], blob: FinishedBlob, *, needed: int | None = None
+    ) -> list[str]:
+        """Which of these nodes took a copy. Once `needed` have (default: all), stalled ones are given up."""
+        attempts = [_Attempt(node_id) for node_id in node_ids]
+        copies = {asyncio.create_task(self._copy(attempt, blob)): attempt for attempt in attempts}
+        try:
+            await _until_enough(copies, len(attempts) if needed is None else needed)
+        finally:
+            for copy in copies:
+                copy.cancel()
+            if copies:
+                await asyncio.wait(copies)
+        return [attempt.node_id for copy, attempt in copies.items() if not copy.cancelled() and copy.result()]
 
-    async def _holds(self, node_id: str, blob: FinishedBlob) -> bool:
+    async def _holds(self, attempt: _Attempt, blob: FinishedBlob) -> bool:
+        """Whether the node has a sound copy: it says so at once, and again after it has read it."""
+        verify_timeout_s = ASK_TIMEOUT_S + blob.size_bytes / VERIFY_BYTES_PER_S
         path = f"/blobs/{blob.sha256}"
         try:
-            async with self._peers.request(node_id, "HEAD", path, answer_timeout_s=ASK_TIMEOUT_S) as answer:
-                return answer.status == 200 and answer.headers.get("Content-Length") == str(blob.size_bytes)
-        except PeerFailed as failure:
-            _log.warning("peer does not answer", extra={"peer": node_id, "reason": failure.reason})
-            return False
-
-    async def _copy(self, node_id: str, blob: FinishedBlob) -> bool:
-        if await self._holds(node_id, blob):
-            return True
-        try:
-            return await self._send(node_id, blob)
-        except PeerFailed as failure:
-            _log.warning(
-                "copy failed", extra={"peer": node_id, "sha256": blob.sha256, "reason": str(failure)}
+            return await self._affirms(attempt, blob, path, ASK_TIMEOUT_S) and await self._affirms(
+                attempt, blob, f"{path}?verify=1", verify_timeout_s
             )
+        except PeerFailed as failure:
+            facts = {"peer": attempt.node_id, "reason": failure.reason}
+            _log.warning("peer does not answer", extra=facts)
             return False
 
-    async def _send(self, node_id: str, blob: FinishedBlob) -> bool:
+    async def _affirms(self, attempt: _Attempt, blob: FinishedBlob, path: str, timeout_s: float) -> bool:
+        attempt.allow(timeout_s)
+        request = self._peers.request(attempt.node_id, "HEAD", path, answer_timeout_s=timeout_s)
+        async with request as answer:
+            return answer.status == 200 and answer.headers.get("Content-Length") == str(blob.size_bytes)
+
+    async def _copy(self, attempt: _Attempt, blob: FinishedBlob) -> bool:
+        if await self._holds(attempt, blob):
+            return True
+        facts = {"peer": attempt.node_id, "sha256": blob.sha256}
+        try:
+            return await self._send(attempt, blob)
+        except PeerFailed as failure:
+            _log.warning("copy failed", extra=facts | {"reason": str(failure)})
+            return False
+        except asyncio.CancelledError:
+            _log.warning("copy given up", extra=facts)
+            raise
+
+    async def _send(self, attempt: _Attempt, blob: FinishedBlob) -> bool:
         async with self._peers.request(
-            node_id,
+            attempt.node_id,
             "PUT",
             f"/blobs/{blob.sha256}",
             headers={"Content-Length": str(blob.size_bytes)},
-            body=read_blob(self._disk, self._blobs, blob.sha256, 0, blob.size_bytes),
+            body=self._pieces(attempt, blob),
             answer_timeout_s=STALL_TIMEOUT_S + blob.size_bytes / SYNC_BYTES_PER_S,
         ) as answer:
             if answer.status != 200:
-                raise PeerFailed(node_id, f"answered {answer.status} to a copy")
+                raise PeerFailed(attempt.node_id, f"answered {answer.status} to a copy")
         return True
+
+    async def _pieces(self, attempt: _Attempt, blob: FinishedBlob) -> AsyncGenerator[Piece, None]:
+        """The content from this disk, with the attempt's progress."""
+        sent_bytes = self._metrics.replica_bytes.labels("sent")
+        attempt.allow(GRACE_S)
+        try:
+            reading = read_blob(self._disk, self._blobs, blob.sha256, 0, blob.size_bytes)
+            async with aclosing(reading):
+                async for piece in reading:
+                    yield piece
+                    attempt.allow(GRACE_S)
+                    sent_bytes.inc(len(piece))
+        except BlobDamaged as damage:
+            await withdraw(self._disk, self._blobs, self._metrics, damage)
+            raise
+        attempt.allow(GRACE_S + blob.size_bytes / SYNC_BYTES_PER_S)  # all is there: now the peer syncs it
+
+
+async def _until_enough(copies: Mapping[asyncio.Task[bool], _Attempt], needed: int) -> None:
+    """Wait for the copies; once `needed` were taken, no longer than the others make progress."""
+    now_s = asyncio.get_running_loop().time
+    enough_at_s: float | None = None
+    pending = set(copies)
+    while pending:
+        timeout_s = None
+        if sum(copy.result() for copy in copies if copy.done()) >= needed:
+            enough_at_s = enough_at_s or now_s()
+            until_s = {copy: max(enough_at_s + GRACE_S, copies[copy].quiet_until_s) for copy in pending}
+            pending = {copy for copy in pending if until_s[copy] > now_s()}
+            if not pending:
+                return
+            timeout_s = min(until_s[copy] for copy in pending) - now_s()
+        _, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)

@@ -23,7 +23,7 @@ from coordinator.audit import AuditLog
 from coordinator.client import MetadataClient
 from coordinator.commands import AnnounceNode
 from coordinator.contexts import MemberContexts
-from coordinator.lifetime import stop_signal
+from coordinator.lifetime import raise_descriptor_limit, stop_signal
 from coordinator.metrics import Metrics
 from coordinator.records import NodeRecord
 from coordinator.view import View
@@ -36,6 +36,7 @@ from node.config import NodeConfig, NodeFiles
 from node.content.locks import UploadLocks
 from node.content.routes import content_routes
 from node.disk import DiskWorkers
+from node.metrics import NodeMetrics
 from node.peers import PeerClient
 from node.renewal import keep_renewed
 from node.replication import Replication
@@ -54,17 +55,24 @@ _log = logging.getLogger(__name__)
 
 
 async def run_node(data: Path, *, http: str | None = None) -> None:
-    """Run until SIGTERM or SIGINT. Raises NotJoined, or what made it impossible to go on.
+    """Run until SIGTERM or SIGINT. Raises NotJoined, DataInUse, or what made it impossible to go on.
 
     `http` is `127.0.0.1:PORT`: an extra plain listener for a proxy on this host.
     """
     logs.setup("node")
+    raise_descriptor_limit()
     keep_large_buffers()
     plain = None if http is None else loopback_listener(http)
     files = NodeFiles(data)
     config = files.read_config()
-    contexts = MemberContexts(files.credential())
-    async with _open_node(files, config, contexts) as (services, watch):
+    with files.locked():
+        await _run(files, config, plain)
+    _log.info("stopped")
+
+
+async def _run(files: NodeFiles, config: NodeConfig, plain: tuple[str, int] | None) -> None:
+    contexts, metrics = MemberContexts(files.credential()), Metrics("node")
+    async with _open_node(files, config, contexts, metrics) as (services, watch):
         identity = Identity(config.cluster, Role.NODE, config.id)
         metadata, view = services.api.metadata, services.api.view
         async with asyncio.TaskGroup() as group:
@@ -76,10 +84,9 @@ async def run_node(data: Path, *, http: str | None = None) -> None:
                 group.create_task(keep_renewed(metadata, contexts, identity, config.address), name="renewal"),
                 group.create_task(keep_swept(services), name="sweep"),
             ]
-            await _serve(config, contexts, services, plain)
+            await _serve(config, contexts, services, metrics, plain)
             for task in owned:
                 task.cancel()
-    _log.info("stopped")
 
 
 def loopback_listener(text: str) -> tuple[str, int]:
@@ -113,7 +120,7 @@ def keep_large_buffers() -> None:
 
 @asynccontextmanager
 async def _open_node(
-    files: NodeFiles, config: NodeConfig, contexts: MemberContexts
+    files: NodeFiles, config: NodeConfig, contexts: MemberContexts, metrics: Metrics
 ) -> AsyncIterator[tuple[NodeServices, DiskWatch]]:
     """Everything that handlers need, closed again in the order that lets running disk work end first."""
     disk, locks = DiskWorkers(), UploadLocks()
@@ -124,17 +131,18 @@ async def _open_node(
     metadata = MetadataClient(identity, config.coordinators, contexts.client)
     view = View(metadata, watch.heartbeat)
     peers = PeerClient(contexts.client, metadata, view)
+    counts = _node_metrics(metrics, watch, locks)
     replication = Replication(
-        node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk
+        node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
     )
     api = ApiServices(
         metadata=metadata,
         view=view,
         audit=AuditLog(files.audit),
-        public_url=lambda node_id: public_url(view, node_id),
+        public_url=lambda node_id: public_url(view, node_id, own=config),
         check_ready=lambda: _check_ready(config, view, watch),
     )
-    services = NodeServices(config.id, api, blobs, uploads, peers, replication, disk, locks)
+    services = NodeServices(config.id, api, blobs, uploads, peers, replication, disk, counts, locks)
     await peers.start()
     try:
         yield services, watch
@@ -146,6 +154,14 @@ async def _open_node(
         api.audit.close()
 
 
+def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks) -> NodeMetrics:
+    counts = NodeMetrics(metrics.registry)
+    counts.uploads_in_progress.set_function(lambda: len(locks))
+    counts.disk_free_bytes.set_function(lambda: watch.free_bytes)
+    counts.disk_size_bytes.set_function(lambda: watch.total_bytes)
+    return counts
+
+
 async def _check_ready(config: NodeConfig, view: View, watch: DiskWatch) -> None:
     """Raises Unavailable while this node should get no requests."""
     view.require_fresh()
@@ -155,22 +171,26 @@ async def _check_ready(config: NodeConfig, view: View, watch: DiskWatch) -> None
         raise Unavailable("The disk of this node takes no bytes.")
 
 
-def public_url(view: View, node_id: str) -> str:
+def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:
     """`https://HOST:PORT` of a node's client port.
 
-    Raises Unavailable for a node that the view does not know.
+    For a node that the view does not know yet: that of this process, if it is a node, else of any. Each node
+    passes on what another one holds, and finds a new peer without the view. Raises Unavailable.
     """
-    node = view.node(node_id)
+    node: NodeRecord | NodeConfig | None = view.node(node_id) or own or next(iter(view.current.nodes), None)
     if node is None:
-        raise Unavailable(f"The address of node {node_id} is not known here yet.")
+        raise Unavailable("The address of no node is known here yet.")
     host = f"[{node.address}]" if ":" in node.address else node.address
     return f"https://{host}:{node.api_port}"
 
 
 async def _serve(
-    config: NodeConfig, contexts: MemberContexts, services: NodeServices, plain: tuple[str, int] | None
+    config: NodeConfig,
+    contexts: MemberContexts,
+    services: NodeServices,
+    metrics: Metrics,
+    plain: tuple[str, int] | None,
 ) -> None:
-    metrics = Metrics("node")
     async with AsyncExitStack() as listening:
         listeners: list[Listener] = []
         peer_app = _peer_application(services)

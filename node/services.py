@@ -8,6 +8,7 @@ from node.api.services import ApiServices
 from node.blobs import BlobStore
 from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
+from node.metrics import NodeMetrics
 from node.peers import PeerClient
 from node.replication import Replication
 from node.uploads import UploadStore
@@ -24,6 +25,7 @@ class NodeServices:
     peers: PeerClient
     replication: Replication
     disk: DiskWorkers
+    metrics: NodeMetrics
     locks: UploadLocks = field(default_factory=UploadLocks)
 
 

@@ -3,7 +3,8 @@
 HEAD and GET with one range, PUT of a replica.
 
 A blob's name is its sha256, so a PUT cannot replace anything by something else: what does not hash to its
-name is refused, what is there already is answered at once.
+name is refused, what is there already and sound is answered at once. What is found damaged is withdrawn, so
+that the next PUT brings a fresh copy.
 """
 
 import re
@@ -13,7 +14,9 @@ from aiohttp import web
 
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound, Unavailable
 from coordinator.web import body_chunks
+from node.damage import verify_blob, withdraw
 from node.disk import write_overlapped
+from node.metrics import counted
 from node.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
 from node.reading import read_blob
 from node.segments import BlobDamaged, BlobMissing
@@ -32,8 +35,17 @@ def transfer_routes() -> list[web.RouteDef]:
 
 
 async def _head(request: web.Request) -> web.StreamResponse:
-    """200 with the size when a whole blob lies here (its bytes are not read). Raises NotFound."""
-    size_bytes = await _size_bytes(request.app[NODE], _sha256(request))
+    """200 with the size when a whole blob lies here. Raises NotFound.
+
+    Its bytes are read with `?verify=1` only: who counts copies must ask for that.
+    """
+    services, sha256 = request.app[NODE], _sha256(request)
+    if request.query.get("verify") == "1":
+        size_bytes = await _verified_bytes(services, sha256)
+        if size_bytes is None:
+            raise NotFound("No whole replica of this blob is here.")
+    else:
+        size_bytes = await _size_bytes(services, sha256)
     return web.Response(headers={"Content-Length": str(size_bytes), "Accept-Ranges": "bytes"})
 
 
@@ -57,9 +69,13 @@ async def _get(request: web.Request) -> web.StreamResponse:
     response.content_length = stop - start
     try:
         async with aclosing(read_blob(services.disk, services.blobs, sha256, start, stop)) as reading:
-            await send_body(request, response, reading)
-    except (BlobDamaged, BlobMissing) as error:
-        raise Unavailable(f"This replica cannot be read: {error}") from error
+            body = counted(reading, services.metrics.replica_bytes.labels("sent"))
+            await send_body(request, response, body)
+    except BlobDamaged as damage:
+        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        raise Unavailable(f"This replica cannot be read: {damage}") from damage
+    except BlobMissing as error:
+        raise Unavailable("This replica is gone.") from error
     return response
 
 
@@ -72,13 +88,14 @@ async def _put(request: web.Request) -> web.StreamResponse:
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > SIZE_BYTES_MAX:
         raise InvalidRequest("Content-Length: is required.")
-    if await services.disk.run(services.blobs.has, sha256):
+    if await _verified_bytes(services, sha256) is not None:
         return web.Response()
     if size_bytes + SPARE_BYTES > await services.disk.run(services.blobs.free_bytes):
         raise InsufficientStorage("This node has no room for the replica.")
     writer = await services.disk.run(services.blobs.receive, sha256, size_bytes)
     try:
-        await write_overlapped(services.disk, body_chunks(request), writer.write)
+        chunks = counted(body_chunks(request), services.metrics.replica_bytes.labels("received"))
+        await write_overlapped(services.disk, chunks, writer.write)
         await services.disk.run(writer.finish)
     finally:
         await services.disk.run(writer.abort)
@@ -88,8 +105,19 @@ async def _put(request: web.Request) -> web.StreamResponse:
 async def _size_bytes(services: NodeServices, sha256: str) -> int:
     try:
         return await services.disk.run(services.blobs.size_bytes, sha256)
-    except (BlobMissing, BlobDamaged) as error:
+    except BlobMissing as error:
         raise NotFound("No whole replica of this blob is here.") from error
+    except BlobDamaged as damage:
+        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        raise NotFound("No whole replica of this blob is here.") from damage
+
+
+async def _verified_bytes(services: NodeServices, sha256: str) -> int | None:
+    """The size of a sound blob, None when there is none."""
+    try:
+        return await verify_blob(services.disk, services.blobs, services.metrics, sha256)
+    except (BlobMissing, BlobDamaged):
+        return None
 
 
 def _sha256(request: web.Request) -> str:

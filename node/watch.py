@@ -37,6 +37,16 @@ class DiskWatch:
         free_bytes = self._free_bytes if self.is_writable() else 0
         return HeartbeatCall(free_bytes, self._total_bytes, len(self._locks))
 
+    @property
+    def free_bytes(self) -> int:
+        """What the process may still write, as it was at the last look."""
+        return self._free_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of the file system."""
+        return self._total_bytes
+
     def is_writable(self) -> bool:
         """Whether the disk took bytes a moment ago."""
         return time.monotonic() - self._writable_at_s < STALE_S

@@ -8,8 +8,10 @@ what they would start has tests of its own. A block without a group fails.
 """
 
 import contextlib
+import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,8 +20,9 @@ from pathlib import Path
 import pytest
 
 from ca.errors import CATALOGUE
-from deploy.processes import free_ports
-from tests.cluster.harness import Cluster
+from deploy.processes import free_ports, wait_until
+from tests.cluster.harness import Cluster, require_curl
+from tests.test_tidy import committed_files
 
 ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -72,6 +75,7 @@ def test_every_block_belongs_to_a_group() -> None:
 
 
 def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
+    require_curl()
     (tmp_path / ".filestore").symlink_to(cluster.directory)
     script = "\n".join(text for _, text in in_group("tour"))
     output = run_shell(script, tmp_path, environment() | {"XDG_STATE_HOME": str(tmp_path / "state")})
@@ -144,12 +148,68 @@ def test_make_blocks_end_in_what_is_tested_elsewhere() -> None:
     assert "--require-hashes -r constraints.txt" in output
 
 
+def ready_cluster(checkout: Path) -> dict[str, list[dict[str, str | int]]]:
+    """What cluster.json says, once it is there."""
+    file = checkout / ".filestore" / "cluster.json"
+    wait_until(file.exists, what="cluster.json", timeout_s=90)
+    described: dict[str, list[dict[str, str | int]]] = json.loads(file.read_text())
+    return described
+
+
+def interrupted(make: "subprocess.Popen[bytes]", pids: list[int]) -> None:
+    """Ctrl-C: every process of the terminal's group gets SIGINT. All must end by themselves."""
+    os.killpg(make.pid, signal.SIGINT)
+    make.wait(60)
+    wait_until(lambda: not any(map(is_alive, pids)), what="every process ended", timeout_s=30)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_make_run_brings_up_a_cluster_and_brings_it_back(tmp_path: Path) -> None:
+    require_curl()
+    checkout = tmp_path / "checkout"
+    for path in committed_files():
+        copy = checkout / path.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(path, copy)
+        os.utime(copy, (0, 0))  # older than what is installed: nothing is installed again over this checkout
+    (checkout / ".venv").symlink_to(ROOT / ".venv")
+    curl = ["curl", "-K", ".filestore/curl.conf"]
+    content, urls = b"x" * 100_000, []
+    (checkout / "lab.bin").write_bytes(content)
+    for start in range(2):
+        make = subprocess.Popen(["make", "run"], cwd=checkout, env=environment(), start_new_session=True)
+        try:
+            described = ready_cluster(checkout)
+            members = described["nodes"] + described["coordinators"]
+            node = described["nodes"][0]["url"]
+            if start == 0:
+                body = json.dumps({"filename": "lab.bin", "project_id": "make run"})
+                kind = "Content-Type: application/json"
+                create = [*curl, "-H", kind, "-d", body, f"{node}/api/v1/project-files"]
+                made = json.loads(subprocess.check_output(create, cwd=checkout))
+                subprocess.check_call(
+                    [*curl, "-T", "lab.bin", "-o", "done", made["upload_url"]], cwd=checkout
+                )
+                urls = [f"{node}/api/v1/files/{made['file_uuid']}"]
+            assert subprocess.check_output([*curl, *urls], cwd=checkout) == content
+            interrupted(make, [int(member["pid"]) for member in members])
+            assert not (checkout / ".filestore" / "cluster.json").exists()
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(make.pid, signal.SIGKILL)
+
+
 def test_error_table_is_that_of_the_code() -> None:
     rows = re.findall(r"^\| (\d{3}) \| `(\w+)` \| (.+) \|$", README, re.MULTILINE)
     written = [(int(status), code, meaning) for status, code, meaning in rows]
-    assert written == [
-        (kind.status, kind.code, " ".join((kind.__doc__ or "").split())) for kind in CATALOGUE
-    ]
+    assert written == [(kind.status, kind.code, " ".join((kind.__doc__ or "").split())) for kind in CATALOGUE]
 
 
 @pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs/decisions.md"])

@@ -7,13 +7,15 @@ upload: the other gets 423.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
-from ca.errors import UploadLocked
+from ca.errors import RateLimited, UploadLocked
 
 TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then may another take over
+WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of all that it takes
 TAKEOVER_WAIT_S = 30.0  # for the old request to sync; beyond it something is wrong with the disk
 
 
@@ -42,6 +44,7 @@ class UploadLocks:
 
     def __init__(self) -> None:
         self._holds: dict[str, Hold] = {}
+        self._writers: Counter[str] = Counter()  # requests by principal; only those that have any
         self.releases = 0
 
     def holds(self, file_uuid: str) -> bool:
@@ -51,6 +54,22 @@ class UploadLocks:
     def __len__(self) -> int:
         """How many uploads are in use."""
         return len(self._holds)
+
+    @contextmanager
+    def writer(self, principal: str) -> Iterator[None]:
+        """One of the principal's places. Raises RateLimited when all WRITERS_MAX are taken.
+
+        So one user's uploads, however slow, leave room for those of others.
+        """
+        if self._writers[principal] >= WRITERS_MAX:
+            raise RateLimited(f"A node takes {WRITERS_MAX} of your uploads at a time.", retry_after_s=5)
+        self._writers[principal] += 1
+        try:
+            yield
+        finally:
+            self._writers[principal] -= 1
+            if not self._writers[principal]:
+                del self._writers[principal]
 
     async def settled(self, file_uuid: str) -> bool:
         """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked."""

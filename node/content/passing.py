@@ -41,7 +41,7 @@ async def pass_on(request: web.Request, peers: PeerClient, node_id: str) -> web.
         async with peers.request(
             node_id,
             request.method,
-            request.raw_path,
+            request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
             headers=headers,
             body=body.chunks() if request.body_exists else None,
             answer_timeout_s=_COMPLETION_TIMEOUT_S if request.body_exists else STALL_TIMEOUT_S,

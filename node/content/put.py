@@ -1,8 +1,8 @@
 """Plain PUT of content: the whole body, or one piece of it placed by Content-Range.
 
-A whole PUT is the content: it starts at offset 0 whatever came before, and its length is the size. A piece
-starts where the upload stands. An empty piece `Content-Range: bytes */TOTAL` at the end of the content asks
-again for the completion that failed before.
+A whole PUT is the content: it starts at offset 0 whatever came before, and its length is the size, which it
+must tell (or be chunked). A piece starts where the upload stands. An empty piece `Content-Range: bytes
+*/TOTAL` at the end of the content asks again for the completion that failed before.
 """
 
 import hashlib
@@ -31,6 +31,18 @@ async def put(session: Session) -> web.StreamResponse:
     return await _put_piece(session, parse_content_range(header))
 
 
+def require_length(request: web.Request, record: UploadRecord) -> None:
+    """Refuse a whole PUT that says nothing of its length where nobody declared one.
+
+    It would become an empty file, for good. Asked of the request as the client sent it: passing on adds a
+    length. Raises InvalidRequest.
+    """
+    names = ("Content-Length", "Transfer-Encoding", "Content-Range")
+    told = record.size_bytes is not None or any(name in request.headers for name in names)
+    if record.placement and not told:
+        raise InvalidRequest("Content-Length: is required, or a chunked body.")
+
+
 def body_length(request: web.Request) -> int | None:
     """How long the body will be, in bytes; None for chunked ones."""
     if "Transfer-Encoding" in request.headers:
@@ -43,7 +55,6 @@ async def _put_whole(session: Session) -> web.StreamResponse:
     _check_whole_length(session.record, body_length(session.request))
     if session.kept is None:
         return await _replay(session)
-    await session.restart()
     declared_bytes = session.record.size_bytes
 
     def check(received_bytes: int) -> None:
@@ -52,7 +63,7 @@ async def _put_whole(session: Session) -> web.StreamResponse:
         if expected and session.upload.sha256 != expected:
             raise ChecksumMismatch("The content does not have the declared sha-256; nothing of it is kept.")
 
-    await session.receive(check=check)
+    await session.receive_whole(check=check)
     if declared_bytes is None:
         await session.declare(session.upload.offset)
     return await _complete(session, expected)

@@ -19,6 +19,7 @@ from node.services import NODE, NodeServices
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _Act = Callable[[Session], Awaitable[web.StreamResponse]]
+_Require = Callable[[web.Request, UploadRecord], None]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -34,7 +35,7 @@ def content_routes() -> list[web.RouteDef]:
         web.head(content_path, watched(_tus(_head))),
         web.patch(content_path, watched(_tus(_writing(tus.patch)))),
         web.delete(content_path, watched(_tus(_writing(tus.delete)))),
-        web.put(content_path, watched(_writing(put.put))),
+        web.put(content_path, watched(_writing(put.put, put.require_length))),
     ]
 
 
@@ -60,14 +61,19 @@ async def _head(request: web.Request) -> web.StreamResponse:
     return tus.head(record, await _durable_offset(services, record))
 
 
-def _writing(act: _Act) -> _Handler:
-    """A handler that has the upload for itself on the node that holds it, and is passed on by every other."""
+def _writing(act: _Act, require: _Require = lambda _request, _record: None) -> _Handler:
+    """A handler that has the upload for itself on the node that holds it, and is passed on by every other.
+
+    `require` looks at the request on the node that the client sent it to, before anything else.
+    """
 
     async def handler(request: web.Request) -> web.StreamResponse:
         seen_releases = request.app[NODE].locks.releases
         services, caller, record = await _begin(request)
+        require(request, record)
         if holder := _elsewhere(services, record):
-            return await pass_on(request, services.peers, holder)
+            with services.locks.writer(caller.subject):  # connections to peers are bounded too
+                return await pass_on(request, services.peers, holder)
         async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
             return await act(session)
 

@@ -12,10 +12,15 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from ca.errors import FilestoreError, Unavailable
+from node.damage import withdraw
 from node.peers import PeerFailed, Piece, pieces
 from node.reading import read_blob
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
+
+# Without a byte for so long another replica is asked. A peer reads one segment before it answers: a slow disk
+# takes a tenth of this.
+ANSWER_TIMEOUT_S = 10.0
 
 _log = logging.getLogger(__name__)
 
@@ -28,15 +33,19 @@ async def read_anywhere(
     Raises Unavailable when no source is left; some bytes may have come before.
     """
     for source in _order(services.node_id, replicas):
+        sent_bytes = services.metrics.download_bytes.labels("local" if source == services.node_id else "peer")
         try:
             async with aclosing(_read_from(services, source, sha256, start, stop)) as reading:
                 async for piece in reading:
                     start += len(piece)
                     yield piece
+                    sent_bytes.inc(len(piece))
         except (BlobMissing, BlobDamaged, PeerFailed, FilestoreError) as failure:
             _log.warning(
                 "replica failed", extra={"sha256": sha256, "replica": source, "reason": str(failure)}
             )
+            if isinstance(failure, BlobDamaged):
+                await withdraw(services.disk, services.blobs, services.metrics, failure)
             continue
         if start == stop:
             return
@@ -59,9 +68,16 @@ async def _read_from(
             async for piece in local:
                 yield piece
         return
-    headers = {"Range": f"bytes={start}-{stop - 1}"}
-    async with services.peers.request(source, "GET", f"/blobs/{sha256}", headers=headers) as answer:
+    received_bytes = services.metrics.replica_bytes.labels("received")
+    async with services.peers.request(
+        source,
+        "GET",
+        f"/blobs/{sha256}",
+        headers={"Range": f"bytes={start}-{stop - 1}"},
+        answer_timeout_s=ANSWER_TIMEOUT_S,
+    ) as answer:
         if answer.status != 206 or answer.content_length != stop - start:
             raise PeerFailed(source, f"answered {answer.status}")
         async for piece in pieces(source, answer):
+            received_bytes.inc(len(piece))
             yield piece

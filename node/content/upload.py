@@ -7,21 +7,30 @@ durable and reported.
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from ca.errors import ChecksumMismatch, FilestoreError, InvalidRequest, PayloadTooLarge, Unavailable
+from ca.errors import (
+    ChecksumMismatch,
+    FilestoreError,
+    InvalidRequest,
+    OffsetMismatch,
+    PayloadTooLarge,
+    Unavailable,
+)
 from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, ContentRecord, UploadRecord
 from coordinator.web import body_chunks
 from node.content.locks import Hold
+from node.damage import verify_blob
 from node.disk import write_overlapped
+from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
-from node.uploads import Upload
+from node.upload import Upload
 
 PROGRESS_S = 30.0  # how often a long request reports: its expiry moves on, and a deleted file ends it
 
@@ -53,8 +62,28 @@ class Session:
         """Whether all declared bytes are here."""
         return self.record.size_bytes is not None and self.upload.offset == self.record.size_bytes
 
-    async def receive(self, *, piece_sha256: str = "", check: Check = lambda _received_bytes: None) -> None:
-        """Take the request's body in and make it durable.
+    async def receive_whole(self, *, check: Check) -> None:
+        """Take the whole content in, in place of what came before: as `receive` does, from offset 0.
+
+        What came before is dropped when the first byte is here, not for a body that never comes. Raises
+        InvalidRequest for an empty body where bytes were declared.
+        """
+        chunks = self._chunks()
+        with self._receiving():
+            first = await anext(chunks, b"")
+        if not first and self.record.size_bytes:
+            raise InvalidRequest(f"The body is empty; {self.record.size_bytes} bytes were declared.")
+        await self._restart()
+        await self.receive(check=check, chunks=_joined(first, chunks))
+
+    async def receive(
+        self,
+        *,
+        piece_sha256: str = "",
+        check: Check = lambda _received_bytes: None,
+        chunks: AsyncIterator[bytes] | None = None,
+    ) -> None:
+        """Take the request's body in and make it durable. `chunks`: the body, if its reading has begun.
 
         Bytes of a client that vanished or stalled are kept, and what ended it is raised. Nothing of this
         request is kept when it has more bytes than were declared (PayloadTooLarge), does not hash to
@@ -71,10 +100,9 @@ class Session:
                 piece_hash.update(chunk)
             self.upload.append(chunk)
 
-        self.hold.touch()
-        self.hold.receiving = True
         try:
-            await write_overlapped(self.services.disk, self._chunks(), write)
+            with self._receiving():
+                await write_overlapped(self.services.disk, chunks or self._chunks(), write)
             if piece_hash is not None and piece_hash.hexdigest() != piece_sha256:
                 raise ChecksumMismatch(f"Content-Digest: the bytes have sha256 {piece_hash.hexdigest()}.")
             check(self.upload.offset - start)
@@ -85,10 +113,18 @@ class Session:
             with suppress(FilestoreError):
                 await (self.settle() if piece_hash is None else self._roll_back(start))
             raise
-        finally:
-            self.hold.receiving = False
         self.upload.release()
         await self.settle()
+
+    @contextmanager
+    def _receiving(self) -> Iterator[None]:
+        """While the client is expected to send."""
+        self.hold.touch()
+        self.hold.receiving = True
+        try:
+            yield
+        finally:
+            self.hold.receiving = False
 
     async def settle(self) -> None:
         """Make what came durable, and tell the log. Raises FilestoreError when either cannot be done."""
@@ -102,7 +138,7 @@ class Session:
         with suppress(Unavailable):
             await self.settle()
 
-    async def restart(self) -> None:
+    async def _restart(self) -> None:
         """Back to offset 0, also from content that was complete but never committed."""
         if self.upload.finished is None:
             if self.upload.offset:
@@ -128,9 +164,12 @@ class Session:
         """Everything between the last byte and `available`; may be repeated after any failure.
 
         Raises ChecksumMismatch when the content does not hash to `sha256` or to what its creator declared
-        (it is dropped then), Unavailable when too few copies could be made (it is kept).
+        (it is dropped then), Unavailable when too few copies could be made (it is kept), OffsetMismatch when
+        it was whole before but its disk has damaged it since: it has to come again.
         """
         services, record = self.services, self.record
+        if self.upload.finished is not None:
+            await self._check_finished(self.upload.finished.sha256)
         expected = sha256 or record.expected_sha256 or None
         blob = await services.disk.run(self.upload.finish, expected)
         replicas = await services.replication.spread(blob, record.placement)
@@ -142,10 +181,21 @@ class Session:
             replicas=replicas,
         )
         content = await services.api.metadata.propose(command, ContentRecord)
+        services.metrics.uploads_completed.inc()
         self.upload.close()
         self.kept = None
         await services.disk.run(services.uploads.discard, record.file_uuid)
         return content
+
+    async def _check_finished(self, sha256: str) -> None:
+        """Content that an earlier request put into place: is it sound still?"""
+        services = self.services
+        try:
+            await verify_blob(services.disk, services.blobs, services.metrics, sha256)
+        except (BlobMissing, BlobDamaged) as error:
+            await self._restart()
+            await self.settle()
+            raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         """The request's body; keeps the hold alive and the log informed while it flows."""
@@ -153,6 +203,7 @@ class Session:
         reported_at_s = loop.time()
         async for chunk in body_chunks(self.request):
             self.hold.touch()
+            self.services.metrics.upload_bytes.inc(len(chunk))
             yield chunk
             if loop.time() - reported_at_s >= PROGRESS_S:
                 reported_at_s = loop.time()
@@ -181,9 +232,12 @@ async def upload_session(
 
     `record` was read before anybody was kept out: it is read again if a request ended after
     `seen_releases`, the count of `UploadLocks.releases` before that read. Raises UploadLocked while another
-    request writes.
+    request writes, RateLimited when the caller writes too many uploads.
     """
-    async with services.locks.hold(record.file_uuid, *_connection_of(request)) as hold:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(services.locks.writer(caller.subject))
+        holding = services.locks.hold(record.file_uuid, *_connection_of(request))
+        hold = await stack.enter_async_context(holding)
         if services.locks.releases != seen_releases:
             query = GetUpload(caller=caller, file_uuid=record.file_uuid)
             record = await services.api.metadata.read(query, UploadRecord)
@@ -195,6 +249,13 @@ async def upload_session(
         finally:
             if session.kept is not None:
                 session.kept.close()
+
+
+async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    if first:
+        yield first
+    async for chunk in rest:
+        yield chunk
 
 
 def _connection_of(request: web.Request) -> tuple[Callable[[], bool], Callable[[], None]]:

@@ -132,8 +132,8 @@ def test_damaged_and_missing_replicas_are_not_noticed(own_cluster: Cluster) -> N
     for node in (first, second):
         answer = cluster.get(f"/files/{file_uuid}", node=node)
         assert (answer.status, answer.body == CONTENT) == (200, True)
+    assert not path.exists()  # nobody counts it any more
     blob_path(cluster, third, SHA256).unlink()
-    path.unlink()
     answer = cluster.get(f"/files/{file_uuid}", node=second)
     assert (answer.status, answer.json["code"]) == (503, "unavailable")
 

@@ -60,6 +60,17 @@ def test_bytes_of_an_ended_upload_are_swept_and_those_of_a_live_one_stay(own_clu
     assert cluster.request("HEAD", live).headers["upload-offset"] == "4"
 
 
+def test_second_process_on_a_data_directory_is_refused_and_removes_nothing(cluster: Cluster) -> None:
+    directory = cluster.data(cluster.nodes[0])
+    half_written = directory / "uploads" / "incoming-of-a-running-request"
+    half_written.write_bytes(b"abcd")
+    second = cluster.filestore("node", "run", "--data", str(directory))
+    assert second.returncode != 0
+    assert b"in use by another process" in second.stderr
+    assert half_written.read_bytes() == b"abcd"
+    half_written.unlink()
+
+
 async def test_renewed_certificate_has_a_new_key_and_opens_the_peer_port(own_cluster: Cluster) -> None:
     node = own_cluster.nodes[0]
     files = NodeFiles(own_cluster.data(node))

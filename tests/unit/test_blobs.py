@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,18 +18,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Internal, InvalidRequest
-from node.blobs import BlobDamaged, BlobMissing, BlobStore, Disk, FinishedBlob
+from node.blobs import BlobStore
+from node.durable import SLOT_BYTES, Disk, Octets, OffsetRecord, decode_offset
 from node.segments import (
     SEGMENT_BYTES,
-    SLOT_BYTES,
-    TRUSTED_S,
-    Octets,
-    OffsetRecord,
+    BlobDamaged,
+    BlobMissing,
+    FinishedBlob,
     SegmentHasher,
     SegmentSums,
     SidecarInvalid,
-    TrustedSegments,
-    decode_offset,
     decode_sidecar,
     encode_sidecar,
 )
@@ -155,57 +152,6 @@ def test_changed_byte_is_found_in_its_segment_only(store: BlobStore, tmp_path: P
         blob.verify_range(2 * SEGMENT_BYTES, len(LARGE))
         with pytest.raises(BlobDamaged):
             blob.verify_range(SEGMENT_BYTES - 1, SEGMENT_BYTES + 1)
-
-
-def test_segment_is_trusted_for_an_hour_and_then_read_again(tmp_path: Path) -> None:
-    now_s = [1000.0]
-    store = BlobStore(tmp_path / "data", trusted=TrustedSegments(clock=lambda: now_s[0]))
-    put(store)
-    path_of(tmp_path).chmod(0o600)
-    with store.open(SHA256) as blob:
-        blob.verify_range(0, 10)
-        with open(path_of(tmp_path), "r+b") as file:
-            file.write(b"X")
-        now_s[0] += TRUSTED_S - 1
-        blob.verify_range(0, 10)
-        now_s[0] += 2
-        with pytest.raises(BlobDamaged):
-            blob.verify_range(0, 10)
-    store.close()
-
-
-def test_replaced_blob_is_not_trusted_for_what_was_before(store: BlobStore) -> None:
-    put(store)
-    with store.open(SHA256) as blob:
-        blob.verify_range(0, 1)
-    trusted = store._trusted
-    assert (SHA256, 0) in trusted
-    put(store)
-    assert (SHA256, 0) not in trusted
-    trusted.add(SHA256, 0)
-    assert store.delete(SHA256)
-    assert (SHA256, 0) not in trusted
-
-
-def test_trusted_segments_are_bounded() -> None:
-    trusted = TrustedSegments(segments_max=10)
-    for number in range(100):
-        trusted.add(f"{number // 4:064x}", number % 4)
-    kept = [n for n in range(100) if (f"{n // 4:064x}", n % 4) in trusted]
-    assert kept == list(range(90, 100))
-
-
-def test_trusted_segments_serve_many_threads() -> None:
-    trusted = TrustedSegments(segments_max=50)
-
-    def work(number: int) -> None:
-        trusted.add(f"{number % 4:064x}", number % 60)
-        if number % 50 == 0:
-            trusted.forget(f"{number % 4:064x}")
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(2000)))
-    assert 0 <= trusted._count <= 50
 
 
 @pytest.mark.parametrize("damage", ["truncated", "longer", "sidecar gone", "sidecar cut", "sidecar changed"])

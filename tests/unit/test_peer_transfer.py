@@ -1,166 +1,20 @@
 """Blobs between nodes over their peer ports: real TLS between listeners in this process, no coordinators."""
 
-import dataclasses
-import hashlib
-import os
 import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 
-from ca.certificates import Authority, new_intermediate, new_root
 from ca.errors import Unauthorized, Unavailable
 from ca.identity import Identity, Role
-from ca.keys import new_key
-from ca.tls import Credential, Peer
-from coordinator.audit import AuditLog
-from coordinator.calls import HeartbeatCall
-from coordinator.client import MetadataClient
+from ca.tls import Peer
 from coordinator.clock import now_ms
-from coordinator.contexts import MemberContexts
-from coordinator.records import ClusterView, CoordinatorRecord, NodeRecord
-from coordinator.view import View
-from coordinator.web import Listener, new_application, serve
-from node.admission import admit_members, check_peer
-from node.api.services import API, ApiServices
-from node.blobs import BlobStore, FinishedBlob
-from node.content.sources import read_anywhere
-from node.disk import DiskWorkers
-from node.peers import PeerClient, PeerFailed, pieces
+from node.admission import check_peer
+from node.peers import PeerFailed
 from node.reading import read_blob
-from node.replication import Replication
-from node.segments import BlobDamaged
-from node.services import NODE, NodeServices
-from node.transfer import transfer_routes
-from node.uploads import UploadStore
-
-CLUSTER = "lab"
-CONTENT = os.urandom(9_000_000)  # three segments, the last one short
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
-COORDINATORS = [
-    CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=1)  # nobody is there
-]
-
-
-@pytest.fixture(scope="module")
-def authority() -> Authority:
-    now = datetime.now(UTC)
-    root_pem, root_key = new_root(CLUSTER, now=now)
-    return Authority(root_pem, *new_intermediate(root_pem, root_key, CLUSTER, now=now))
-
-
-@dataclasses.dataclass
-class Node:
-    """A node as far as its peer port goes."""
-
-    services: NodeServices
-    serial: str
-    listener: Listener
-    directory: Path
-
-    def blob_path(self) -> Path:
-        return self.directory / "blobs" / SHA256[:2] / SHA256[2:4] / SHA256
-
-    def store(self, content: bytes = CONTENT) -> None:
-        with self.services.blobs.receive(hashlib.sha256(content).hexdigest(), len(content)) as writer:
-            writer.write(content)
-            writer.finish()
-
-    def damage(self, offset: int) -> None:
-        self.blob_path().chmod(0o600)
-        with self.blob_path().open("r+b") as file:
-            file.seek(offset)
-            file.write(b"rotten")
-
-
-@asynccontextmanager
-async def running_node(node_id: str, directory: Path, authority: Authority) -> AsyncIterator[Node]:
-    identity = Identity(CLUSTER, Role.NODE, node_id)
-    key = new_key()
-    leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=datetime.now(UTC))
-    directory.mkdir()
-    credential = Credential(directory / "credential.pem", authority.root_pem)
-    credential.write(key, leaf.pem)
-    contexts = MemberContexts(credential)
-    disk, blobs = DiskWorkers(), BlobStore(directory)
-    metadata = MetadataClient(identity, COORDINATORS, contexts.client)
-    view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
-    peers = PeerClient(contexts.client, metadata, view)
-    replication = Replication(
-        node_id=node_id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk
-    )
-    api = ApiServices(
-        metadata=metadata, view=view, audit=AuditLog(directory / "audit"), public_url=lambda name: name
-    )
-    services = NodeServices(node_id, api, blobs, UploadStore(blobs), peers, replication, disk)
-    app = new_application(transfer_routes(), component="node")
-    app[API], app[NODE] = api, services
-    app.middlewares.append(admit_members)
-    await peers.start()
-    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)
-    try:
-        yield Node(services, leaf.serial, listener, directory)
-    finally:
-        await peers.close()
-        await listener.close()
-        disk.close()
-        blobs.close()
-
-
-def introduce(nodes: list[Node], *, revoked: tuple[str, ...] = ()) -> None:
-    """What the coordinators would tell every node."""
-    records = [
-        NodeRecord(
-            node_id=node.services.node_id,
-            address="127.0.0.1",
-            api_port=1,
-            peer_port=node.listener.port,
-            zone="",
-            weight=100,
-            joined_at_ms=0,
-        )
-        for node in nodes
-    ]
-    for node in nodes:
-        view = node.services.api.view
-        current = ClusterView(
-            version=1,
-            cluster=CLUSTER,
-            root_pem="",
-            replicas=3,
-            write_quorum=2,
-            development=True,
-            user_token_keys=[],
-            coordinators=COORDINATORS,
-            nodes=records,
-            revoked_serials=list(revoked),
-        )
-        view._adopt(current)
-        view._confirmed_at = time.monotonic() + 60
-
-
-@pytest.fixture
-async def nodes(tmp_path: Path, authority: Authority) -> AsyncIterator[list[Node]]:
-    async with AsyncExitStack() as stack:
-        started = [
-            await stack.enter_async_context(running_node(name, tmp_path / name, authority))
-            for name in ("n1", "n2", "n3")
-        ]
-        introduce(started)
-        yield started
-
-
-async def get(node: Node, source: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
-    async with node.services.peers.request(source, "GET", f"/blobs/{SHA256}", headers=headers) as answer:
-        return answer.status, b"".join([piece async for piece in pieces(source, answer)])
-
-
-async def download(node: Node, replicas: list[str], start: int = 0, stop: int = len(CONTENT)) -> bytes:
-    async with aclosing(read_anywhere(node.services, SHA256, replicas, start, stop)) as reading:
-        return b"".join([piece async for piece in reading])
+from node.segments import BlobDamaged, FinishedBlob
+from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, download, get, introduce
 
 
 async def test_copy_is_identical_and_verified(nodes: list[Node]) -> None:

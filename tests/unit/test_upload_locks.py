@@ -3,10 +3,11 @@
 import asyncio
 import threading
 from collections.abc import AsyncIterator
+from contextlib import ExitStack
 
 import pytest
 
-from ca.errors import InsufficientStorage, UploadLocked
+from ca.errors import InsufficientStorage, RateLimited, UploadLocked
 from node.content import locks
 from node.content.locks import UploadLocks
 from node.disk import DiskWorkers, write_overlapped
@@ -75,6 +76,21 @@ async def test_completing_request_is_not_silent(monkeypatch: pytest.MonkeyPatch)
         await begun.wait()
         assert not await table.settled(ID)
         first.gone.set()
+
+
+async def test_writers_of_one_principal_are_bounded_and_leave_room_for_others() -> None:
+    table = UploadLocks()
+    with ExitStack() as held:
+        for _ in range(locks.WRITERS_MAX):
+            held.enter_context(table.writer("alice"))
+        with pytest.raises(RateLimited) as caught, table.writer("alice"):
+            pass
+        assert caught.value.headers == {"Retry-After": "5"}
+        with table.writer("bob"):
+            pass
+    with table.writer("alice"):
+        pass
+    assert not table._writers
 
 
 async def test_cancelled_caller_goes_on_only_after_its_thread_has_ended() -> None:

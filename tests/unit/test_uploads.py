@@ -3,100 +3,14 @@
 import errno
 import hashlib
 import os
-import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from ca import errors
-from node import uploads
-from node.blobs import BlobStore, Disk, FinishedBlob
-from node.segments import Octets
-from node.uploads import UploadStore
-
-UUID = "0192d3a4-0000-7000-8000-000000000001"
-OTHER = "0192d3a4-0000-7000-8000-000000000002"
-CONTENT = random.Random(1).randbytes(300_000)
-SHA256 = hashlib.sha256(CONTENT).hexdigest()
-
-
-class Crash(BaseException):
-    """The process is gone at this call: nothing catches it."""
-
-
-class Faults:
-    """A disk whose calls fail when told to, and that counts them."""
-
-    def __init__(self) -> None:
-        self.calls_left = -1
-        self.failure: BaseException | None = None
-        self.synced: list[tuple[Path, list[str]]] = []  # each directory with what was in it
-
-    def fail_after(self, calls: int, failure: BaseException | int | None) -> None:
-        self.calls_left = calls
-        self.failure = OSError(failure, os.strerror(failure)) if isinstance(failure, int) else failure
-
-    def check(self) -> None:
-        if self.failure is not None:
-            self.calls_left -= 1
-            if self.calls_left < 0:
-                raise self.failure
-
-    def pwrite(self, descriptor: int, buffer: Octets, offset: int) -> int:
-        self.check()
-        return os.pwrite(descriptor, memoryview(buffer)[:50_000], offset)
-
-    def sync(self, descriptor: int) -> None:
-        self.check()
-        os.fsync(descriptor)
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if path.is_dir():
-            self.synced.append((path, sorted(os.listdir(path))))
-
-    def disk(self) -> Disk:
-        return Disk(pwrite=self.pwrite, fsync=self.sync, fdatasync=self.sync)
-
-
-class Machine:
-    """A store that can lose its process, or its power."""
-
-    def __init__(self, directory: Path, *, open_max: int = 8) -> None:
-        self.directory = directory
-        self.faults = Faults()
-        self.open_max = open_max
-        self.start()
-
-    def start(self) -> None:
-        self.faults.fail_after(0, None)
-        self.blobs = BlobStore(self.directory, disk=self.faults.disk())
-        self.uploads = UploadStore(self.blobs, open_max=self.open_max)
-
-    def stop(self) -> None:
-        self.uploads.close()  # as a crash does it: nothing is synced
-        self.blobs.close()
-
-    def restart(self) -> None:
-        self.stop()
-        self.start()
-
-    def path(self, name: str) -> Path:
-        return self.directory / "uploads" / UUID / name
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    running = Machine(tmp_path / "data")
-    yield running
-    running.stop()
-
-
-def assert_stored(machine: Machine, content: bytes) -> None:
-    with machine.blobs.open(hashlib.sha256(content).hexdigest()) as blob:
-        blob.verify_range(0, len(content))
-        assert os.pread(blob.fd, len(content) + 1, 0) == content
+from node import upload as upload_module
+from node.segments import FinishedBlob
+from tests.unit.upload_machine import CONTENT, OTHER, SHA256, UUID, Crash, Machine, assert_stored
 
 
 def test_upload_in_pieces_becomes_a_blob(machine: Machine) -> None:
@@ -215,7 +129,7 @@ def test_open_uploads_are_bounded_and_idle_ones_give_way(tmp_path: Path) -> None
 def test_bytes_are_synced_by_themselves_after_a_bound(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(uploads, "SYNC_BYTES", 100_000)
+    monkeypatch.setattr(upload_module, "SYNC_BYTES", 100_000)
     with machine.uploads.open(UUID, None) as upload:
         upload.append(CONTENT[:60_000])
         assert upload.durable_offset == 0
@@ -390,104 +304,3 @@ def test_finished_record_is_durable_before_the_data_moves(machine: Machine) -> N
         upload.finish(SHA256)
     names = [names for path, names in machine.faults.synced if path == machine.path("data").parent]
     assert names == [["data", "finished", "offset"], ["finished", "offset"]]
-
-
-ACTIONS = (
-    "append", "sync", "hold", "release", "rollback", "reopen", "kill", "power_cut", "full_disk",
-    "failed_sync",
-)
-
-
-class Model:
-    """What an upload must hold: a byte string, how much of it is durable, and where a hold began."""
-
-    def __init__(self, machine: Machine) -> None:
-        self.machine = machine
-        self.content = b""
-        self.durable = 0
-        self.held: int | None = None
-        self.noise = random.Random(7)
-        self.upload = machine.uploads.open(UUID, None)
-
-    def do(self, action: str, number: int) -> None:
-        getattr(self, action)(number)
-        assert self.upload.offset == len(self.content)
-        assert self.upload.durable_offset == self.durable
-        assert self.upload.sha256 == hashlib.sha256(self.content).hexdigest()
-
-    def append(self, size: int) -> None:
-        piece = self.noise.randbytes(size)
-        self.upload.append(piece)
-        self.content += piece
-
-    def sync(self, _: int) -> None:
-        self.durable = len(self.content) if self.held is None else self.held
-        assert self.upload.sync() == self.durable
-
-    def hold(self, _: int) -> None:
-        self.upload.hold()
-        self.held = len(self.content)
-
-    def release(self, _: int) -> None:
-        self.upload.release()
-        self.held = None
-
-    def rollback(self, number: int) -> None:
-        target = number % (len(self.content) + 1)
-        self.upload.rollback_to(target)
-        self.content, self.held = self.content[:target], None
-        self.durable = min(self.durable, target)
-
-    def reopen(self, _: int) -> None:
-        self.upload.close()
-        self.content, self.held = self.content[: self.held], None
-        self.upload = self.machine.uploads.open(UUID, None)
-
-    def kill(self, _: int) -> None:
-        self.machine.restart()
-        self.lose_what_is_not_durable()
-
-    def power_cut(self, survived: int) -> None:
-        """Beyond the durable offset anything may be on disk: less, more, or other bytes."""
-        self.machine.stop()
-        with open(self.machine.path("data"), "r+b") as file:
-            file.truncate(self.durable)
-            file.seek(self.durable)
-            file.write(self.noise.randbytes(survived))
-        self.machine.start()
-        self.lose_what_is_not_durable()
-
-    def full_disk(self, size: int) -> None:
-        self.machine.faults.fail_after(0, errno.ENOSPC)
-        with pytest.raises(errors.InsufficientStorage):
-            self.upload.append(self.noise.randbytes(size + 1))
-        self.machine.faults.fail_after(0, None)
-        self.content, self.held = self.content[: self.durable], None
-
-    def failed_sync(self, _: int) -> None:
-        self.append(10)
-        self.machine.faults.fail_after(0, errno.EIO)
-        with pytest.raises(errors.Internal):
-            self.upload.sync()
-        self.machine.faults.fail_after(0, None)
-        self.upload.close()
-        self.lose_what_is_not_durable()
-
-    def lose_what_is_not_durable(self) -> None:
-        self.content, self.held = self.content[: self.durable], None
-        self.upload = self.machine.uploads.open(UUID, None)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 9000)), max_size=25))
-def test_upload_is_the_byte_string_that_came_whatever_happens(
-    tmp_path_factory: pytest.TempPathFactory, actions: list[tuple[str, int]]
-) -> None:
-    machine = Machine(tmp_path_factory.mktemp("model") / "data")
-    model = Model(machine)
-    for action, number in actions:
-        model.do(action, number)
-    model.upload.release()
-    model.upload.finish(hashlib.sha256(model.content).hexdigest())
-    assert_stored(machine, model.content)
-    machine.stop()

@@ -1,0 +1,100 @@
+"""What makes small records durable: disk calls that may fail, a CRC behind each record, offsets in two slots.
+
+Every record carries its own CRC, so that a torn one is known for what it is.
+"""
+
+import errno
+import os
+import struct
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+Octets = bytes | bytearray | memoryview
+
+CRC_BYTES = 4
+SLOT_SPACING_BYTES = 4096  # a torn write of one slot cannot reach the other: they share no sector
+
+_CRC = struct.Struct("<I")
+_SLOT = struct.Struct("<8sQQ")  # magic, sequence, offset in bytes
+_SLOT_MAGIC = b"FSTOFFS\0"
+SLOT_BYTES = _SLOT.size + CRC_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The calls that fail when a disk is full or dying; handed in, so that tests can have them fail."""
+
+    pwrite: Callable[[int, Octets, int], int] = os.pwrite
+    fsync: Callable[[int], None] = os.fsync
+    fdatasync: Callable[[int], None] = os.fdatasync
+
+
+def write_all(disk: Disk, descriptor: int, buffer: Octets, offset: int) -> None:
+    """Writes the whole buffer at `offset`, uncopied. Raises OSError; some of it may be written then."""
+    view = memoryview(buffer)
+    assert view.itemsize == 1
+    done = 0
+    while done < len(view):
+        count = disk.pwrite(descriptor, view[done:], offset + done)
+        if count == 0:
+            raise OSError(errno.EIO, "the disk takes no bytes")
+        done += count
+
+
+def encode_offset(sequence: int, offset: int) -> bytes:
+    """One slot of an upload's offset record, SLOT_BYTES long."""
+    return with_crc(_SLOT.pack(_SLOT_MAGIC, sequence, offset))
+
+
+def decode_offset(raw: bytes) -> tuple[int, int]:
+    """Sequence and offset of a slot; zeros if it is torn or was never written."""
+    body = without_crc(raw) if len(raw) == SLOT_BYTES else None
+    if body is None or body[:8] != _SLOT_MAGIC:
+        return 0, 0
+    _, sequence, offset = _SLOT.unpack(body)
+    return sequence, offset
+
+
+def with_crc(body: bytes) -> bytes:
+    """The record with its CRC-32 behind it, little-endian."""
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def without_crc(raw: bytes) -> bytes | None:
+    """The record before its CRC-32; None if the two do not match."""
+    body = raw[: -_CRC.size]
+    return body if raw[-_CRC.size :] == _CRC.pack(zlib.crc32(body)) else None
+
+
+class OffsetRecord:
+    """The durable offset on disk. A write goes to the older slot, so that a torn one costs only itself."""
+
+    def __init__(self, descriptor: int, disk: Disk) -> None:
+        """Reads both slots; the valid one with the higher sequence counts, none means offset 0."""
+        self._fd = descriptor
+        self._disk = disk
+        slots = [decode_offset(os.pread(descriptor, SLOT_BYTES, n * SLOT_SPACING_BYTES)) for n in (0, 1)]
+        self.sequence, self.offset = max(slots)
+
+    def write(self, offset: int) -> None:
+        """Makes `offset` durable; the data must be. Raises OSError, and then nobody knows what is on disk."""
+        self._put(self.sequence + 1, offset)
+        self.sequence, self.offset = self.sequence + 1, offset
+
+    def confirm(self) -> None:
+        """Makes durable what was read: the process before may have died between writing and syncing it.
+
+        The same bytes go over the same slot: the other one is the only good one if that sync had failed.
+        """
+        if self.sequence:
+            self._put(self.sequence, self.offset)
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        os.close(self._fd)
+
+    def _put(self, sequence: int, offset: int) -> None:
+        slot = encode_offset(sequence, offset)
+        write_all(self._disk, self._fd, slot, sequence % 2 * SLOT_SPACING_BYTES)
+        self._disk.fdatasync(self._fd)

@@ -1,0 +1,252 @@
+"""One upload in progress: bytes taken in, synced, rolled back, and put into place at the end.
+
+The files, and the order of writes that makes an offset true, are told in `node/uploads.py`. All calls block:
+they belong into worker threads.
+"""
+
+import logging
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from ca.errors import ChecksumMismatch, Conflict, Internal, OffsetMismatch, PayloadTooLarge
+from node.blobs import BlobStore, storage_error
+from node.durable import Octets, OffsetRecord, write_all
+from node.segments import Checkpoint, FinishedBlob, SegmentHasher, encode_finished
+
+SYNC_BYTES = 64 * 1024 * 1024  # what a crash can cost a client that never pauses
+
+_log = logging.getLogger(__name__)
+
+
+class Upload:
+    """One upload, held by its caller until `close`. Not for two threads at once.
+
+    A failed sync is never tried again: the kernel may have dropped the pages and would call the second try a
+    success. The upload is then `broken`: everything raises Internal until it is closed and opened again,
+    which goes back to the last durable offset, syncs that anew, and reads it back from the disk.
+    """
+
+    def __init__(
+        self,
+        blobs: BlobStore,
+        file_uuid: str,
+        *,
+        give_back: Callable[["Upload"], None],
+        directory: int,
+        data: int,
+        record: OffsetRecord,
+        finished: FinishedBlob | None,
+    ) -> None:
+        """Made by `UploadStore.open` only, which calls `recover` too. `data` is -1 once it is `finished`."""
+        self.file_uuid = file_uuid
+        self.size_bytes: int | None = None
+        self.broken = False
+        self.finished = finished
+        self._blobs, self._disk = blobs, blobs.disk
+        self._give_back = give_back
+        self._directory, self._data, self._record = directory, data, record
+        self._hasher = SegmentHasher()
+        self._held: Checkpoint | None = None
+        self._durable = self._hasher.checkpoint()
+        self._unsynced_bytes = 0
+
+    @property
+    def offset(self) -> int:
+        """How many bytes were written and hashed; not all of them may be durable."""
+        return self.finished.size_bytes if self.finished else self._hasher.size_bytes
+
+    @property
+    def durable_offset(self) -> int:
+        """How many bytes survive a crash: what clients may be told. Any thread may read it."""
+        finished = self.finished
+        return finished.size_bytes if finished else self._record.offset
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the bytes up to `offset`, 64 lower-case hexadecimal digits."""
+        return self.finished.sha256 if self.finished else self._hasher.sha256()
+
+    def append(self, buffer: Octets) -> int:
+        """Takes the next bytes, all or none; returns the new offset. Syncs by itself every SYNC_BYTES.
+
+        Raises PayloadTooLarge beyond the declared size, Conflict after `finish`; InsufficientStorage and
+        Internal when the disk refuses: the upload then stands at its durable offset.
+        """
+        self._require_writable()
+        if self.size_bytes is not None and self.offset + len(buffer) > self.size_bytes:
+            raise PayloadTooLarge(f"The upload was declared with {self.size_bytes} bytes.")
+        try:
+            write_all(self._disk, self._data, buffer, self.offset)
+        except OSError as error:
+            self._go_back(self._durable)
+            raise storage_error(error) from error
+        self._hasher.update(buffer)
+        self._unsynced_bytes += len(buffer)
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self.sync()
+        return self.offset
+
+    def sync(self) -> int:
+        """Makes what has come durable, as far as no `hold` forbids it; returns the durable offset.
+
+        Raises InsufficientStorage or Internal; the upload is broken then.
+        """
+        self._require_usable()
+        if self.finished:
+            return self.durable_offset
+        target = self._held or self._hasher.checkpoint()
+        try:
+            if self._unsynced_bytes:
+                self._disk.fdatasync(self._data)
+            if target.size_bytes != self._record.offset:
+                self._record.write(target.size_bytes)
+        except OSError as error:
+            self.broken = True
+            raise storage_error(error) from error
+        self._unsynced_bytes = 0
+        self._durable = target
+        return target.size_bytes
+
+    def hold(self) -> None:
+        """Before a piece that comes with a checksum: the durable offset stays here until `release`.
+
+        So neither a crash nor a status request takes bytes for good that were not checked.
+        """
+        self._require_writable()
+        self._held = self._hasher.checkpoint()
+
+    def release(self) -> None:
+        """The piece was checked, or given up by `rollback_to`."""
+        self._held = None
+
+    def rollback_to(self, offset: int) -> None:
+        """Drops the bytes from `offset` on, such as a piece whose checksum was wrong; ends a `hold`.
+
+        Going below the durable offset records that first: bytes that come later in the same place must not
+        count as those that were durable. Does nothing if a failed write went further back. Raises Internal.
+        """
+        self._require_writable()
+        assert offset >= 0
+        if offset >= self.offset:
+            self._held = None
+            return
+        known = (self._held, self._durable, SegmentHasher().checkpoint())
+        nearest = max((c for c in known if c and c.size_bytes <= offset), key=lambda c: c.size_bytes)
+        try:
+            if offset < self._record.offset:
+                self._record.write(offset)
+        except OSError as error:
+            self.broken = True
+            raise storage_error(error) from error
+        self._go_back(nearest, offset)
+        if offset < self._durable.size_bytes:
+            self._durable = self._hasher.checkpoint()
+
+    def finish(self, expected_sha256: str | None = None) -> FinishedBlob:
+        """Puts the content into the blob store, durable; asked again, after a crash too, answers the same.
+
+        Raises OffsetMismatch when bytes are missing; ChecksumMismatch, and the content is dropped, when the
+        hash is another; InsufficientStorage or Internal, and the upload is broken.
+        """
+        self._require_usable()
+        if self.size_bytes is not None and self.offset != self.size_bytes:
+            details = f"The upload stands at {self.offset} of {self.size_bytes} bytes."
+            raise OffsetMismatch(details, offset=self.durable_offset)
+        found = FinishedBlob(self.sha256, self.offset)
+        if expected_sha256 is not None and expected_sha256 != found.sha256:
+            if self.finished is None:
+                self.rollback_to(0)
+            raise ChecksumMismatch(f"The content has sha256 {found.sha256}, declared was {expected_sha256}.")
+        assert self._held is None
+        try:
+            self._settle(found)
+        except OSError as error:
+            self.broken = True
+            raise storage_error(error) from error
+        return found
+
+    def close(self) -> None:
+        """Gives the upload back to the store; what was not synced may be gone at the next `open`.
+
+        A piece that is still on `hold` came without its end, so nobody can check it any more: it is dropped.
+        """
+        try:
+            if self._held is not None and not self.broken:
+                self.rollback_to(self._held.size_bytes)
+        finally:
+            self._give_back(self)
+
+    def recover(self, previous: "Upload | None" = None) -> None:
+        """Hashes what is on disk. Raises Internal when the disk cannot read it.
+
+        After `previous` broke, the disk itself is read, not the page cache, and must hash as it did before.
+        """
+        if self.finished is not None:
+            return
+        try:
+            if previous is not None:
+                os.posix_fadvise(self._data, 0, 0, os.POSIX_FADV_DONTNEED)
+            self._hasher.update_from(self._data, self._record.offset)
+        except (OSError, EOFError) as error:
+            raise Internal("The disk cannot read back what was uploaded.") from error
+        self._durable = self._hasher.checkpoint()
+        before = None if previous is None else previous._durable  # the same class: no outsider looks in
+        if before and before.size_bytes == self.offset and before.sha256.hexdigest() != self.sha256:
+            _log.error("upload %s: the disk lost synced bytes; it starts over", self.file_uuid)
+            self.rollback_to(0)
+
+    def close_descriptors(self) -> None:
+        """For the store: nothing of this object works after it."""
+        self.broken = True
+        self._record.close()
+        for descriptor in (self._data, self._directory):
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _settle(self, found: FinishedBlob) -> None:
+        """The steps of `finish`; a crash between two leaves the data, or the blob and its record."""
+        blobs = self._blobs
+        if self.finished:
+            blobs.sync_placement(found.sha256)
+            return
+        self.sync()
+        blobs.seal(self._data)
+        record = blobs.write_incoming(encode_finished(found))
+        os.rename(record, "finished", src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
+        self._disk.fsync(self._directory)
+        blobs.install(found, self._hasher.sums(), source="data", parent=self._directory)
+        self._disk.fsync(self._directory)
+        self.finished = found
+        os.close(self._data)
+        self._data = -1
+
+    def _go_back(self, checkpoint: Checkpoint, offset: int | None = None) -> None:
+        """Cuts the data to `offset`, the checkpoint's by default; hashes what lies between the two again."""
+        target = checkpoint.size_bytes if offset is None else offset
+        self._held = None
+        try:
+            os.ftruncate(self._data, target)
+            self._hasher.restore(checkpoint)
+            self._hasher.update_from(self._data, target)
+        except (OSError, EOFError) as error:
+            self.broken = True
+            raise Internal("The disk cannot go back to an earlier offset.") from error
+
+    def _require_usable(self) -> None:
+        if self.broken:
+            raise Internal("A disk write failed earlier; the upload goes on from its durable offset.")
+
+    def _require_writable(self) -> None:
+        self._require_usable()
+        if self.finished:
+            raise Conflict("The upload is finished.")

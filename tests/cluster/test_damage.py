@@ -1,0 +1,70 @@
+"""Replicas that are damaged under a running cluster: nobody gets wrong bytes, nobody counts them."""
+
+import hashlib
+import os
+from pathlib import Path
+
+from deploy.development import Member
+from tests.cluster.harness import Cluster
+
+
+def replica(cluster: Cluster, node: Member, content: bytes) -> Path:
+    sha256 = hashlib.sha256(content).hexdigest()
+    return cluster.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+
+
+def change_byte(path: Path, offset: int) -> None:
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.seek(offset)
+        byte = file.read(1)
+        file.seek(offset)
+        file.write(bytes([byte[0] ^ 1]))
+
+
+def test_replica_that_is_changed_after_it_was_read_is_never_served(own_cluster: Cluster) -> None:
+    cluster, content = own_cluster, os.urandom(9_000_000)
+    file_uuid = cluster.store(content)
+    first, second, third = cluster.nodes
+    assert cluster.get(f"/files/{file_uuid}", node=second).body == content
+    change_byte(replica(cluster, second, content), 5_000_000)
+    for _ in range(2):
+        assert cluster.get(f"/files/{file_uuid}", node=second).body == content
+    assert not replica(cluster, second, content).exists()
+    assert cluster.get(f"/files/{file_uuid}", node=third).body == content
+    change_byte(replica(cluster, third, content), 0)
+    replica(cluster, first, content).unlink()
+    for node in cluster.nodes:
+        answer = cluster.get(f"/files/{file_uuid}", node=node)
+        assert (answer.status, answer.json["code"]) == (503, "unavailable")
+
+
+def test_same_content_uploaded_again_replaces_every_damaged_replica(own_cluster: Cluster) -> None:
+    cluster, content = own_cluster, os.urandom(1_000_000)
+    file_uuid = cluster.store(content)
+    _, noticed, unnoticed = cluster.nodes
+    for node in (noticed, unnoticed):
+        change_byte(replica(cluster, node, content), 10)
+    assert cluster.get(f"/files/{file_uuid}", node=noticed).body == content
+    again = cluster.store(content)
+    for node in cluster.nodes:
+        assert replica(cluster, node, content).read_bytes() == content, node.id
+        for known in (file_uuid, again):
+            assert cluster.get(f"/files/{known}", node=node).body == content
+
+
+def test_finished_content_that_rots_before_its_commit_has_to_come_again(own_cluster: Cluster) -> None:
+    cluster, content = own_cluster, os.urandom(1000)
+    url = cluster.create(size_bytes=len(content))["upload_url"]
+    holder = next(node for node in cluster.nodes if url.startswith(node.url))
+    others = [node for node in cluster.nodes if node is not holder]
+    cluster.kill(*others)
+    assert cluster.request("PUT", url, content=content).status == 503
+    change_byte(replica(cluster, holder, content), 10)
+    nothing = {"Content-Range": "bytes */1000"}
+    answer = cluster.request("PUT", url, content=b"", headers=nothing)
+    assert (answer.status, answer.headers["upload-offset"]) == (409, "0")
+    cluster.restart(*others)
+    cluster.wait_healthy()
+    assert cluster.request("PUT", url, content=content).status == 200
+    assert replica(cluster, holder, content).read_bytes() == content

@@ -1,0 +1,155 @@
+"""Nodes as far as their peer ports go: real TLS between listeners in one process, no coordinators."""
+
+import dataclasses
+import hashlib
+import os
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry
+
+from ca.certificates import Authority
+from ca.identity import Identity, Role
+from ca.keys import new_key
+from ca.tls import Credential
+from coordinator.audit import AuditLog
+from coordinator.calls import HeartbeatCall
+from coordinator.client import MetadataClient
+from coordinator.contexts import MemberContexts
+from coordinator.records import ClusterView, CoordinatorRecord, NodeRecord
+from coordinator.view import View
+from coordinator.web import Listener, new_application, serve
+from node.admission import admit_members
+from node.api.services import API, ApiServices
+from node.blobs import BlobStore
+from node.content.sources import read_anywhere
+from node.disk import DiskWorkers
+from node.metrics import NodeMetrics
+from node.peers import PeerClient, pieces
+from node.replication import Replication
+from node.services import NODE, NodeServices
+from node.transfer import transfer_routes
+from node.uploads import UploadStore
+
+CLUSTER = "lab"
+CONTENT = os.urandom(9_000_000)  # three segments, the last one short
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+COORDINATORS = [
+    CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=1)  # nobody is there
+]
+
+
+@dataclasses.dataclass
+class Node:
+    """A node as far as its peer port goes."""
+
+    services: NodeServices
+    contexts: MemberContexts
+    registry: CollectorRegistry
+    serial: str
+    listener: Listener
+    directory: Path
+
+    def blob_path(self) -> Path:
+        return self.directory / "blobs" / SHA256[:2] / SHA256[2:4] / SHA256
+
+    def store(self, content: bytes = CONTENT) -> None:
+        with self.services.blobs.receive(hashlib.sha256(content).hexdigest(), len(content)) as writer:
+            writer.write(content)
+            writer.finish()
+
+    def damage(self, offset: int) -> None:
+        self.blob_path().chmod(0o600)
+        with self.blob_path().open("r+b") as file:
+            file.seek(offset)
+            file.write(b"rotten")
+
+
+@asynccontextmanager
+async def running_node(node_id: str, directory: Path, authority: Authority) -> AsyncIterator[Node]:
+    identity = Identity(CLUSTER, Role.NODE, node_id)
+    key = new_key()
+    leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=datetime.now(UTC))
+    directory.mkdir()
+    credential = Credential(directory / "credential.pem", authority.root_pem)
+    credential.write(key, leaf.pem)
+    contexts = MemberContexts(credential)
+    disk, blobs = DiskWorkers(), BlobStore(directory)
+    metadata = MetadataClient(identity, COORDINATORS, contexts.client)
+    view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
+    peers = PeerClient(contexts.client, metadata, view)
+    registry = CollectorRegistry()
+    metrics = NodeMetrics(registry)
+    replication = Replication(
+        node_id=node_id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=metrics
+    )
+    api = ApiServices(
+        metadata=metadata, view=view, audit=AuditLog(directory / "audit"), public_url=lambda name: name
+    )
+    services = NodeServices(node_id, api, blobs, UploadStore(blobs), peers, replication, disk, metrics)
+    app = new_application(transfer_routes(), component="node")
+    app[API], app[NODE] = api, services
+    app.middlewares.append(admit_members)
+    await peers.start()
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)
+    try:
+        yield Node(services, contexts, registry, leaf.serial, listener, directory)
+    finally:
+        await peers.close()
+        await listener.close()
+        disk.close()
+        blobs.close()
+
+
+def introduce(
+    nodes: list[Node],
+    *,
+    revoked: tuple[str, ...] = (),
+    ports: Mapping[str, int] | None = None,
+    known: list[Node] | None = None,
+) -> None:
+    """What the coordinators would tell every node: `known`, all of them by default.
+
+    `ports`: of peers that are not where they listen.
+    """
+    records = [
+        NodeRecord(
+            node_id=node.services.node_id,
+            address="127.0.0.1",
+            api_port=1,
+            peer_port=(ports or {}).get(node.services.node_id, node.listener.port),
+            zone="",
+            weight=100,
+            joined_at_ms=0,
+        )
+        for node in (nodes if known is None else known)
+    ]
+    for node in nodes:
+        view = node.services.api.view
+        current = ClusterView(
+            version=1,
+            cluster=CLUSTER,
+            root_pem="",
+            replicas=3,
+            write_quorum=2,
+            development=True,
+            user_token_keys=[],
+            coordinators=COORDINATORS,
+            nodes=records,
+            revoked_serials=list(revoked),
+        )
+        view._adopt(current)
+        view._confirmed_at = time.monotonic() + 60
+
+
+async def get(node: Node, source: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+    async with node.services.peers.request(source, "GET", f"/blobs/{SHA256}", headers=headers) as answer:
+        return answer.status, b"".join([piece async for piece in pieces(source, answer)])
+
+
+async def download(node: Node, replicas: list[str], start: int = 0, stop: int = len(CONTENT)) -> bytes:
+    async with aclosing(read_anywhere(node.services, SHA256, replicas, start, stop)) as reading:
+        return b"".join([piece async for piece in reading])

@@ -1,0 +1,99 @@
+"""Connections beyond a listener's bound are closed as they come; those before them are served."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+
+import pytest
+from aiohttp import web
+
+from coordinator import accepting
+from coordinator.lifetime import descriptor_limit
+from coordinator.web import Listener, new_application, serve
+from tests.unit.peer_nodes import Node
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+async def listener_for(connections_max: int, monkeypatch: pytest.MonkeyPatch, node: Node | None) -> Listener:
+    async def handler(_request: web.Request) -> web.Response:
+        return web.Response(text="served")
+
+    monkeypatch.setattr(accepting, "CONNECTIONS_MAX", connections_max)
+    app = new_application([web.get("/", handler)], component="test")
+    context = None if node is None else node.contexts.peer.listening
+    return await serve(app, host="127.0.0.1", port=0, ssl_context=context)
+
+
+@pytest.mark.parametrize("tls", [True, False])
+async def test_silent_connections_count_and_the_next_is_closed_at_once(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[Node], tls: bool
+) -> None:
+    listener = await listener_for(3, monkeypatch, nodes[0] if tls else None)
+    silent = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(3)]
+    reader, refused = await asyncio.open_connection("127.0.0.1", listener.port)
+    async with asyncio.timeout(2):  # well before the deadline of a handshake, or of headers
+        assert await reader.read() == b""
+    refused.close()
+    for _, writer in silent:
+        writer.close()
+        await writer.wait_closed()
+    assert await served(listener, nodes[0] if tls else None)
+    await listener.close()
+
+
+async def served(listener: Listener, node: Node | None) -> bool:
+    """Whether a request is answered, by the time that places are given back."""
+    context = None if node is None else node.contexts.client()
+    name = "n1.node.lab.internal" if node is not None else None
+    for _ in range(100):
+        try:
+            reader, writer = await asyncio.open_connection(
+                "127.0.0.1", listener.port, ssl=context, server_hostname=name
+            )
+            writer.write(GET)
+            head = await reader.readuntil(b"\r\n\r\n")
+        except (OSError, EOFError):
+            continue
+        writer.close()
+        return head.startswith(b"HTTP/1.1 200 ")
+    return False
+
+
+async def test_served_connections_do_not_count_after_their_end(
+    monkeypatch: pytest.MonkeyPatch, nodes: list[Node]
+) -> None:
+    listener = await listener_for(2, monkeypatch, nodes[0])
+    for _ in range(10):
+        assert await served(listener, nodes[0])
+    await listener.close()
+
+
+async def test_close_breaks_off_handshakes(monkeypatch: pytest.MonkeyPatch, nodes: list[Node]) -> None:
+    listener = await listener_for(2, monkeypatch, nodes[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(b"\x16\x03\x01")
+    async with asyncio.timeout(5):
+        await listener.close()
+        with contextlib.suppress(ConnectionResetError):
+            assert await reader.read() == b""
+    writer.close()
+
+
+def test_bound_leaves_half_of_the_descriptors() -> None:
+    assert accepting.connections_max() == min(10_000, descriptor_limit() // 2)
+
+
+RAISE = """
+import resource
+from coordinator.accepting import connections_max
+from coordinator.lifetime import descriptor_limit, raise_descriptor_limit
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 300))
+print(descriptor_limit(), raise_descriptor_limit(), descriptor_limit(), connections_max())
+"""
+
+
+def test_process_raises_its_descriptor_limit_to_what_it_may_have() -> None:
+    done = subprocess.run([sys.executable, "-c", RAISE], capture_output=True, check=True)
+    assert done.stdout.split() == [b"64", b"300", b"300", b"150"]

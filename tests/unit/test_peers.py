@@ -1,0 +1,111 @@
+"""Calls to peers that go wrong: hanging ones, nonsense, and paths that are none."""
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from node import replication
+from node.peers import PeerFailed
+from node.segments import FinishedBlob
+from tests.unit.peer_nodes import CONTENT, SHA256, Node, get, introduce
+
+BLOB = FinishedBlob(SHA256, len(CONTENT))
+SECRET = b"Bearer-abc"
+
+
+@asynccontextmanager
+async def impostor(node: Node, answer: bytes) -> AsyncIterator[int]:
+    """A peer with the node's certificate that answers everything with these bytes, or nothing at all."""
+    leave = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        if not answer:
+            await leave.wait()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=node.contexts.peer.listening)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        leave.set()
+        server.close()
+        await server.wait_closed()
+
+
+async def test_copies_that_hang_are_given_up_once_enough_were_taken(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "GRACE_S", 0.2)
+    monkeypatch.setattr(replication, "ASK_TIMEOUT_S", 0.2)
+    nodes[0].store()
+    async with impostor(nodes[2], b"") as port:
+        introduce(nodes, ports={"n3": port})
+        started_s = time.monotonic()
+        assert await nodes[0].services.replication._copy_to(["n2", "n3"], BLOB, needed=1) == ["n2"]
+        assert time.monotonic() - started_s < 5
+
+
+async def take_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """A peer that has no copy, and takes one at 9 MB/s."""
+    while head := await reader.readuntil(b"\r\n\r\n"):
+        if head.startswith(b"HEAD "):
+            writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+            continue
+        for _ in range(20):
+            await reader.readexactly(len(CONTENT) // 20)
+            await asyncio.sleep(0.05)  # the slowness under test
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+        writer.close()
+        return
+
+
+async def test_slow_copy_that_makes_progress_is_waited_for(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replication, "GRACE_S", 0.3)
+    nodes[0].store()
+    listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # or the kernel takes it all
+    async with await asyncio.start_server(
+        take_slowly, sock=listening, ssl=nodes[2].contexts.peer.listening
+    ):
+        introduce(nodes, ports={"n3": listening.getsockname()[1]})
+        started_s = time.monotonic()
+        copies = await nodes[0].services.replication._copy_to(["n2", "n3"], BLOB, needed=1)
+        assert copies == ["n2", "n3"]
+        assert time.monotonic() - started_s > 3 * replication.GRACE_S
+
+
+@pytest.mark.parametrize("path", ["", "x", "@evil/", "https://evil/", ":1/"])
+async def test_path_that_is_none_is_a_failed_peer(nodes: list[Node], path: str) -> None:
+    with pytest.raises(PeerFailed):
+        async with nodes[0].services.peers.request("n2", "GET", path):
+            pass
+
+
+async def test_header_that_cannot_be_sent_is_a_failed_peer(nodes: list[Node]) -> None:
+    with pytest.raises(PeerFailed):
+        async with nodes[0].services.peers.request("n2", "GET", "/", headers={"X": "a\r\nb: c"}):
+            pass
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\n" + SECRET + b"\0\r\n\r\n",
+        SECRET + b"\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + SECRET + b"\r\n",
+    ],
+)
+async def test_reason_of_a_failed_peer_holds_nothing_of_its_answer(nodes: list[Node], answer: bytes) -> None:
+    async with impostor(nodes[1], answer) as port:
+        introduce(nodes, ports={"n2": port})
+        with pytest.raises(PeerFailed) as caught:
+            await get(nodes[0], "n2")
+    assert SECRET.decode() not in str(caught.value)
