@@ -19,8 +19,9 @@ from deploy.processes import wait_until
 from tests.cluster.harness import Cluster, peak_memory_bytes, random_file
 from tests.cluster.throttle import ThrottlingProxy
 
-BIG_BYTES = int(os.environ["FILESTORE_TEST_GIB"]) << 30 if "FILESTORE_TEST_GIB" in os.environ else 256 << 20
-TUS_BYTES = 96 << 20
+FULL_BYTES = int(os.environ.get("FILESTORE_TEST_GIB", "0")) << 30
+BIG_BYTES = FULL_BYTES or 256 << 20
+TUS_BYTES = FULL_BYTES or 96 << 20
 TUS_PIECE_BYTES = 8 << 20
 RANGES = 100
 NODE_MEMORY_BYTES_MAX = 150 << 20
@@ -52,33 +53,38 @@ def big_file(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iter
     path.unlink()
 
 
-def test_whole_file_comes_back_from_every_node(cluster: Cluster, big_file: BigFile, tmp_path: Path) -> None:
+def check_whole(cluster: Cluster, stored: BigFile, target: Path) -> None:
+    """Every node gives the same bytes, and names them by their sha256."""
     for node in cluster.nodes:
-        target = tmp_path / "copy"
-        done = cluster.curl("-o", str(target), "-D", "-", f"{node.url}/api/v1/files/{big_file.file_uuid}")
+        done = cluster.curl("-o", str(target), "-D", "-", f"{node.url}/api/v1/files/{stored.file_uuid}")
         assert done.returncode == 0, done.stderr
-        headers = done.stdout.decode().lower()
-        assert f'etag: "{big_file.sha256}"' in headers
+        assert f'etag: "{stored.sha256}"' in done.stdout.decode().lower()
         with target.open("rb") as file:
-            assert hashlib.file_digest(file, "sha256").hexdigest() == big_file.sha256, node.id
+            assert hashlib.file_digest(file, "sha256").hexdigest() == stored.sha256, node.id
+
+
+def check_ranges(cluster: Cluster, stored: BigFile) -> None:
+    """Every node gives any part of the bytes."""
+    dice = random.Random(20261120)
+    with stored.path.open("rb") as file:
+        for node in cluster.nodes:
+            for _ in range(RANGES):
+                start = dice.randrange(stored.size_bytes)
+                stop = min(stored.size_bytes, start + dice.randrange(1, 1 << 20))
+                file.seek(start)
+                span = {"Range": f"bytes={start}-{stop - 1}"}
+                answer = cluster.get(f"/files/{stored.file_uuid}", node=node, headers=span)
+                assert answer.status == 206
+                assert answer.headers["content-range"] == f"bytes {start}-{stop - 1}/{stored.size_bytes}"
+                assert answer.body == file.read(stop - start)
+
+
+def test_whole_file_comes_back_from_every_node(cluster: Cluster, big_file: BigFile, tmp_path: Path) -> None:
+    check_whole(cluster, big_file, tmp_path / "copy")
 
 
 def test_random_ranges_are_right_on_every_node(cluster: Cluster, big_file: BigFile) -> None:
-    dice = random.Random(20261120)
-    with big_file.path.open("rb") as file:
-        for node in cluster.nodes:
-            for _ in range(RANGES):
-                start = dice.randrange(big_file.size_bytes)
-                stop = min(big_file.size_bytes, start + dice.randrange(1, 1 << 20))
-                file.seek(start)
-                answer = cluster.get(
-                    f"/files/{big_file.file_uuid}",
-                    node=node,
-                    headers={"Range": f"bytes={start}-{stop - 1}"},
-                )
-                assert answer.status == 206
-                assert answer.headers["content-range"] == f"bytes {start}-{stop - 1}/{big_file.size_bytes}"
-                assert answer.body == file.read(stop - start)
+    check_ranges(cluster, big_file)
 
 
 def test_node_memory_stays_small_while_a_big_file_goes_up_and_down(
@@ -109,13 +115,14 @@ def test_stock_tus_client_resumes_after_a_cut(
     offset = cluster.get(f"/files/{created['file_uuid']}/status").json["offset"]
     assert 0 < offset < TUS_BYTES
     with path.open("rb") as stream:
-        uploader = client.uploader(
-            file_stream=stream, chunk_size=TUS_PIECE_BYTES, url=created["upload_url"]
-        )
+        uploader = client.uploader(file_stream=stream, chunk_size=TUS_PIECE_BYTES, url=created["upload_url"])
         assert uploader.offset >= offset
         uploader.upload()
     record = cluster.get(f"/project-files/{created['file_uuid']}").json
     assert (record["status"], record["blob_sha256"]) == ("available", sha256)
+    stored = BigFile(path, created["file_uuid"], sha256, TUS_BYTES)
+    check_whole(cluster, stored, tmp_path / "copy")
+    check_ranges(cluster, stored)
 
 
 def upload_until_cut(client: TusClient, path: Path, url: str, proxy: ThrottlingProxy) -> bool:
