@@ -1,6 +1,7 @@
 """A state machine in a fresh database, to apply commands to and ask questions of."""
 
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,7 @@ class Refusal(str):
 
 def dump(path: Path) -> list[str]:
     """The whole database as SQL."""
-    with sqlite3.connect(path) as db:
+    with closing(sqlite3.connect(path)) as db:
         return list(db.iterdump())
 
 
