@@ -2,12 +2,14 @@
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Protocol
 
 import aiohttp
 
+from ca.errors import FilestoreError
 from coordinator import wire
 
 OUTBOX_FRAMES_MAX = 8192
@@ -15,6 +17,9 @@ OUTBOX_BYTES_MAX = 64 << 20
 SEND_TIMEOUT_S = 10.0  # a peer that takes nothing for so long is gone
 GOODBYE_S = 0.25  # one round trip, on a busy machine
 PING_S = 5.0  # WebSocket pings, so that a silent peer is noticed within twice this
+
+_BROKEN = (aiohttp.ClientError, FilestoreError, OSError, TimeoutError)  # what a lost peer looks like
+_log = logging.getLogger(__name__)
 
 
 class OutboxFull(Exception):
@@ -87,5 +92,6 @@ async def end(task: "asyncio.Task[None]") -> None:
     """
     task.cancel()
     await asyncio.wait([task])
-    if not task.cancelled():
-        task.exception()
+    error = None if task.cancelled() else task.exception()
+    if error is not None and not isinstance(error, _BROKEN):
+        _log.error("%s failed", task.get_name(), exc_info=error)
