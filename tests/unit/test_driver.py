@@ -16,7 +16,7 @@ from coordinator.driver import Driver
 from coordinator.log import LogFailed, SegmentLog
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
-from coordinator.raft.messages import Entry, EntryKind, HardState
+from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind
 from coordinator.store import Store
 from tests.unit.state import ADMIN, bootstrap
 
@@ -112,6 +112,15 @@ async def test_member_without_a_quorum_takes_no_change_and_serves_no_read(tmp_pa
     async with asyncio.timeout(DEADLINE_S), running(tmp_path, members=("c1", "c2", "c3")) as (driver, _):
         with pytest.raises(NotLeader):
             await driver.propose(admit("alice"))
+        with pytest.raises(Unavailable):
+            await driver.read_barrier()
+
+
+async def test_broken_invariant_of_the_core_ends_the_driver(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), running(tmp_path, members=("c1", "c2", "c3")) as (driver, task):
+        driver.step(Message(MessageKind.HEARTBEAT, "c2", "c1", 5, commit=99))  # of entries never acknowledged
+        with pytest.raises(AssertionError, match="never acknowledged"):
+            await task
         with pytest.raises(Unavailable):
             await driver.read_barrier()
 

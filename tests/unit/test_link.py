@@ -1,0 +1,78 @@
+"""The outbox of a connection between members, and the end of the tasks that serve it."""
+
+import asyncio
+
+import pytest
+
+from coordinator import wire
+from coordinator.link import OUTBOX_FRAMES_MAX, Outbox, OutboxFull, end
+
+
+class Sink:
+    """Takes messages until it has seen enough frames."""
+
+    def __init__(self, frames: int) -> None:
+        self.messages: list[bytes] = []
+        self.left = frames
+        self.done = asyncio.Event()
+
+    async def send_bytes(self, data: bytes) -> None:
+        self.messages.append(data)
+        self.left -= len(wire.decode(data))
+        if self.left <= 0:
+            self.done.set()
+
+
+def answer(number: int, size_bytes: int) -> wire.AnswerFrame:
+    return wire.AnswerFrame(number, wire.OK, "", b"x" * size_bytes)
+
+
+@pytest.mark.parametrize(("count", "size_bytes"), [(2000, 10), (60, 200_000), (3, 6 << 20)])
+async def test_frames_travel_in_order_and_no_message_is_larger_than_a_peer_takes(
+    count: int, size_bytes: int
+) -> None:
+    outbox, sink = Outbox(), Sink(count)
+    for number in range(count):
+        outbox.put(answer(number, size_bytes))
+    sending = asyncio.create_task(outbox.run(sink))
+    async with asyncio.timeout(20):
+        await sink.done.wait()
+    await end(sending)
+    frames = [frame for message in sink.messages for frame in wire.decode(message)]
+    assert [frame.number for frame in frames if isinstance(frame, wire.AnswerFrame)] == list(range(count))
+    assert max(map(len, sink.messages)) < wire.MESSAGE_BYTES_MAX
+
+
+async def test_outbox_is_bounded_in_frames_and_in_bytes() -> None:
+    many, large = Outbox(), Outbox()
+    for number in range(OUTBOX_FRAMES_MAX):
+        many.put(answer(number, 1))
+    with pytest.raises(OutboxFull):
+        many.put(answer(0, 1))
+    for number in range(6):
+        large.put(answer(number, 10 << 20))
+    with pytest.raises(OutboxFull):
+        large.put(answer(0, 10 << 20))
+
+
+async def test_cancellation_is_not_lost_while_a_task_is_being_ended() -> None:
+    released = asyncio.Event()
+
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await released.wait()
+
+    async def owner() -> None:
+        await end(asyncio.create_task(slow_to_end()))
+        await asyncio.Event().wait()
+
+    owning = asyncio.create_task(owner())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    owning.cancel()
+    released.set()
+    async with asyncio.timeout(5):
+        await asyncio.wait([owning])
+    assert owning.cancelled()
