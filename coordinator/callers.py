@@ -23,12 +23,9 @@ _T = TypeVar("_T", AnyCommand, AnyQuery)
 
 
 class Callers:
-    """Verifies callers with the keys of the replicated state, read again when the view of the cluster
-    changes.
-    """
+    """Verifies callers with the keys of the view of the cluster."""
 
-    def __init__(self, view_version: Callable[[], int], view: Callable[[], ClusterView]) -> None:
-        self._view_version = view_version
+    def __init__(self, view: Callable[[], ClusterView]) -> None:
         self._view = view
         self._version = -1
         self._verifier: Verifier | None = None
@@ -52,11 +49,10 @@ class Callers:
         return msgspec.structs.replace(asked, caller=caller)
 
     def _newest(self) -> Verifier:
-        version = self._view_version()
-        if self._verifier is None or version != self._version:
-            view = self._view()
+        view = self._view()
+        if self._verifier is None or view.version != self._version:
             self._verifier = Verifier(view.cluster, view.user_token_keys)
-            self._version = version
+            self._version = view.version
         return self._verifier
 
 

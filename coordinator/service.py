@@ -77,7 +77,8 @@ class Service:
         self._store = store
         self._authority = authority
         self._health = health
-        self._callers = Callers(store.view_version, self._view)
+        self._seen: ClusterView | None = None
+        self._callers = Callers(self._view)
 
     def check(self, peer: Peer) -> None:
         """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
@@ -162,7 +163,10 @@ class Service:
         return _value(self._store.answer(query, at_ms=now_ms()))
 
     def _view(self) -> ClusterView:
-        return msgspec.msgpack.decode(self._answer(GetView()), type=ClusterView)
+        """What GetView answers, made anew only when it has changed: every change and read looks at it."""
+        if self._seen is None or self._seen.version != self._store.view_version():
+            self._seen = msgspec.msgpack.decode(self._answer(GetView()), type=ClusterView)
+        return self._seen
 
     async def _heartbeat(self, identity: Identity, call: HeartbeatCall) -> HeartbeatReply:
         if identity.role is Role.NODE:

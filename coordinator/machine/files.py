@@ -2,6 +2,7 @@
 
 import sqlite3
 from dataclasses import dataclass
+from typing import Any
 
 from ca.errors import InvalidRequest, NotFound, PayloadTooLarge
 from coordinator.machine import blobs
@@ -128,15 +129,20 @@ def record(db: sqlite3.Connection, file_uuid: str) -> FileRecord:
     """The record of a file that exists."""
     row = db.execute(f"SELECT {FILE_COLUMNS} FROM files WHERE file_uuid = ?", (file_uuid,)).fetchone()
     assert row is not None
-    return FileRecord(
-        file_uuid=row[0],
-        bucket_id=row[1],
-        owner_id=row[2],
-        filename=row[3],
-        content_type=row[4],
-        size_bytes=row[5] or 0,
-        blob_sha256=row[6] or "",
-        status=row[7],
-        created_at_ms=row[8],
-        updated_at_ms=row[9],
-    )
+    return FileRecord(**fields_of(row))
+
+
+def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
+    """The fields of a FileRecord, from a row that begins with FILE_COLUMNS; the rest is the kind's own."""
+    return {
+        "file_uuid": row[0],
+        "bucket_id": row[1],
+        "owner_id": row[2],
+        "filename": row[3],
+        "content_type": row[4],
+        "size_bytes": row[5] or 0,
+        "blob_sha256": row[6] or "",
+        "status": row[7],
+        "created_at_ms": row[8],
+        "updated_at_ms": row[9],
+    }

@@ -113,16 +113,7 @@ def _record(scope: Change | Question, file_uuid: str) -> ProjectFileRecord:
 
 def _from_row(row: tuple[Any, ...]) -> ProjectFileRecord:
     return ProjectFileRecord(
-        file_uuid=row[0],
-        bucket_id=row[1],
-        owner_id=row[2],
-        filename=row[3],
-        content_type=row[4],
-        size_bytes=row[5] or 0,
-        blob_sha256=row[6] or "",
-        status=row[7],
-        created_at_ms=row[8],
-        updated_at_ms=row[9],
+        **files.fields_of(row),
         project_id=row[10],
         project_name=row[11],
         version_tag=row[12],
