@@ -2,6 +2,8 @@
 #   make run     a cluster of three coordinators and three nodes on this machine
 #   make test    the default test suite          make check   lint, types, import order
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
+#   make sim     the consensus under simulated faults (SIM_S=600)     make mutants   bugs that its tests must catch
+#   make chaos   real coordinators under real faults (CHAOS_S=600)
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -29,7 +31,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test check bench constraints clean
+.PHONY: run install test check sim mutants chaos bench constraints clean
 
 run: $(INSTALLED)
 	@exec $(BIN)/filestore dev --data $(DATA)
@@ -51,6 +53,15 @@ check: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+sim: $(INSTALLED)
+	$(BIN)/python -m tests.sim
+
+mutants: $(INSTALLED)
+	$(BIN)/python -m tests.sim.mutants
+
+chaos: $(INSTALLED)
+	$(BIN)/python -m tests.chaos
 
 bench: $(INSTALLED)
 	$(BIN)/python -m bench.$(BENCH)

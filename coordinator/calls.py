@@ -9,7 +9,7 @@ from msgspec import Struct
 from coordinator.bounds import Count, Names, Pem, Text
 from coordinator.commands import AnyCommand
 from coordinator.queries import AnyQuery
-from coordinator.records import Caller, NodeRecord
+from coordinator.records import Caller, CoordinatorRecord, NodeRecord
 
 CALL_TIMEOUT_S = 5.0  # a client waits no longer for an answer before it says 503
 
@@ -95,14 +95,67 @@ class HeartbeatReply(Struct, frozen=True):
     at_ms: int
 
 
+class AddCoordinatorCall(Struct, frozen=True, tag="add_coordinator"):
+    """An admin lets a coordinator in, as a learner first. Leader only. Answers the CoordinatorRecord.
+
+    The same record again changes nothing.
+    """
+
+    caller: Caller
+    record: CoordinatorRecord
+
+
+class RemoveCoordinatorCall(Struct, frozen=True, tag="remove_coordinator"):
+    """An admin takes a coordinator out for ever. Leader only.
+
+    One that was removed already is no error: the answer to the first request may have been lost.
+    """
+
+    caller: Caller
+    coordinator_id: Text
+
+
+class TransferLeaderCall(Struct, frozen=True, tag="transfer_leader"):
+    """An admin hands the lead to `target`, or to whoever is most advanced. Leader only.
+
+    Answers the id of the leader then.
+    """
+
+    caller: Caller
+    target: Text
+
+
+class SnapshotChunkCall(Struct, frozen=True, tag="snapshot_chunk"):
+    """A coordinator asks for a piece of the snapshot that this one offered. Answers a Chunk."""
+
+    index: Count
+    term: Count
+    offset: Count
+
+
 class StatusCall(Struct, frozen=True, tag="status"):
     """What this coordinator sees. Admins only. Not linearizable: it answers without a quorum too."""
 
     caller: Caller
 
 
+class FollowerStatus(Struct, frozen=True, kw_only=True):
+    """A member of the group as its leader sees it: durable up to `match`, fed by `state` (probe, replicate,
+    snapshot; leader for itself); `active` when it was heard within an election timeout.
+    """
+
+    id: str
+    match: int
+    state: str
+    active: bool
+
+
 class CoordinatorStatus(Struct, frozen=True, kw_only=True):
-    """One member of the Raft group as it sees itself."""
+    """One member of the Raft group as it sees itself.
+
+    `followers` only from a leader, itself included; `disk_full`: it takes no changes until there is room;
+    `diverged`: members whose state is known to be another than that of the majority.
+    """
 
     id: str
     role: str
@@ -111,6 +164,9 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     commit: int
     applied: int
     last_index: int
+    disk_full: bool = False
+    followers: list[FollowerStatus] = []
+    diverged: list[str] = []
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
@@ -127,14 +183,27 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
 
 class StatusReply(Struct, frozen=True, kw_only=True):
-    """The cluster as this coordinator sees it."""
+    """The cluster as this coordinator sees it; `coordinators` are the voters and learners."""
 
     cluster: str
     coordinator: CoordinatorStatus
+    coordinators: list[CoordinatorRecord]
     nodes: list[NodeStatus]
     files: int
     blobs: int
     blob_bytes: int
 
 
-AnyCall = ProposeCall | ReadCall | JoinCall | RenewCall | MintCall | HeartbeatCall | StatusCall
+AnyCall = (
+    ProposeCall
+    | ReadCall
+    | JoinCall
+    | RenewCall
+    | MintCall
+    | HeartbeatCall
+    | AddCoordinatorCall
+    | RemoveCoordinatorCall
+    | TransferLeaderCall
+    | SnapshotChunkCall
+    | StatusCall
+)

@@ -1,18 +1,20 @@
 """The client of the coordinators: finds the leader, retries with the same sequence, never past its
 deadline.
 
-One connection to every coordinator is kept up. Changes go to the leader; reads to any coordinator, each of
-which answers linearizably. A change is retried under its session and sequence, so it is applied once
-however often it is sent; when the deadline passes, the caller is told Unavailable and does not know the
-outcome, like after any lost connection.
+One connection to every coordinator is kept up; who they are follows the view of the cluster. Changes go to
+the leader; reads to any coordinator, each of which answers linearizably, a random one first: so the members
+share them out. A change is retried under its
+session and sequence, so it is applied once however often it is sent; when the deadline passes, the caller
+is told Unavailable and does not know the outcome, like after any lost connection.
 """
 
 import asyncio
 import itertools
 import logging
+import random
 import ssl
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -21,6 +23,7 @@ from ca.identity import Identity
 from coordinator import wire
 from coordinator.calls import (
     CALL_TIMEOUT_S,
+    AddCoordinatorCall,
     AnyCall,
     HeartbeatCall,
     HeartbeatReply,
@@ -30,15 +33,20 @@ from coordinator.calls import (
     MintReply,
     ProposeCall,
     ReadCall,
+    RemoveCoordinatorCall,
     RenewCall,
+    SnapshotChunkCall,
     StatusCall,
     StatusReply,
+    TransferLeaderCall,
 )
 from coordinator.commands import SESSION_ENDED, AnyCommand, OpenSession
 from coordinator.link import dialling
 from coordinator.peerlink import LinkDown, PeerLink
 from coordinator.queries import AnyQuery
 from coordinator.records import Caller, CoordinatorRecord
+from coordinator.roster import Roster
+from coordinator.snapshots import Chunk
 
 RETRY_S_MIN = 0.02
 RETRY_S_MAX = 0.25
@@ -80,18 +88,36 @@ class MetadataClient:
         coordinators: Sequence[CoordinatorRecord],
         context: Callable[[], ssl.SSLContext],
     ) -> None:
-        self._links = {c.coordinator_id: PeerLink(identity, c, context) for c in coordinators}
-        self._order = itertools.cycle(sorted(self._links))
+        assert coordinators, "a client needs somebody to ask"
+        self._identity = identity
+        self._context = context
+        self._roster = Roster(())
+        self._links: dict[str, PeerLink] = {}
         self._leader = ""
-        self._reader = next(self._order)
+        self._reader = ""
+        self.update(coordinators)
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
 
+    def update(self, coordinators: Iterable[CoordinatorRecord]) -> None:
+        """These are the coordinators from now on. A call to one that goes is made again elsewhere."""
+        known, self._links = self._links, {}
+        for record in coordinators:
+            link = known.get(record.coordinator_id)
+            if link is None or not link.leads_to(record):
+                link = PeerLink(self._identity, record, self._context)
+            self._links[record.coordinator_id] = link
+        self._order = itertools.cycle(random.sample(list(self._links), len(self._links)))
+        if self._leader not in self._links:
+            self._leader = ""
+        if self._reader not in self._links:
+            self._reader = next(self._order)
+        self._roster.update(link.coordinator for link in self._links.values())
+
     async def run(self) -> None:
         """Dial every coordinator, again and again."""
-        async with dialling() as http, asyncio.TaskGroup() as group:
-            for coordinator_id, link in self._links.items():
-                group.create_task(link.run(http), name=f"link to coordinator {coordinator_id}")
+        async with dialling() as http:
+            await self._roster.run(lambda record: self._links[record.coordinator_id].run(http), "link to")
 
     async def propose(
         self, command: AnyCommand, reply_type: type[_T], *, timeout_s: float = CALL_TIMEOUT_S
@@ -110,18 +136,16 @@ class MetadataClient:
         """The linearizable answer to a query; raises what it is refused with, or Unavailable after
         `timeout_s`.
         """
-        async with _deadline(timeout_s):
-            return msgspec.msgpack.decode(await self._anywhere(ReadCall(query)), type=reply_type)
+        answer = await self._anywhere(ReadCall(query), _ends_at(timeout_s))
+        return msgspec.msgpack.decode(answer, type=reply_type)
 
     async def join(self, call: JoinCall) -> JoinReply:
         """Let a node join. Repeating it with the same key is safe."""
-        async with _deadline(2 * CALL_TIMEOUT_S):
-            return msgspec.msgpack.decode(await self._at_leader(call), type=JoinReply)
+        return msgspec.msgpack.decode(await self._operate(call), type=JoinReply)
 
     async def renew(self, csr: str) -> JoinReply:
         """A new certificate for the node that this client is."""
-        async with _deadline(2 * CALL_TIMEOUT_S):
-            return msgspec.msgpack.decode(await self._at_leader(RenewCall(csr)), type=JoinReply)
+        return msgspec.msgpack.decode(await self._operate(RenewCall(csr)), type=JoinReply)
 
     async def mint(
         self,
@@ -140,17 +164,45 @@ class MetadataClient:
 
         return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=MintReply)
 
+    async def add_coordinator(self, caller: Caller, record: CoordinatorRecord) -> CoordinatorRecord:
+        """Let a coordinator into the group, as a learner first. Admin only. Repeating it is safe."""
+        answer = await self._operate(AddCoordinatorCall(caller, record))
+        return msgspec.msgpack.decode(answer, type=CoordinatorRecord)
+
+    async def remove_coordinator(self, caller: Caller, coordinator_id: str) -> None:
+        """Take a coordinator out of the group for ever. Admin only. Repeating it is safe."""
+        await self._operate(RemoveCoordinatorCall(caller, coordinator_id))
+
+    async def transfer_leader(self, caller: Caller, target: str) -> str:
+        """Hand the lead to `target`, "" for whoever is most advanced; who leads then. Admin only."""
+        answer = await self._operate(TransferLeaderCall(caller, target))
+        return msgspec.msgpack.decode(answer, type=str)
+
+    async def snapshot_chunk(self, source: str, index: int, term: int, offset: int) -> Chunk:
+        """A piece of the snapshot that one coordinator offers.
+
+        Raises NotFound when it is gone there, Unavailable when that coordinator does not answer.
+        """
+        if (link := self._links.get(source)) is None:
+            raise Unavailable(f"{source} is not among the coordinators that are known here.")
+        try:
+            answer = await self._one(link, SnapshotChunkCall(index, term, offset))
+        except (LinkDown, TimeoutError) as error:
+            raise Unavailable(f"The coordinator {source} does not answer.") from error
+        return msgspec.msgpack.decode(answer, type=Chunk)
+
     async def status(self, caller: Caller) -> dict[str, StatusReply | None]:
         """What each coordinator sees, None for one that does not answer.
 
         Raises only if the caller is refused.
         """
+        links = self._links
         answers = await asyncio.gather(
-            *(self._one(link, StatusCall(caller)) for link in self._links.values()),
+            *(self._one(link, StatusCall(caller)) for link in links.values()),
             return_exceptions=True,
         )
         found: dict[str, StatusReply | None] = {}
-        for coordinator_id, answer in zip(self._links, answers, strict=True):
+        for coordinator_id, answer in zip(links, answers, strict=True):
             if isinstance(answer, bytes):
                 found[coordinator_id] = msgspec.msgpack.decode(answer, type=StatusReply)
             elif isinstance(answer, (LinkDown, TimeoutError, Unavailable)):
@@ -160,66 +212,79 @@ class MetadataClient:
         return found
 
     @property
+    def coordinators(self) -> list[CoordinatorRecord]:
+        """The coordinators that this client knows, and where they are."""
+        return [link.coordinator for link in self._links.values()]
+
+    @property
     def coordinator_ids(self) -> tuple[str, ...]:
         """The coordinators that this client knows."""
         return tuple(self._links)
 
     async def heartbeat(self, coordinator_id: str, call: HeartbeatCall) -> HeartbeatReply | None:
         """Tell one coordinator that this member lives; None when it does not confirm it in time."""
+        if (link := self._links.get(coordinator_id)) is None:
+            return None
         try:
-            answer = await self._one(self._links[coordinator_id], call)
+            answer = await self._one(link, call)
         except (LinkDown, TimeoutError, FilestoreError):
             return None
         reply = msgspec.msgpack.decode(answer, type=HeartbeatReply)
-        self._leader = reply.leader or self._leader
+        if reply.leader in self._links:
+            self._leader = reply.leader
         return reply
 
     async def _one(self, link: PeerLink, call: AnyCall) -> bytes:
-        async with asyncio.timeout(TRY_TIMEOUT_S):
-            answer = await link.call(call, TRY_TIMEOUT_S)
+        answer = await link.call(call, TRY_TIMEOUT_S)
         if answer.status == wire.RETRY:
             raise Unavailable(answer.details)
         return _value(answer)
+
+    async def _operate(self, call: AnyCall) -> bytes:
+        """A call that may take the leader more than one entry of the log."""
+        return await self._at_leader(call, _ends_at(2 * CALL_TIMEOUT_S))
 
     async def _change(self, build: Callable[[int, int, int], AnyCall], timeout_s: float) -> bytes:
         """Send a change under a session, and once more under a new one if the old had ended before it was
         sent.
         """
-        async with _deadline(timeout_s):
-            for _ in range(2):
-                session = await self._open_session()
-                sequence = session.begin()
-                try:
-                    return await self._at_leader(
-                        build(session.number, sequence, session.acknowledged_below())
-                    )
-                except _SessionEnded as ended:
+        ends_at = _ends_at(timeout_s)
+        for _ in range(2):
+            session = self._session or await self._open_session(ends_at)
+            sequence = session.begin()
+            try:
+                call = build(session.number, sequence, session.acknowledged_below())
+                return await self._at_leader(call, ends_at)
+            except _SessionEnded as ended:
+                if self._session is session:
                     self._session = None
-                    if ended.tries > 1:
-                        raise Unavailable("The outcome of this change is unknown.") from ended
-                finally:
-                    session.end(sequence)
-            raise Unavailable("The coordinators end sessions too quickly.")
+                if ended.tries > 1:
+                    raise Unavailable("The outcome of this change is unknown.") from ended
+            finally:
+                session.end(sequence)
+        raise Unavailable("The coordinators end sessions too quickly.")
 
-    async def _open_session(self) -> _Session:
-        async with self._opening:
-            if self._session is None:
-                call = ProposeCall(0, 0, 0, OpenSession(nonce=""))
-                self._session = _Session(msgspec.msgpack.decode(await self._at_leader(call), type=int))
-            return self._session
+    async def _open_session(self, ends_at: float) -> _Session:
+        try:
+            # Who holds the lock may have longer than this caller.
+            async with asyncio.timeout_at(ends_at), self._opening:
+                if self._session is None:
+                    call = ProposeCall(0, 0, 0, OpenSession(nonce=""))
+                    answer = await self._at_leader(call, ends_at)
+                    self._session = _Session(msgspec.msgpack.decode(answer, type=int))
+                return self._session
+        except TimeoutError as error:
+            raise _no_answer() from error
 
-    async def _at_leader(self, call: AnyCall) -> bytes:
-        """Try the leader, and whoever may be it, until one answers. The caller holds the deadline."""
+    async def _at_leader(self, call: AnyCall, ends_at: float) -> bytes:
+        """Try the leader, and whoever may be it, until one answers. Raises Unavailable at `ends_at`."""
         pause_s = RETRY_S_MIN
         for tries in itertools.count(1):
             leader = self._leader or next(self._order)
-            try:
-                async with asyncio.timeout(TRY_TIMEOUT_S):
-                    answer = await self._links[leader].call(call, TRY_TIMEOUT_S)
-            except (LinkDown, TimeoutError):
+            if (answer := await self._try(leader, call, ends_at)) is None:
                 self._leader = ""
             else:
-                if answer.status == wire.OK:
+                if answer.status == wire.OK and leader in self._links:
                     self._leader = leader
                 if answer.status == SESSION_ENDED:
                     raise _SessionEnded(tries)
@@ -227,24 +292,32 @@ class MetadataClient:
                     return _value(answer)
                 named = answer.details if answer.status == wire.NOT_LEADER else ""
                 self._leader = named if named in self._links else ""
-            await asyncio.sleep(pause_s)
+            await _pause(pause_s, ends_at)
             pause_s = min(pause_s * 2, RETRY_S_MAX)
         raise AssertionError("unreachable")
 
-    async def _anywhere(self, call: AnyCall) -> bytes:
-        """Try one coordinator after the other until one answers. The caller holds the deadline."""
+    async def _anywhere(self, call: AnyCall, ends_at: float) -> bytes:
+        """Try one coordinator after the other until one answers. Raises Unavailable at `ends_at`."""
         pause_s = 0.0
         while True:
-            try:
-                async with asyncio.timeout(TRY_TIMEOUT_S):
-                    answer = await self._links[self._reader].call(call, TRY_TIMEOUT_S)
-                if answer.status != wire.RETRY:
-                    return _value(answer)
-            except (LinkDown, TimeoutError):
-                pass
+            answer = await self._try(self._reader, call, ends_at)
+            if answer is not None and answer.status != wire.RETRY:
+                return _value(answer)
             self._reader = next(self._order)
-            await asyncio.sleep(pause_s)
+            await _pause(pause_s, ends_at)
             pause_s = min(max(pause_s * 2, RETRY_S_MIN), RETRY_S_MAX)
+
+    async def _try(self, coordinator_id: str, call: AnyCall, ends_at: float) -> wire.AnswerFrame | None:
+        """What one coordinator answers, None when it is not there. Raises Unavailable at `ends_at`."""
+        try_s = _try_s(ends_at)
+        try:
+            return await self._links[coordinator_id].call(call, try_s)
+        except LinkDown:
+            return None
+        except TimeoutError as error:
+            if try_s < TRY_TIMEOUT_S:  # too little time to hold it against that coordinator
+                raise _no_answer() from error
+            return None
 
 
 class _SessionEnded(Exception):
@@ -255,22 +328,24 @@ class _SessionEnded(Exception):
         self.tries = tries
 
 
-class _deadline:  # noqa: N801 (used like a function)
-    """asyncio.timeout that ends in Unavailable."""
+def _ends_at(timeout_s: float) -> float:
+    return asyncio.get_running_loop().time() + timeout_s
 
-    def __init__(self, timeout_s: float) -> None:
-        self._timeout = asyncio.timeout(timeout_s)
 
-    async def __aenter__(self) -> None:
-        await self._timeout.__aenter__()
+def _try_s(ends_at: float) -> float:
+    """What one try may take. Raises Unavailable when no time is left for one."""
+    left_s = ends_at - asyncio.get_running_loop().time()
+    if left_s <= 0:
+        raise _no_answer()
+    return min(left_s, TRY_TIMEOUT_S)
 
-    async def __aexit__(self, *exc_info: Any) -> None:
-        try:
-            await self._timeout.__aexit__(*exc_info)
-        except TimeoutError as error:
-            raise Unavailable(
-                "The coordinators did not answer: no quorum, or no connection to it."
-            ) from error
+
+async def _pause(pause_s: float, ends_at: float) -> None:
+    await asyncio.sleep(min(pause_s, _try_s(ends_at)))
+
+
+def _no_answer() -> Unavailable:
+    return Unavailable("The coordinators did not answer: no quorum, or no connection to it.")
 
 
 def _value(answer: wire.AnswerFrame) -> bytes:

@@ -6,13 +6,17 @@ default: logs of older versions must decode for ever. Fields hold what was valid
 machine checks them against state.
 """
 
+from typing import Annotated
+
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from coordinator.bounds import Count, Names, NodeIds, Text
 from coordinator.records import Caller, CertificateRecord, CoordinatorRecord
 
 SESSION_ENDED = "session_ended"  # the refusal code of a change whose session is gone
+COORDINATORS_LISTED_MAX = 64  # voters and learners; far beyond what Raft admits
+HASH_ROWS_MAX = 100_000  # in one slice: a second of every member's time
 SESSIONS_MAX = 4096  # client processes with duplicate suppression; the longest unused goes first
 
 
@@ -195,6 +199,32 @@ class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"
     file_uuid: Text
 
 
+class RecordCoordinators(Command, frozen=True, kw_only=True, tag="record_coordinators"):
+    """The whole new list of voters and learners; who is no longer in it becomes a tombstone. Never refused.
+
+    The payload of a membership entry of Raft: the state must follow what the log has decided.
+    """
+
+    coordinators: Annotated[list[CoordinatorRecord], Meta(max_length=COORDINATORS_LISTED_MAX)]
+
+
+class HashState(Command, frozen=True, kw_only=True, tag="hash_state"):
+    """Hash the next slice of the state, at most `rows_max` rows of one table. Replies with a StateHash."""
+
+    rows_max: Annotated[int, Meta(ge=1, le=HASH_ROWS_MAX)] = 2000
+
+
+class ReportHash(Command, frozen=True, kw_only=True, tag="report_hash"):
+    """A coordinator tells its digest to all others, at one place in the log. Replies with a HashReport.
+
+    Changes nothing. Only proposed by the coordinator that it names.
+    """
+
+    coordinator_id: Text
+    log_index: Count
+    digest: Text
+
+
 AnyCommand = (
     Bootstrap
     | OpenSession
@@ -211,6 +241,9 @@ AnyCommand = (
     | DeclareSize
     | CompleteUpload
     | TerminateUpload
+    | RecordCoordinators
+    | HashState
+    | ReportHash
 )
 
 NODE_COMMANDS: tuple[type[Command], ...] = (

@@ -1,13 +1,18 @@
 """The data directory of a coordinator: which files lie where, and what coordinator.json says."""
 
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ca.errors import Internal
+from ca.secretfiles import write_durable
 from ca.tls import Credential
 from coordinator.records import CoordinatorRecord
+
+COORDINATORS_MAX = 7  # more would only slow every change down
+DIGEST_S = 10.0  # 2000 rows each: a million files are compared in two to three hours
 
 
 class NotInitialised(Internal):
@@ -15,15 +20,23 @@ class NotInitialised(Internal):
 
 
 class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """coordinator.json: who this member is and who its peers were when it began."""
+    """coordinator.json: who this member is and who the coordinators were when it began.
+
+    `own_record` is there when it is not among them: it came later. Every `digest_s` the leader has all
+    members compare a part of their state.
+    """
 
     id: str
     cluster: str
     members: list[CoordinatorRecord]
+    own_record: CoordinatorRecord | None = None
+    digest_s: Annotated[float, Meta(ge=0.1, le=86_400)] = DIGEST_S
 
     @property
     def own(self) -> CoordinatorRecord:
         """This member's own addresses."""
+        if self.own_record is not None:
+            return self.own_record
         return next(member for member in self.members if member.coordinator_id == self.id)
 
 
@@ -38,7 +51,11 @@ class CoordinatorFiles:
         self.root_key = data / "root.key"
         self.bundle = data / "cluster.bundle"
         self.admin_token = data / "admin.token"
+        self.genesis = data / "genesis.bin"
+        self.known = data / "coordinators.json"
+        self.diverged = data / "diverged"
         self.log = data / "log"
+        self.snapshots = data / "snapshots"
         self.state = data / "state.sqlite"
         self.audit = data / "audit.log"
         self.credential_path = data / "credential.pem"
@@ -55,3 +72,9 @@ class CoordinatorFiles:
             raise NotInitialised(
                 f"{self.data} holds no coordinator: run `filestore coordinator init`"
             ) from None
+        except msgspec.MsgspecError as error:
+            raise NotInitialised(f"{self.config} cannot be read: {error}") from error
+
+    def write_config(self, config: CoordinatorConfig) -> None:
+        """Replace coordinator.json. It comes last when a coordinator begins: it makes the directory one."""
+        write_durable(self.config, msgspec.json.format(msgspec.json.encode(config)))

@@ -1,139 +1,158 @@
-"""The shell around the Raft core: owns its clock, disk and network, and keeps the contract of
-coordinator/raft.
+"""The asyncio shell around one member: owns its clock, its threads and its network.
 
-One cycle: send what need not wait, persist (one write, one sync), send what had to wait, apply the
-committed entries in one transaction, wake those who wait for them, advance. Disk work runs in one thread of
-its own; the core itself is only ever touched on the event loop. A failed write or sync ends the process:
-the page cache may have dropped the data.
+What is decided is decided in `coordinator.member`. One cycle: send what need not wait, persist (one write,
+one sync), send what had to wait. What is committed is applied beside that, in a thread and a task of its own,
+so that the log syncs while the state machine works. The core is only ever touched on the event loop. A failed
+write or sync ends the process: the page cache may have dropped the data.
 """
 
 import asyncio
-import itertools
+import contextlib
+import logging
 import random
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+import sqlite3
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
-from ca.errors import PayloadTooLarge, Unavailable
+from ca.errors import Conflict, FilestoreError, InsufficientStorage, PayloadTooLarge, Unavailable
+from coordinator import commands
 from coordinator.clock import now_ms
 from coordinator.commands import AnyCommand, Envelope, encode_envelope
+from coordinator.link import end
 from coordinator.log import SegmentLog
+from coordinator.member import KEPT_ENTRIES, Member
 from coordinator.raft.config import Config
-from coordinator.raft.core import NotLeader, ProposalRefused, Raft, Status
-from coordinator.raft.messages import Entry, HardState, Message, Ready
-from coordinator.store import Store
+from coordinator.raft.core import NotLeader, Status
+from coordinator.raft.messages import Entry, Members, Message, Ready, SnapshotMeta, SnapshotOffer
+from coordinator.snapshots import SnapshotStore
+from coordinator.store import Store, StoreFull, members_of
+from coordinator.worker import Worker
 
 TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these without a leader
-PROPOSALS_WAITING_MAX = 16_384
-PROPOSED_AT_ONCE_MAX = 1024  # the core takes all of a slice or nothing
 COMMAND_BYTES_MAX = 1 << 20  # no API body is larger, and no command larger than its body
-READS_WAITING_MAX = 65_536
-ROUND_TICKS_MAX = 5  # a ReadIndex round whose answer was lost is asked again after this
+TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction
+LOG_BYTES_KEPT = (
+    64 << 20
+)  # a log below this is not compacted; two segments, which are read in a second at start
+ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
+SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
+TAKE_AGAIN_S = 30.0  # after no snapshot could be made
+APPLIED_INLINE_MAX = (
+    4  # entries: less work than the hand-over to a thread and back, twice the interpreter's lock
+)
+FULL_PAUSE_S = 0.5  # between two tries to apply on a full disk
+_T = TypeVar("_T")
+Applied = Callable[[Sequence[Entry], Sequence[bytes]], None]
 
-
-@dataclass(slots=True)
-class _Proposal:
-    data: bytes
-    done: "asyncio.Future[bytes]"
-
-
-@dataclass(slots=True)
-class _Round:
-    """Reads that share one ReadIndex."""
-
-    started_tick: int
-    readers: list["asyncio.Future[None]"] = field(default_factory=list)
+# What makes room, or is needed to do so, goes on when there is none.
+_FREEING = (
+    commands.OpenSession,
+    commands.DeleteFile,
+    commands.TerminateUpload,
+    commands.DeleteJoinToken,
+)
+_log = logging.getLogger(__name__)
 
 
 class Driver:
     """Drives one member of the group.
 
-    `run` is owned by the process; everything else is called on its event loop.
+    `run` is owned by the process; everything else is called on its event loop. `fetch` is told which snapshot
+    the leader offers; `applied` sees every batch that was applied, with its replies. Neither may block.
     """
 
     def __init__(
-        self, config: Config, log: SegmentLog, store: Store, send: Callable[[Sequence[Message]], None]
+        self,
+        config: Config,
+        log: SegmentLog,
+        store: Store,
+        snapshots: SnapshotStore,
+        send: Callable[[Sequence[Message]], None],
+        fetch: Callable[[SnapshotOffer], None],
+        applied: Applied,
+        *,
+        log_bytes_kept: int = LOG_BYTES_KEPT,
+        kept_entries: int = KEPT_ENTRIES,
     ) -> None:
         self.id = config.id
-        self.members = config.members
-        self._applied = store.applied_index()
-        # The database may hold entries whose commit index did not reach the disk: they are committed.
-        known = log.hard_state
-        hard_state = HardState(known.term, known.vote, max(known.commit, self._applied))
-        self._raft = Raft(config, log, hard_state, self._applied, random.Random())
+        self.ticks = 0
         self._log = log
         self._store = store
+        self._snapshots = snapshots
         self._send = send
-        self._disk = ThreadPoolExecutor(1, thread_name_prefix="log-and-state")
+        self._fetch = fetch
+        self._applied = applied
+        self._log_bytes_kept = log_bytes_kept
+        self._member = Member(config, log, store, snapshots, random.Random(), kept_entries=kept_entries)
+        self._log_thread = Worker("log")
+        self._state_thread = Worker("state")
         self._wake = asyncio.Event()
-        self._ticks = 0
-        self._proposals: list[_Proposal] = []
-        self._waiting: dict[int, tuple[int, asyncio.Future[bytes]]] = {}  # by log index: (term, reply)
-        self._readers: list[asyncio.Future[None]] = []  # asked since the last round began
-        self._rounds: dict[bytes, _Round] = {}
-        self._round_numbers = itertools.count(1)
-        self._at_index: list[tuple[int, list[asyncio.Future[None]]]] = []  # reads that wait for an index
-        self._broken: BaseException | None = None  # a broken invariant of the core: the process must end
+        self._timer: asyncio.TimerHandle | None = None  # of the next tick
+        self._tick_due_at_s = 0.0
+        self._is_tick_due = False
+        self._apply_due = asyncio.Event()
+        self._state_lock = asyncio.Lock()
+        self._tidying: asyncio.Task[None] | None = None
+        self._taking: asyncio.Task[None] | None = None
+        self._take_again_at_s = 0.0  # not before, after a failure
+        self._taken_at_s: float | None = None  # when the snapshot that lies ready was made, or found
+        self._has_room = True
+        self._takes_entries = True  # False while not even the next segment of the log has room
+        self._broken: BaseException | None = None  # what ends the process
         self._has_ended = False
 
     @property
     def applied_index(self) -> int:
         """The last entry that queries can see."""
-        return self._applied
+        return self._member.applied_index
 
     @property
     def leader(self) -> str:
         """The leader of this member's term, "" if unknown."""
-        return self._raft.leader
+        return self._member.leader
 
     @property
     def is_leader(self) -> bool:
         """Whether this member leads, as far as it knows."""
-        return self._raft.leader == self.id
+        return self._member.leader == self.id
+
+    @property
+    def members(self) -> frozenset[str]:
+        """Voters and learners, as the log of this member says."""
+        members = self._member.members
+        return frozenset(members.voters + members.learners)
+
+    @property
+    def has_room(self) -> bool:
+        """False while the disk of this member is nearly full: then only what makes room is taken."""
+        return self._has_room
 
     def status(self) -> Status:
         """This member as it sees itself."""
-        return self._raft.status()
+        return self._member.status()
 
-    def transfer_leader(self) -> None:
-        """If this member leads, ask the most advanced follower to take over; nothing is promised."""
-        status = self._raft.status()
-        behind = [
-            (p.match, member) for member, p in status.progress.items() if member != self.id and p.active
-        ]
-        if status.leader == self.id and behind:
-            self._raft.transfer_leader(max(behind)[1])
-            self._wake.set()
+    def transfer_leader(self, target: str = "") -> None:
+        """If this member leads, ask `target` or the most advanced voter to take over; nothing is promised.
 
-    async def run(self) -> None:
-        """Drive until cancelled. Raises what the log or the store raised: the process must end then."""
-        loop = asyncio.get_running_loop()
-        next_tick = loop.time() + TICK_S
-        if self.members == (self.id,):
-            self._raft.campaign()  # alone there is nobody to wait for
-        try:
-            while True:
-                await self._wait(0 if self._raft.has_ready() else next_tick - loop.time())
-                if self._broken is not None:
-                    raise self._broken
-                if loop.time() >= next_tick:
-                    # Ticks missed in a stall are dropped: a member that slept must not depose a leader.
-                    next_tick = max(next_tick + TICK_S, loop.time())
-                    self._tick()
-                self._feed()
-                if self._raft.has_ready():
-                    await self._cycle(self._raft.ready())
-        finally:
-            self._has_ended = True
-            self._fail_all(Unavailable("This coordinator is stopping."))
-            self._disk.shutdown(wait=True)
+        Raises NotLeader, Conflict.
+        """
+        self._member.transfer_leader(target)
+        self._wake.set()
 
     def step(self, message: Message) -> None:
         """A message came from a peer. What it breaks ends `run`, not the connection that it came on."""
+        if message.entries and not self._takes_entries:
+            return  # there is no room for them; heartbeats, votes and reads go on
         try:
-            self._raft.step(message)
+            self._member.step(message)
         except AssertionError as error:
             self._broken = error
+        self._wake.set()
+
+    def fetched(self, meta: SnapshotMeta) -> None:
+        """A snapshot that was offered is fetched and verified."""
+        self._member.fetched(meta)
         self._wake.set()
 
     async def propose(
@@ -142,22 +161,33 @@ class Driver:
         """The encoded Reply once the command is committed and applied here.
 
         Raises NotLeader when another member leads or took over before this command was committed (it was
-        not applied then); Unavailable when too many wait. The caller sets the deadline.
+        not applied then); InsufficientStorage on a full disk; Unavailable when too many wait, or when nothing
+        is known of the outcome. The caller sets the deadline.
         """
-        self._check_running()
-        if not self.is_leader:
-            raise NotLeader(self._raft.leader)
-        if len(self._proposals) >= PROPOSALS_WAITING_MAX:
-            raise Unavailable("Too many changes wait on this coordinator.")
+        self._check_leads()
+        if not self._has_room and not isinstance(command, _FREEING):
+            raise InsufficientStorage(f"The disk of coordinator {self.id}, which leads, is full.")
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        assert not getattr(getattr(command, "caller", None), "token", ""), (
-            "a user token on its way to the log"
-        )
-        envelope = Envelope(session, sequence, acknowledged_below, now_ms(), command)
-        data = encode_envelope(envelope)
-        if len(data) > COMMAND_BYTES_MAX:
-            raise PayloadTooLarge(f"A change has at most {COMMAND_BYTES_MAX} bytes.")
-        self._proposals.append(_Proposal(data, done))
+        data = _encoded(command, session, sequence, acknowledged_below)
+        self._member.propose(data, done)
+        self._wake.set()
+        return await done
+
+    async def change_members(
+        self, before: frozenset[str], members: Members, command: commands.RecordCoordinators
+    ) -> bytes:
+        """Change the membership of those in `before` to `members`, and apply `command` with it; the encoded
+        Reply.
+
+        Raises NotLeader, Unavailable as `propose` does; Conflict if this change can not be made now.
+        """
+        self._check_leads()
+        if self.members != before:
+            raise Conflict("The membership has just been changed by another.")
+        # Once in the log, a contradiction would stop every member, at each start anew.
+        assert members == members_of(command.coordinators), "the log and the state would name other members"
+        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._member.propose_membership(members, _encoded(command, 0, 0, 0), done)
         self._wake.set()
         return await done
 
@@ -167,10 +197,8 @@ class Driver:
         Raises Unavailable when there is no leader to ask or too many wait. The caller sets the deadline.
         """
         self._check_running()
-        if len(self._readers) >= READS_WAITING_MAX:
-            raise Unavailable("Too many reads wait on this coordinator.")
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._readers.append(done)
+        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._member.read(done)
         self._wake.set()
         await done
 
@@ -178,119 +206,187 @@ class Driver:
         if self._has_ended:
             raise Unavailable("This coordinator is stopping.")
 
-    async def _wait(self, seconds: float) -> None:
-        """Until something comes, or `seconds` have passed; lets others run in any case."""
+    def _check_leads(self) -> None:
+        self._check_running()
+        if not self.is_leader:
+            raise NotLeader(self._member.leader)
+
+    async def run(self) -> None:
+        """Drive until cancelled. Raises what the log or the store raised: the process must end then."""
+        if (newest := self._snapshots.newest()) is not None:
+            self._taken_at_s = time.monotonic()
+            self._member.snapshot_taken(newest)
+        applying = asyncio.create_task(self._guard(self._apply_for_ever), name="apply")
         try:
-            async with asyncio.timeout(max(seconds, 0)):
-                await self._wake.wait()
-        except TimeoutError:
-            return
-        self._wake.clear()
+            await self._drive()
+        finally:
+            self._has_ended = True
+            if self._timer is not None:
+                self._timer.cancel()
+            for task in (applying, self._tidying, self._taking):
+                if task is not None:
+                    await end(task)
+            self._member.fail_all(Unavailable("This coordinator is stopping."))
+            self._log_thread.close()
+            self._state_thread.close()
+
+    async def _drive(self) -> None:
+        self._tick_due_at_s = asyncio.get_running_loop().time()
+        self._ring()
+        while True:
+            await self._turn_due()
+            if self._broken is not None:
+                raise self._broken
+            if self._is_tick_due:
+                self._tick()
+            if (ready := self._member.begin()) is not None:
+                await self._cycle(ready)
+
+    def _ring(self) -> None:
+        """The clock: a tick is due."""
+        self._is_tick_due = True
+        self._wake.set()
 
     def _tick(self) -> None:
-        self._ticks += 1
-        self._raft.tick()
-        for context, asked in list(self._rounds.items()):
-            if self._ticks - asked.started_tick >= ROUND_TICKS_MAX:
-                del self._rounds[context]
-                self._readers.extend(asked.readers)
+        loop = asyncio.get_running_loop()
+        # Ticks missed in a stall are dropped: a member that slept must not depose a leader.
+        self._tick_due_at_s = max(self._tick_due_at_s + TICK_S, loop.time())
+        self._is_tick_due = False
+        self._timer = loop.call_at(self._tick_due_at_s, self._ring)
+        self._member.tick()
+        if self.ticks % TIDY_TICKS == 0 and (self._tidying is None or self._tidying.done()):
+            self._tidying = asyncio.create_task(self._guard(self._tidy), name="tidy")
+        self.ticks += 1
 
-    def _feed(self) -> None:
-        """Hand waiting proposals and reads to the core."""
-        if self._proposals:
-            self._propose_waiting()
-        self._readers = [done for done in self._readers if not done.done()]
-        if self._readers and not self._rounds:
-            context = next(self._round_numbers).to_bytes(8)
-            self._rounds[context] = _Round(self._ticks, self._readers)
-            self._readers = []
-            self._raft.read_index(context)
-
-    def _propose_waiting(self) -> None:
-        # A caller that gave up is skipped: what was not proposed yet need not be.
-        waiting = [proposal for proposal in self._proposals if not proposal.done.done()]
-        self._proposals = []
-        for start in range(0, len(waiting), PROPOSED_AT_ONCE_MAX):
-            self._propose_slice(waiting[start : start + PROPOSED_AT_ONCE_MAX])
-
-    def _propose_slice(self, proposals: Sequence[_Proposal]) -> None:
-        try:
-            first_index, term = self._raft.propose([proposal.data for proposal in proposals])
-        except (NotLeader, ProposalRefused) as error:
-            refusal = (
-                error
-                if isinstance(error, NotLeader)
-                else Unavailable("Too many changes wait for a quorum, or the lead is handed over.")
-            )
-            for proposal in proposals:
-                proposal.done.set_exception(refusal)
-            return
-        for index, proposal in enumerate(proposals, first_index):
-            self._replace_waiting(index, term, proposal.done)
-
-    def _replace_waiting(self, index: int, term: int, done: "asyncio.Future[bytes]") -> None:
-        # An older proposal at this index was truncated away while this member was not leading.
-        earlier = self._waiting.pop(index, None)
-        if earlier is not None and not earlier[1].done():
-            earlier[1].set_exception(NotLeader(""))
-        self._waiting[index] = (term, done)
+    async def _turn_due(self) -> None:
+        """Until there is something to do; lets others run in any case."""
+        if self._member.has_turn:
+            await asyncio.sleep(0)
+        else:
+            await self._wake.wait()
+        self._wake.clear()
 
     async def _cycle(self, ready: Ready) -> None:
-        loop = asyncio.get_running_loop()
         self._send(ready.send_now)
-        if ready.hard_state is not None or ready.entries or ready.truncate_from is not None:
-            await loop.run_in_executor(self._disk, self._persist, ready)
+        if ready.snapshot is not None:
+            # The database changes under every query: nothing else runs meanwhile.
+            if self._tidying is not None:
+                await asyncio.wait([self._tidying])
+            async with self._state_lock:
+                self._member.persist(ready)
+            _log.info("installed the snapshot at index %d", ready.snapshot.index)
+        elif self._member.needs_disk(ready):
+            await self._log_thread.run(self._member.persist, ready)
         self._send(ready.send_after_sync)
+        self._member.finish(ready)
         if ready.committed:
-            replies = await loop.run_in_executor(self._disk, self._store.apply, ready.committed)
-            self._applied = ready.committed[-1].index
-            self._deliver(ready.committed, replies)
-        for context in ready.reads_refused:
-            self._refuse_round(context)
-        for state in ready.read_states:
-            if (asked := self._rounds.pop(state.context, None)) is not None:
-                self._at_index.append((state.index, asked.readers))
-        self._release_reads()
-        self._raft.advance(ready)
+            self._apply_due.set()
+        if ready.offer is not None:
+            self._fetch(ready.offer)
+        if ready.take_snapshot:
+            self._begin_snapshot()
 
-    def _persist(self, ready: Ready) -> None:
-        self._log.append(ready.hard_state, ready.truncate_from, ready.entries, sync=ready.must_sync)
+    def _begin_snapshot(self) -> None:
+        is_free = self._taking is None or self._taking.done()
+        if is_free and time.monotonic() >= self._take_again_at_s:
+            self._taking = asyncio.create_task(self._take_snapshot(), name="snapshot")
 
-    def _deliver(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
-        for entry, reply in zip(entries, replies, strict=True):
-            waiter = self._waiting.pop(entry.index, None)
-            if waiter is None or waiter[1].done():
-                continue
-            term, done = waiter
-            if term == entry.term:
-                done.set_result(reply)
-            else:
-                done.set_exception(NotLeader(self._raft.leader))
+    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """What fails in a task beside the cycle ends `run`."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - nothing is handled: it ends the process
+            self._broken = error
+            self._wake.set()
 
-    def _refuse_round(self, context: bytes) -> None:
-        asked = self._rounds.pop(context, None)
-        for done in asked.readers if asked else ():
-            if not done.done():
-                done.set_exception(Unavailable("There is no leader to confirm a read."))
+    async def _apply_for_ever(self) -> None:
+        while True:
+            await self._apply_due.wait()
+            self._apply_due.clear()
+            while entries := self._member.next_to_apply():
+                replies = await self._apply(entries)
+                self._member.applied(entries, replies)
+                self._applied(entries, replies)
+                self._wake.set()
 
-    def _release_reads(self) -> None:
-        still_waiting = []
-        for index, readers in self._at_index:
-            if index > self._applied:
-                still_waiting.append((index, readers))
-                continue
-            for done in readers:
-                if not done.done():
-                    done.set_result(None)
-        self._at_index = still_waiting
+    async def _apply(self, entries: Sequence[Entry]) -> list[bytes]:
+        """Apply a batch; on a full disk again and again, until there is room."""
+        while True:
+            try:
+                if len(entries) <= APPLIED_INLINE_MAX and self._is_apply_short():
+                    return self._member.apply(entries)
+                return await self._on_state(self._member.apply, entries)
+            except StoreFull:
+                if self._has_room:
+                    _log.error("the disk is full: committed changes wait to be applied")
+                self._has_room = False
+            await asyncio.sleep(FULL_PAUSE_S)
 
-    def _fail_all(self, error: Exception) -> None:
-        readers = [reader for asked in self._rounds.values() for reader in asked.readers] + self._readers
-        readers += [reader for _, waiting in self._at_index for reader in waiting]
-        replies = [p.done for p in self._proposals] + [done for _, done in self._waiting.values()]
-        for reader in readers:
-            if not reader.done():
-                reader.set_exception(error)
-        for reply in replies:
-            if not reply.done():
-                reply.set_exception(error)
+    def _is_apply_short(self) -> bool:
+        """Whether a few entries are applied sooner here than a thread is woken: nothing is synced."""
+        return not self._state_lock.locked() and not self._store.is_checkpoint_near
+
+    async def _on_state(self, work: Callable[..., _T], *arguments: object) -> _T:
+        """Run in the thread of the database, one piece of work at a time."""
+        async with self._state_lock:
+            return await self._state_thread.run(work, *arguments)
+
+    async def _tidy(self) -> None:
+        """Look for room, keep a spare segment, and let the log forget what the database holds for good."""
+        self._look_for_room()
+        if not self._log.is_spare_ready:
+            self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
+        # The log must be able to follow up a snapshot that is being made.
+        is_taking = self._taking is not None and not self._taking.done()
+        if self._log.size_bytes() > self._log_bytes_kept and not is_taking:
+            durable_index = await self._on_state(self._store.checkpoint)
+            forgotten = self._log.forget(self._member.compactable(durable_index))
+            await self._log_thread.run(self._log.discard, forgotten)
+        await self._tidy_snapshot()
+
+    def _look_for_room(self) -> None:
+        had_room, self._has_room = self._has_room, self._log.free_bytes() >= ROOM_BYTES_MIN
+        if self._has_room and not had_room:
+            _log.warning("the disk has room again")
+        if had_room and not self._has_room:
+            _log.error("the disk has no room: no changes are taken, but those that make room")
+            if self.is_leader:
+                # Once: another may have room, and if none has nothing is worse.
+                with contextlib.suppress(NotLeader, Conflict):
+                    self.transfer_leader()
+
+    async def _tidy_snapshot(self) -> None:
+        """A snapshot that nobody fetches goes; one that somebody can not fetch to its end is made anew."""
+        if self._taken_at_s is None:
+            return
+        if time.monotonic() - max(self._taken_at_s, self._snapshots.served_at_s) < SNAPSHOT_AGE_S:
+            return
+        if self._member.is_fetched_from:
+            self._begin_snapshot()
+        elif self._taking is None or self._taking.done():
+            self._taken_at_s = None
+            self._member.snapshot_gone()
+            await asyncio.to_thread(self._snapshots.forget_outgoing)
+
+    async def _take_snapshot(self) -> None:
+        """Make a snapshot for a member that lags; if that fails the leader asks again."""
+        started_at = time.monotonic()
+        try:
+            meta = await asyncio.to_thread(self._snapshots.take, self._store)
+        except (FilestoreError, OSError, sqlite3.Error):
+            _log.exception("no snapshot could be made")
+            self._take_again_at_s = time.monotonic() + TAKE_AGAIN_S
+            return
+        _log.info("made a snapshot at index %d in %.1f s", meta.index, time.monotonic() - started_at)
+        self._taken_at_s = time.monotonic()
+        self._member.snapshot_taken(meta)
+        self._wake.set()
+
+
+def _encoded(command: AnyCommand, session: int, sequence: int, acknowledged_below: int) -> bytes:
+    """The log entry's data. Raises PayloadTooLarge."""
+    assert not getattr(getattr(command, "caller", None), "token", ""), "a user token on its way to the log"
+    data = encode_envelope(Envelope(session, sequence, acknowledged_below, now_ms(), command))
+    if len(data) > COMMAND_BYTES_MAX:
+        raise PayloadTooLarge(f"A change has at most {COMMAND_BYTES_MAX} bytes.")
+    return data

@@ -11,6 +11,7 @@ import aiohttp
 
 from ca.errors import FilestoreError
 from coordinator import wire
+from coordinator.deadlines import Deadlines
 
 OUTBOX_FRAMES_MAX = 8192
 OUTBOX_BYTES_MAX = 64 << 20
@@ -54,12 +55,18 @@ class Outbox:
 
     async def run(self, socket: _Socket) -> None:
         """Send for ever. Raises TimeoutError when the peer stalls, and what the socket raises."""
-        while True:
-            await self._ready.wait()
-            self._ready.clear()
-            while self._frames:
-                async with asyncio.timeout(SEND_TIMEOUT_S):
-                    await socket.send_bytes(wire.encode_parcel(self._take()))
+        async with asyncio.timeout(None) as patience:
+            deadlines: Deadlines[None] = Deadlines(lambda _: patience.reschedule(0))
+            try:
+                while True:
+                    await self._ready.wait()
+                    self._ready.clear()
+                    while self._frames:
+                        deadlines.set(None, SEND_TIMEOUT_S)
+                        await socket.send_bytes(wire.encode_parcel(self._take()))
+                        deadlines.clear(None)
+            finally:
+                deadlines.close()
 
     def _take(self) -> list[bytes]:
         """The next frames that travel together."""

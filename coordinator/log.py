@@ -1,66 +1,74 @@
-"""The Raft log on disk: append-only segment files, one write and one sync per batch, recovered at start.
+"""The Raft log on disk: append-only segment files, one write and one sync per batch, compacted file by file.
 
 Rules: hard state before entries in every batch. A write or sync that fails is final: the page cache may have
-dropped the data, so every later call raises too and the process must end. One thread appends; any thread may
-read meanwhile, and sees a batch only once it is written. `coordinator.segment` has the format and the rule
-that tells a torn tail from damage. Not built yet: compaction. Each segment starts with all that it needs to
-be the first, so that older files can go.
+dropped the data, so every later call raises too and the process must end. One thread changes the log (append,
+reset, prepare_spare, discard); any thread may read while it appends, and sees a batch only once it is
+written. `forget` belongs to the thread that reads, and nobody reads entries while `reset` goes on.
+`coordinator.segment` has the format, `coordinator.recovery` what is done at start.
 """
 
-import fcntl
 import os
 import threading
-from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ca.errors import Conflict, Internal
 from coordinator import segment as form
-from coordinator.raft.messages import Entry, HardState, entry_size_bytes
-from coordinator.segment import Header, LogDamaged, Record, RecordKind, Segment
+from coordinator.disk import NO_ROOM_ERRORS, Directory, File, LogInUse, OsDirectory
+from coordinator.entry_cache import EntryCache
+from coordinator.log_index import Locations, LogIndex, Segment
+from coordinator.raft.messages import Entry, HardState
+from coordinator.recovery import recover
+from coordinator.segment import Header, HeaderFlag, LogDamaged
 
-__all__ = ["LogDamaged", "LogFailed", "LogInUse", "SegmentLog"]
+__all__ = ["Forgotten", "LogDamaged", "LogFailed", "LogInUse", "SegmentLog"]
 
-SEGMENT_BYTES = 64 * 1024 * 1024  # small enough to scan in a second at start
+SEGMENT_BYTES = 32 * 1024 * 1024  # small enough to scan in half a second at start
 CACHE_BYTES_MAX = 16 * 1024 * 1024  # followers that keep up are served from memory
 READ_GAP_BYTES_MAX = 4096  # records that lie further apart are read one by one
-Locations = list[tuple[int, int]]  # (offset, size in bytes) of records in one segment
+SPARE_NAME = "spare" + form.UNFINISHED_SUFFIX
 
 
 class LogFailed(Internal):
     """The disk refused to write, sync or read the log. Nothing after it is certain: the process must end."""
 
 
-class LogInUse(Internal):
-    """Another process has this log open."""
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """Segments that are out of the log's index and wait for `SegmentLog.discard`, oldest first."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The room that they take."""
+        return sum(each.size_bytes for each in self.segments)
 
 
 class SegmentLog:
-    """The log of one member. Implements `coordinator.raft.storage.Storage`; made by `open`."""
+    """The log of one member. Implements `coordinator.raft.storage.Storage`; made by `open` or `open_in`."""
 
     def __init__(
         self,
-        directory: Path,
-        descriptor: int,
+        directory: Directory,
         segment_bytes: int,
         cache_bytes_max: int,
-        sync: Callable[[int], None],
+        draw_bytes: Callable[[int], bytes],
     ) -> None:
         self._directory = directory
-        self._descriptor = descriptor  # of the directory; holds the lock
         self._segment_bytes = segment_bytes
-        self._cache_bytes_max = cache_bytes_max
-        self._sync = sync
+        self._draw_bytes = draw_bytes
         self._lock = threading.Lock()  # for the index and the cache, never held during a write or sync
-        self._segments: list[Segment] = []
-        self._last = 0
+        self._index = LogIndex()
+        self._cache = EntryCache(cache_bytes_max)
         self._hard_state = HardState()
+        self._spare: File | None = None
+        self._forgotten: deque[Forgotten] = deque()
         self._head_bytes = 0  # header and hard state of the last segment, if this process made it
         self._position_bytes = 0  # end of the last segment's records
         self._synced_bytes = 0  # of the last segment
-        self._cache: dict[int, Entry] = {}  # the newest entries, without a gap up to the last
-        self._cache_first = 1
-        self._cache_bytes = 0
         self._dead: Internal | None = None
 
     @classmethod
@@ -77,27 +85,42 @@ class SegmentLog:
         Raises LogInUse, LogDamaged, or LogFailed. `sync` makes a descriptor's data durable or raises OSError.
         """
         try:
-            if not directory.exists():
-                directory.mkdir(mode=0o700)
-                _sync_directory(directory.parent)
-            descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+            found = OsDirectory(directory, sync=sync)
         except OSError as error:
             raise LogFailed(f"The log directory {directory} can not be opened: {error}") from error
-        log = cls(directory, descriptor, segment_bytes, cache_bytes_max, sync)
+        return cls.open_in(found, segment_bytes=segment_bytes, cache_bytes_max=cache_bytes_max)
+
+    @classmethod
+    def open_in(
+        cls,
+        directory: Directory,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        cache_bytes_max: int = CACHE_BYTES_MAX,
+        draw_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> "SegmentLog":
+        """The same in any directory, which the log closes. `draw_bytes` makes the markers of new segments."""
+        log = cls(directory, segment_bytes, cache_bytes_max, draw_bytes)
         try:
-            log._take_lock()
-            log._recover()
+            directory.lock()
+            log._start()
             log.append(None, None, (), sync=True)  # vouches for all that was recovered
         except BaseException:
             log._release()
             raise
         return log
 
-    def _take_lock(self) -> None:
+    def _start(self) -> None:
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            recovered = recover(self._directory, self._index, self._segment_bytes)
+            self._hard_state = recovered.hard_state
+            self._position_bytes = self._synced_bytes = recovered.end_bytes
+            if not self._index.segments:
+                self._index.begin(self._make_segment(Header(1, 1, 0, b""), HardState()))
         except OSError as error:
-            raise LogInUse(f"Another process has the log in {self._directory} open.") from error
+            where = self._directory.path("")
+            raise LogFailed(f"The log in {where} could not be opened: {error}") from error
+        self._cache.clear(self._index.last + 1)
 
     @property
     def hard_state(self) -> HardState:
@@ -107,7 +130,7 @@ class SegmentLog:
     @property
     def is_new(self) -> bool:
         """True if nothing was ever written: `bootstrap` is allowed."""
-        return self._last == 0 and self._hard_state == HardState()
+        return self._index.last == 0 and self._hard_state == HardState()
 
     @classmethod
     def bootstrap(cls, directory: Path, hard_state: HardState, entries: Sequence[Entry]) -> None:
@@ -131,109 +154,196 @@ class SegmentLog:
         With `sync` it is durable on return, together with everything before. Raises LogFailed, for good.
         """
         self._check_alive()
-        last = self._last if truncate_from is None else truncate_from - 1
-        assert self.first_index() - 1 <= last <= self._last, (
+        last = self._index.last if truncate_from is None else truncate_from - 1
+        assert self._index.first - 1 <= last <= self._index.last, (
             f"truncation at {truncate_from} is outside the log"
         )
         for position, entry in enumerate(entries, last + 1):
             assert entry.index == position, f"entry {entry.index} leaves a gap after {position - 1}"
-        head = form.encode_hard_state(hard_state) if hard_state is not None else b""
-        head += form.encode_truncate(truncate_from) if truncate_from is not None else b""
         records = [form.encode_entry(entry) for entry in entries]
         try:
-            start = self._write_batch(head, records, sync=sync)
+            if self._needs_segment(truncate_from, sum(map(len, records))):
+                self._rotate(hard_state, last)
+                hard_state = truncate_from = None
+            start = self._write_batch(hard_state, truncate_from, records, sync=sync)
         except OSError as error:
-            self._dead = LogFailed(f"The log in {self._directory} could not be written: {error}")
-            raise self._dead from error
+            raise self._fail("written", error) from error
         with self._lock:
-            self._hard_state = hard_state if hard_state is not None else self._hard_state
-            if truncate_from is not None:
-                self._truncate(truncate_from)
-            self._add(entries, records, start)
+            self._take(hard_state, truncate_from)
+            self._index.add(entries, records, start)
+            self._cache.add(entries)
 
-    def _write_batch(self, head: bytes, records: list[bytes], *, sync: bool) -> int:
-        """Writes a batch and returns the offset of its first entry record."""
-        size_bytes = len(head) + sum(map(len, records))
+    def _needs_segment(self, truncate_from: int | None, size_bytes: int) -> bool:
+        """True if the segment is full, or the batch voids entries of older ones: a header has to say that."""
+        if truncate_from is not None and truncate_from < self._index.segments[-1].header.first_index:
+            return True
         is_full = self._position_bytes + size_bytes > self._segment_bytes
-        if is_full and self._position_bytes > self._head_bytes:
-            self._rotate()
-        active = self._segments[-1]
-        mark = form.encode_batch_mark(active.header.marker, self._synced_bytes)
+        return is_full and self._position_bytes > self._head_bytes
+
+    def _write_batch(
+        self, hard_state: HardState | None, truncate_from: int | None, records: list[bytes], *, sync: bool
+    ) -> int:
+        """Writes a batch and returns the offset of its first entry record."""
+        active = self._index.segments[-1]
+        head = form.encode_batch_mark(active.header.marker, self._synced_bytes)
+        if hard_state is not None:
+            head += form.encode_hard_state(hard_state)
+        if truncate_from is not None:
+            head += form.encode_truncate(truncate_from)
         start = self._position_bytes
-        self._position_bytes = _write_at(active.descriptor, b"".join((mark, head, *records)), start)
+        data = b"".join((head, *records))
+        active.file.write(start, data)
+        self._position_bytes = start + len(data)
         if sync:
-            self._sync(active.descriptor)
+            active.file.sync()
             self._synced_bytes = self._position_bytes
-        return start + len(mark) + len(head)
+        return start + len(head)
 
-    def _rotate(self) -> None:
-        """Ends the last segment, durable and without its preallocated tail, and starts the next."""
-        active = self._segments[-1]
-        os.ftruncate(active.descriptor, self._position_bytes)
-        os.fsync(active.descriptor)
-        self._create(active.header.sequence + 1)
-
-    def _create(self, sequence: int) -> None:
-        """Makes a segment. It gets its final name when header and hard state are durable: never torn."""
-        previous_term = self.term(self._last) if self._segments else 0
-        header = Header(sequence, self._last + 1, previous_term, os.urandom(form.MARKER_BYTES))
-        path = self._directory / f"{sequence:010d}.log"
-        unfinished = path.with_suffix(".new")
-        descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        content = form.encode_header(header) + form.encode_hard_state(self._hard_state)
-        # A preallocated file needs no new size at each sync: half as many disk writes.
-        os.posix_fallocate(descriptor, 0, max(self._segment_bytes, len(content)))
-        end = _write_at(descriptor, content, 0)
-        os.fsync(descriptor)
-        unfinished.rename(path)
-        os.fsync(self._descriptor)
+    def _rotate(self, hard_state: HardState | None, last: int) -> None:
+        """Ends the segment, durable and without its preallocated tail. The next one begins after `last`."""
+        active = self._index.segments[-1]
+        active.file.truncate(self._position_bytes)
+        active.file.sync()
+        active.size_bytes = self._position_bytes
+        header = Header(active.header.sequence + 1, last + 1, self._index.term(last), b"")
+        segment = self._make_segment(header, hard_state or self._hard_state)
         with self._lock:
-            self._segments.append(Segment(path, descriptor, header, self._last + 1))
-        self._head_bytes = self._position_bytes = self._synced_bytes = end
+            self._take(hard_state, last + 1 if last < self._index.last else None)
+            self._index.begin(segment)
 
-    def _add(self, entries: Sequence[Entry], records: Sequence[bytes], offset: int) -> None:
-        active = self._segments[-1]
-        for entry, record in zip(entries, records, strict=True):
-            active.add(offset, len(record), entry.term)
-            offset += len(record)
-            self._last = entry.index
-            self._cache[entry.index] = entry
-            self._cache_bytes += entry_size_bytes(entry)
-        while self._cache_bytes > self._cache_bytes_max:
-            self._cache_bytes -= entry_size_bytes(self._cache.pop(self._cache_first))
-            self._cache_first += 1
+    def _take(self, hard_state: HardState | None, truncate_from: int | None) -> None:
+        if hard_state is not None:
+            self._hard_state = hard_state
+        if truncate_from is not None:
+            self._cache.truncate(truncate_from, self._index.last)
+            self._index.truncate(truncate_from)
 
-    def _truncate(self, index: int) -> None:
-        for each in reversed(self._segments):
-            each.truncate(index)
-            if each.first < index:
-                break
-        for void in range(max(index, self._cache_first), self._last + 1):
-            self._cache_bytes -= entry_size_bytes(self._cache.pop(void))
-        self._last = index - 1
-        self._cache_first = min(self._cache_first, index)
+    def _make_segment(self, header: Header, hard_state: HardState) -> Segment:
+        """Makes a segment and draws its marker.
+
+        It gets its final name when header and hard state are durable: never torn. From the spare it needs no
+        room on the disk.
+        """
+        header = replace(header, marker=self._draw_bytes(form.MARKER_BYTES))
+        content = form.encode_header(header) + form.encode_hard_state(hard_state)
+        name = form.segment_name(header.sequence)
+        source = SPARE_NAME if self._spare is not None else name + form.UNFINISHED_SUFFIX
+        file, self._spare = self._spare or self._directory.create(source), None
+        try:
+            # A preallocated file needs no new size at each sync: half as many disk writes.
+            file.allocate(max(self._segment_bytes, len(content)))
+            file.write(0, content)
+            file.sync()
+            self._directory.rename(source, name)
+            self._directory.sync()
+        except OSError:
+            file.close()
+            raise
+        self._head_bytes = self._position_bytes = self._synced_bytes = len(content)
+        return Segment(name, self._directory.path(name), file, header, header.first_index)
+
+    @property
+    def is_spare_ready(self) -> bool:
+        """True if the next segment needs no room on the disk."""
+        return self._spare is not None
+
+    def prepare_spare(self) -> bool:
+        """Preallocates the file of the next segment. False if there is no room for it. Blocks.
+
+        A restart gives it up, so that a start on a full disk has some room.
+        """
+        self._check_alive()
+        if self._spare is not None:
+            return True
+        try:
+            self._spare = self._make_spare()
+        except OSError as error:
+            if error.errno not in NO_ROOM_ERRORS:
+                raise self._fail("written", error) from error
+        return self._spare is not None
+
+    def _make_spare(self) -> File:
+        file = self._directory.create(SPARE_NAME)
+        try:
+            file.allocate(self._segment_bytes)
+            file.sync()
+        except OSError:
+            file.close()
+            self._directory.remove(SPARE_NAME)
+            raise
+        return file
+
+    def reset(self, hard_state: HardState, index: int, term: int) -> None:
+        """Begins the log anew after a snapshot that ends at `index`: what it held is void. Blocks.
+
+        Durable on return, and one step: after a crash there is the old log or the new one.
+        """
+        self._check_alive()
+        assert hard_state.term >= self._hard_state.term, f"term {hard_state.term} falls back"
+        sequence = self._index.segments[-1].header.sequence + 1
+        try:
+            segment = self._make_segment(Header(sequence, index + 1, term, b"", HeaderFlag.BASE), hard_state)
+            with self._lock:
+                void = self._index.restart(segment)
+                self._cache.clear(index + 1)
+                self._hard_state = hard_state
+            self._remove(void)
+        except OSError as error:
+            raise self._fail("written", error) from error
+
+    def forget(self, index: int) -> Forgotten:
+        """Drops the oldest segments that hold nothing above `index`, never the last, from the index alone.
+
+        `first_index` may rise by that. Their files go by `discard`, in the order of these calls.
+        """
+        with self._lock:
+            forgotten = Forgotten(tuple(self._index.forget(index)))
+        if forgotten.segments:
+            self._forgotten.append(forgotten)
+        return forgotten
+
+    def discard(self, forgotten: Forgotten) -> None:
+        """Removes the files of what was forgotten. Blocks. Raises LogFailed."""
+        self._check_alive()
+        if not forgotten.segments:
+            return
+        assert self._forgotten[0] is forgotten, "segments are discarded in the order in which they went"
+        self._forgotten.popleft()
+        try:
+            self._remove(forgotten.segments)
+        except OSError as error:
+            raise self._fail("compacted", error) from error
+
+    def _remove(self, segments: Sequence[Segment]) -> None:
+        """One by one, oldest first: a crash that kept an older file than it lost would look like a gap."""
+        for each in segments:
+            each.file.close()
+        for each in segments:
+            self._directory.remove(each.name)
+            self._directory.sync()
+
+    def size_bytes(self) -> int:
+        """What the records of all segments take, without what is only preallocated."""
+        with self._lock:
+            return sum(each.size_bytes for each in self._index.segments[:-1]) + self._position_bytes
+
+    def free_bytes(self) -> int:
+        """The room that is left on the log's disk. Raises OSError."""
+        return self._directory.free_bytes()
 
     def first_index(self) -> int:
         """See `Storage.first_index`."""
-        return self._segments[0].header.first_index
+        return self._index.first
 
     def last_index(self) -> int:
         """See `Storage.last_index`."""
-        return self._last
+        return self._index.last
 
     def term(self, index: int) -> int:
         """See `Storage.term`."""
         self._check_alive()
         with self._lock:
-            if index == self._segments[0].header.first_index - 1:
-                return self._segments[0].header.previous_term
-            each = self._segment_of(index)
-            return each.terms[index - each.first]
-
-    def _segment_of(self, index: int) -> Segment:
-        assert self.first_index() <= index <= self._last, f"index {index} is not in the log"
-        # Of segments that start at the same index all but the last were truncated to nothing.
-        return self._segments[bisect_right(self._segments, index, key=lambda each: each.first) - 1]
+            return self._index.term(index)
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
         """See `Storage.entries`; stops at the end of a segment.
@@ -241,114 +351,25 @@ class SegmentLog:
         Raises LogDamaged if the disk returns something else.
         """
         self._check_alive()
-        assert low < high <= self._last + 1, f"[{low}, {high}) is not in the log"
         with self._lock:
-            if low >= self._cache_first:
-                return self._from_cache(low, high, max_bytes)
-            each = self._segment_of(low)
-            locations = _locate(each, low, high, max_bytes)
+            assert self._index.first <= low < high <= self._index.last + 1, (
+                f"[{low}, {high}) is not in the log"
+            )
+            if low >= self._cache.first:
+                return self._cache.entries(low, high, max_bytes)
+            each = self._index.find(low)
+            locations = each.locate(low, high, max_bytes)
         try:
-            return self._from_disk(each, low, locations)
+            return _read(each, low, locations)
         except OSError as error:
-            self._dead = LogFailed(f"The log in {self._directory} could not be read: {error}")
-            raise self._dead from error
+            raise self._fail("read", error) from error
         except LogDamaged as error:
             self._dead = error
             raise
 
-    def _from_cache(self, low: int, high: int, max_bytes: int) -> list[Entry]:
-        found: list[Entry] = []
-        for index in range(low, high):
-            max_bytes -= entry_size_bytes(self._cache[index])
-            if max_bytes < 0 and found:
-                break
-            found.append(self._cache[index])
-        return found
-
-    def _from_disk(self, each: Segment, low: int, locations: Locations) -> list[Entry]:
-        found: list[Entry] = []
-        for start, size_bytes, offsets in _spans(locations):
-            data = os.pread(each.descriptor, size_bytes, start)
-            for offset in offsets:
-                record = form.read_record(data, offset - start)
-                entry = form.decode_entry(record.payload) if record is not None else None
-                if entry is None or entry.index != low + len(found):
-                    raise LogDamaged(each.path, offset, f"entry {low + len(found)} can no longer be read")
-                found.append(entry)
-        return found
-
-    def _recover(self) -> None:
-        for unfinished in self._directory.glob("*.new"):
-            unfinished.unlink()
-        paths = sorted(self._directory.glob("*.log"))
-        try:
-            for path in paths:
-                self._load(path, is_last=path == paths[-1])
-            if not paths:
-                self._create(1)
-        except OSError as error:
-            raise LogFailed(f"The log in {self._directory} could not be opened: {error}") from error
-        self._cache_first = self._last + 1
-
-    def _load(self, path: Path, *, is_last: bool) -> None:
-        """Replays one segment into the index."""
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-        data = path.read_bytes()
-        header = form.decode_header(data, path)
-        if not self._segments:
-            self._last = header.first_index - 1
-        elif (header.sequence, header.first_index) != (
-            self._segments[-1].header.sequence + 1,
-            self._last + 1,
-        ):
-            raise LogDamaged(
-                path, 0, "the segment does not follow the one before; a file is missing or was added"
-            )
-        self._segments.append(Segment(path, descriptor, header, header.first_index))
-        end = form.HEADER_BYTES
-        for record in form.read_records(data, end):
-            self._replay(path, header, record)
-            end = record.end
-        if not is_last and end != len(data):
-            raise LogDamaged(path, end, "a record does not check, and later segments exist")
-        if form.is_damage(data, end, header.marker):
-            raise LogDamaged(path, end, "a record that had been synced does not check")
-        if is_last:
-            self._reopen_tail(descriptor, data, end)
-
-    def _replay(self, path: Path, header: Header, record: Record) -> None:
-        match record.kind:
-            case RecordKind.BATCH:
-                is_sound = record.payload.startswith(header.marker)
-            case RecordKind.HARD_STATE:
-                hard_state = form.decode_hard_state(record.payload)
-                is_sound = hard_state is not None
-                self._hard_state = hard_state or self._hard_state
-            case RecordKind.TRUNCATE:
-                index = form.decode_truncate(record.payload)
-                is_sound = index is not None and self.first_index() <= index <= self._last + 1
-                if is_sound and index is not None:
-                    for each in self._segments:
-                        each.truncate(index)
-                    self._last = index - 1
-            case RecordKind.ENTRY:
-                entry = form.decode_entry(record.payload)
-                is_sound = entry is not None and entry.index == self._last + 1
-                if is_sound and entry is not None:
-                    self._segments[-1].add(record.offset, record.end - record.offset, entry.term)
-                    self._last = entry.index
-            case _:
-                is_sound = False
-        if not is_sound:
-            raise LogDamaged(path, record.offset, "a record checks but makes no sense here")
-
-    def _reopen_tail(self, descriptor: int, data: bytes, end: int) -> None:
-        """Cuts what a crash left behind the last intact record, and makes all before it durable."""
-        if data.count(0, end) != len(data) - end:
-            os.ftruncate(descriptor, end)
-        os.posix_fallocate(descriptor, 0, max(self._segment_bytes, end))
-        os.fsync(descriptor)
-        self._position_bytes = self._synced_bytes = end
+    def _fail(self, what: str, error: OSError) -> LogFailed:
+        self._dead = LogFailed(f"The log in {self._directory.path('')} could not be {what}: {error}")
+        return self._dead
 
     def _check_alive(self) -> None:
         if self._dead is not None:
@@ -356,27 +377,37 @@ class SegmentLog:
 
     def close(self) -> None:
         """Ends the log: a last mark vouches for what was written, and the lock is given back."""
-        if self._dead is None:
-            self.append(None, None, (), sync=True)
-        self._release()
+        try:
+            if self._dead is None and self._synced_bytes < self._position_bytes:
+                self.append(None, None, (), sync=True)  # a mark vouches for what was synced before it only
+            if self._dead is None:
+                self.append(None, None, (), sync=True)
+        finally:
+            self._release()
 
     def _release(self) -> None:
-        self._dead = self._dead or LogFailed(f"The log in {self._directory} is closed.")
-        for each in self._segments:
-            os.close(each.descriptor)
-        self._segments = self._segments[:0]
-        os.close(self._descriptor)
+        self._dead = self._dead or LogFailed(f"The log in {self._directory.path('')} is closed.")
+        forgotten = [each for group in self._forgotten for each in group.segments]
+        for each in (*forgotten, *self._index.segments):
+            each.file.close()
+        if self._spare is not None:
+            self._spare.close()
+        self._forgotten.clear()
+        self._index.segments, self._spare = [], None
+        self._directory.close()
 
 
-def _locate(each: Segment, low: int, high: int, max_bytes: int) -> Locations:
-    """Where the entries from `low` are, within this segment and `max_bytes`, at least one."""
-    first = low - each.first
-    found: Locations = []
-    for position in range(first, min(high - each.first, len(each.offsets))):
-        max_bytes -= each.sizes_bytes[position]
-        if max_bytes < 0 and found:
-            break
-        found.append((each.offsets[position], each.sizes_bytes[position]))
+def _read(each: Segment, low: int, locations: Locations) -> list[Entry]:
+    """The entries from `low` on, that lie at these places of a segment. Raises LogDamaged or OSError."""
+    found: list[Entry] = []
+    for start, size_bytes, offsets in _spans(locations):
+        data = each.file.read(start, size_bytes)
+        for offset in offsets:
+            record = form.read_record(data, offset - start)
+            entry = form.decode_entry(record.payload) if record is not None else None
+            if entry is None or entry.index != low + len(found):
+                raise LogDamaged(each.path, offset, f"entry {low + len(found)} can no longer be read")
+            found.append(entry)
     return found
 
 
@@ -391,24 +422,3 @@ def _spans(locations: Locations) -> list[tuple[int, int, list[int]]]:
         else:
             spans.append((offset, size_bytes, [offset]))
     return spans
-
-
-def _write_at(descriptor: int, data: bytes, offset: int) -> int:
-    """Writes all of `data` and returns the offset after it.
-
-    A short write goes on where it stopped, or raises.
-    """
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(descriptor, view, offset)
-        view = view[written:]
-        offset += written
-    return offset
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

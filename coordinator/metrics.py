@@ -66,6 +66,22 @@ class CoordinatorMetrics:
             "filestore_raft_last_index": ("Last entry in the log.", lambda s: s.last_index),
             "filestore_raft_commit_index": ("Last committed entry.", lambda s: s.commit),
             "filestore_raft_applied_index": ("Last entry in the database.", lambda s: s.applied),
+            "filestore_raft_followers_active": (
+                "Members that the leader hears, itself included; 0 elsewhere.",
+                lambda s: sum(follower.active for follower in s.followers),
+            ),
+            "filestore_raft_lag_entries": (
+                "Entries that the member which lags most is behind the commit; 0 but on the leader.",
+                lambda s: max((max(s.commit - f.match, 0) for f in s.followers), default=0),
+            ),
+            "filestore_coordinator_disk_full": (
+                "1 while the disk of this coordinator has no room for changes.",
+                lambda s: int(s.disk_full),
+            ),
+            "filestore_raft_diverged_members": (
+                "Other members whose state is known to differ from that of the majority.",
+                lambda s: len(s.diverged),
+            ),
         }
         for name, (help_text, read) in readings.items():
             gauge = Gauge(name, help_text, registry=registry)

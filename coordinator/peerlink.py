@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import math
 import ssl
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ from ca.errors import InvalidRequest
 from ca.identity import Identity, Role
 from coordinator import wire
 from coordinator.calls import AnyCall
+from coordinator.deadlines import Deadlines
 from coordinator.link import PING_S, Outbox, OutboxFull, end
 from coordinator.records import CoordinatorRecord
 from coordinator.transport import DIAL_TIMEOUT_S, REDIAL_S_MAX, REDIAL_S_MIN, peer_url
@@ -29,33 +31,44 @@ class PeerLink:
     def __init__(
         self, identity: Identity, coordinator: CoordinatorRecord, context: Callable[[], ssl.SSLContext]
     ) -> None:
-        self._coordinator = coordinator
+        self.coordinator = coordinator
         self._context = context
         self._name = Identity(identity.cluster, Role.COORDINATOR, coordinator.coordinator_id).dns_name
         self._outbox = Outbox()
         self._numbers = itertools.count(1)
         self._calls: dict[int, asyncio.Future[wire.AnswerFrame]] = {}
+        self._deadlines = Deadlines(self._give_up)
         self._is_up = False
+
+    def leads_to(self, record: CoordinatorRecord) -> bool:
+        """Whether this is a connection to where that coordinator is."""
+        known = self.coordinator
+        return (known.address, known.peer_port) == (record.address, record.peer_port)
 
     async def call(self, call: AnyCall, timeout_s: float) -> wire.AnswerFrame:
         """The answer.
 
-        Raises LinkDown; the caller sets the deadline, `timeout_s` tells it to the other side.
+        Raises LinkDown, InvalidRequest, and TimeoutError when there is none in `timeout_s`, which is told to
+        the other side.
         """
         if not self._is_up:
-            raise LinkDown(self._coordinator.coordinator_id)
+            raise LinkDown(self.coordinator.coordinator_id)
         number = next(self._numbers)
         answer: asyncio.Future[wire.AnswerFrame] = asyncio.get_running_loop().create_future()
         self._calls[number] = answer
         try:
-            self._outbox.put(wire.CallFrame(number, int(timeout_s * 1000), wire.encode_call(call)))
+            # Rounded up: the other side must not give up first, which would look like a refusal.
+            timeout_ms = math.ceil(timeout_s * 1000)
+            self._outbox.put(wire.CallFrame(number, timeout_ms, wire.encode_call(call)))
+            self._deadlines.set(number, timeout_s)
             return await answer
         except OutboxFull as error:
-            raise LinkDown(self._coordinator.coordinator_id) from error
+            raise LinkDown(self.coordinator.coordinator_id) from error
         except wire.FrameTooLarge as error:
             raise InvalidRequest("The request is too large.") from error
         finally:
             del self._calls[number]
+            self._deadlines.clear(number)
 
     async def run(self, http: aiohttp.ClientSession) -> None:
         """Keep the connection up."""
@@ -66,14 +79,14 @@ class PeerLink:
                     redial_s = REDIAL_S_MIN
                     await self._serve(socket)
             except (aiohttp.ClientError, OSError, TimeoutError, InvalidRequest) as error:
-                _log.debug("coordinator %s: %s", self._coordinator.coordinator_id, error)
+                _log.debug("coordinator %s: %s", self.coordinator.coordinator_id, error)
             await asyncio.sleep(redial_s)
             redial_s = min(redial_s * 2, REDIAL_S_MAX)
 
     async def _dial(self, http: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse[bool]:
         async with asyncio.timeout(DIAL_TIMEOUT_S):
             return await http.ws_connect(
-                peer_url(self._coordinator.address, self._coordinator.peer_port, "/rpc"),
+                peer_url(self.coordinator.address, self.coordinator.peer_port, "/rpc"),
                 ssl=self._context(),
                 server_hostname=self._name,
                 heartbeat=PING_S,
@@ -90,6 +103,7 @@ class PeerLink:
         finally:
             self._is_up = False
             self._fail_calls()
+            self._deadlines.close()
             await end(receiver)
             await end(sender)
 
@@ -107,7 +121,12 @@ class PeerLink:
         if answer is not None and not answer.done():
             answer.set_result(frame)
 
+    def _give_up(self, number: int) -> None:
+        answer = self._calls[number]
+        if not answer.done():
+            answer.set_exception(TimeoutError())
+
     def _fail_calls(self) -> None:
         for answer in self._calls.values():
             if not answer.done():
-                answer.set_exception(LinkDown(self._coordinator.coordinator_id))
+                answer.set_exception(LinkDown(self.coordinator.coordinator_id))

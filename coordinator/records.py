@@ -9,6 +9,9 @@ from coordinator.bounds import Count, Pem, Text, Token
 
 DEFAULT_BUCKET_ID = "00000000-0000-0000-0000-000000000000"
 ADMIN_ROLE = "admin"
+VOTER = "voter"
+LEARNER = "learner"
+REMOVED = "removed"
 
 
 class Caller(Struct, frozen=True, array_like=True):
@@ -119,12 +122,13 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorRecord(Struct, frozen=True, kw_only=True):
-    """A member of the Raft group."""
+    """A member of the Raft group. `role`: voter, or learner, which has no vote (dissertation, 4.2.1)."""
 
-    coordinator_id: str
-    address: str
-    peer_port: int
-    api_port: int
+    coordinator_id: Text
+    address: Text
+    peer_port: Count
+    api_port: Count
+    role: Text = VOTER
 
 
 class CertificateRecord(Struct, frozen=True, kw_only=True):
@@ -157,7 +161,10 @@ class JoinTokenPage(Struct, frozen=True):
 
 
 class ClusterView(Struct, frozen=True, kw_only=True):
-    """What every node must know to serve: members, the keys that sign user tokens, dead certificates."""
+    """What every node must know to serve: members, the keys that sign user tokens, dead certificates.
+
+    `coordinators`: voters and learners. `removed_coordinators`: ids that were members once, and are dead.
+    """
 
     version: int
     cluster: str
@@ -169,3 +176,24 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     coordinators: list[CoordinatorRecord]
     nodes: list[NodeRecord]
     revoked_serials: list[str]
+    removed_coordinators: list[str] = []
+
+
+class StateHash(Struct, frozen=True, kw_only=True):
+    """The digest of a slice of the state at `log_index`: `rows` rows of `table`, in hexadecimal.
+
+    Members that applied the same log have the same.
+    """
+
+    log_index: int
+    table: str
+    digest: str
+    rows: int
+
+
+class HashReport(Struct, frozen=True, kw_only=True):
+    """What one coordinator says that its digest at `log_index` is."""
+
+    coordinator_id: str
+    log_index: int
+    digest: str

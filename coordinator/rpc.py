@@ -2,13 +2,15 @@
 messages.
 
 Who calls is who the certificate says, checked for every message that arrives: an open connection dies with
-the certificate that opened it. Only current coordinators may send Raft messages.
+the certificate that opened it. Any coordinator of the cluster that was not removed may send Raft messages,
+also one that this member does not know yet: a member that lags must take the appends of a leader that joined
+meanwhile (Ongaro 2014, 4.1).
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 import aiohttp
 from aiohttp import web
@@ -19,6 +21,7 @@ from ca.tls import Peer, peer_identity
 from coordinator import wire
 from coordinator.calls import AnyCall
 from coordinator.clock import now_ms
+from coordinator.deadlines import Deadlines
 from coordinator.link import PING_S, Outbox, OutboxFull, end
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Message
@@ -26,6 +29,7 @@ from coordinator.raft.messages import Message
 CALLS_AT_ONCE_MAX = 2048  # on one connection
 CLOSE_TIMEOUT_S = 1.0  # for a peer to say goodbye
 
+_OVERDUE = "There was no quorum within the deadline."
 _log = logging.getLogger(__name__)
 
 
@@ -52,12 +56,10 @@ class PeerPort:
         handle: CallHandler,
         step: Callable[[Message], None],
         check: Callable[[Peer], None],
-        coordinator_ids: Callable[[], frozenset[str]],
     ) -> None:
         self._handle = handle
         self._step = step
         self._check = check
-        self._coordinator_ids = coordinator_ids
         self._sockets: set[web.WebSocketResponse] = set()
         self._is_closing = False
 
@@ -72,11 +74,11 @@ class PeerPort:
 
     async def _raft(self, request: web.Request) -> web.WebSocketResponse:
         peer = self._peer(request)
-        self._require_raft(peer)
+        _require_raft(peer)
         socket = await self._accept(request)
         try:
             async for data in _messages(socket):
-                self._require_raft(self._peer(request))
+                self._peer(request)
                 for frame in wire.decode(data):
                     if not isinstance(frame, wire.RaftFrame) or frame.message.source != peer.identity.id:
                         raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
@@ -107,32 +109,24 @@ class PeerPort:
 
     async def _serve(self, request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
         """Until the connection ends; what is still being answered then is given up, as nobody hears it."""
-        places = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
-        answering: set[asyncio.Task[None]] = set()
+        under_way = _UnderWay(outbox)
         try:
             async for data in _messages(socket):
                 peer = self._peer(request)
                 for frame in wire.decode(data):
                     if not isinstance(frame, wire.CallFrame):
                         raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
-                    await places.acquire()
-                    task = asyncio.create_task(self._answer(peer, frame, outbox))
-                    answering.add(task)
-                    task.add_done_callback(answering.discard)
-                    task.add_done_callback(lambda _: places.release())
+                    await under_way.place()
+                    under_way.begin(self._answer(peer, frame, outbox), frame)
         except FilestoreError as error:
             _log.warning("connection of %s ended: %s", request.remote, _reason(error))
         finally:
-            for task in answering:
-                task.cancel()
-            if answering:
-                await asyncio.wait(answering)
+            await under_way.end()
 
     async def _answer(self, peer: Peer, frame: wire.CallFrame, outbox: Outbox) -> None:
         status, details, value = wire.OK, "", b""
         try:
-            async with asyncio.timeout(frame.timeout_ms / 1000):
-                value = await self._handle(peer, wire.decode_call(frame.call))
+            value = await self._handle(peer, wire.decode_call(frame.call))
         except NotLeader as refusal:
             status, details = wire.NOT_LEADER, refusal.leader_id
         except Refused as refusal:
@@ -142,18 +136,16 @@ class PeerPort:
         except FilestoreError as error:
             status, details = error.code, error.details
         except TimeoutError:
-            status, details = wire.RETRY, "There was no quorum within the deadline."
+            status, details = wire.RETRY, _OVERDUE
         except Exception:  # noqa: BLE001 - the edge: a fault of ours is answered, and told to the operator
             _log.exception("a call of %s failed", peer.identity.uri)
             status, details = Internal.code, "A coordinator failed; see its log."
         details = details[: wire.DETAILS_CHARS_MAX]
-        # The caller's deadline covers an answer that finds no place.
-        with contextlib.suppress(OutboxFull):
-            try:
-                outbox.put(wire.AnswerFrame(frame.number, status, details, value))
-            except wire.FrameTooLarge:
-                _log.error("an answer to %s is too large", peer.identity.uri)
-                outbox.put(wire.AnswerFrame(frame.number, Internal.code, "The answer is too large.", b""))
+        try:
+            _put(outbox, wire.AnswerFrame(frame.number, status, details, value))
+        except wire.FrameTooLarge:
+            _log.error("an answer to %s is too large", peer.identity.uri)
+            _put(outbox, wire.AnswerFrame(frame.number, Internal.code, "The answer is too large.", b""))
 
     async def _accept(self, request: web.Request) -> web.WebSocketResponse:
         if self._is_closing:
@@ -172,9 +164,54 @@ class PeerPort:
         self._check(peer)
         return peer
 
-    def _require_raft(self, peer: Peer) -> None:
-        if peer.identity.role is not Role.COORDINATOR or peer.identity.id not in self._coordinator_ids():
-            raise Unauthorized(f"{peer.identity.uri} is no member of the Raft group")
+
+class _UnderWay:
+    """The calls of one connection that are being answered; one that is overdue is given up, and told so."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._places = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
+        self._numbers: dict[asyncio.Task[None], int] = {}
+        self._deadlines = Deadlines(self._give_up)
+
+    async def place(self) -> None:
+        """Returns when there is a place for one more, to be taken at once."""
+        await self._places.acquire()
+
+    def begin(self, answering: Coroutine[None, None, None], frame: wire.CallFrame) -> None:
+        """Let it run in the place that was waited for; its time begins now."""
+        task = asyncio.create_task(answering)
+        self._numbers[task] = frame.number
+        self._deadlines.set(task, frame.timeout_ms / 1000)
+        task.add_done_callback(self._ended)
+
+    async def end(self) -> None:
+        """Give up all of them, without a word."""
+        self._deadlines.close()
+        for task in self._numbers:
+            task.cancel()
+        if self._numbers:
+            await asyncio.wait(self._numbers)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._numbers[task]
+        self._deadlines.clear(task)
+        self._places.release()
+
+    def _give_up(self, task: asyncio.Task[None]) -> None:
+        if task.cancel():  # or it is done, and its answer on the way
+            _put(self._outbox, wire.AnswerFrame(self._numbers[task], wire.RETRY, _OVERDUE, b""))
+
+
+def _put(outbox: Outbox, frame: wire.AnswerFrame) -> None:
+    # The caller's deadline covers an answer that finds no place.
+    with contextlib.suppress(OutboxFull):
+        outbox.put(frame)
+
+
+def _require_raft(peer: Peer) -> None:
+    if peer.identity.role is not Role.COORDINATOR:
+        raise Unauthorized(f"{peer.identity.uri} is no coordinator")
 
 
 def _reason(error: FilestoreError) -> str:
@@ -188,7 +225,9 @@ async def _go_away(socket: web.WebSocketResponse) -> None:
 
 
 async def _messages(socket: web.WebSocketResponse) -> AsyncIterator[bytes]:
-    async for message in socket:
-        if message.type is not aiohttp.WSMsgType.BINARY:
-            return
-        yield message.data
+    # A pong to a peer that is gone raises in the loop itself; that is the end of the connection, and no news.
+    with contextlib.suppress(aiohttp.ClientConnectionResetError):
+        async for message in socket:
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                return
+            yield message.data

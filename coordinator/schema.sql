@@ -9,6 +9,13 @@ CREATE TABLE IF NOT EXISTS applied (
     view_version  INTEGER NOT NULL                -- log index of the last change to what nodes watch (see GetView)
 ) STRICT;
 
+-- Where the next HashState goes on (see coordinator/machine/digests.py).
+CREATE TABLE IF NOT EXISTS digest_position (
+    one         INTEGER PRIMARY KEY CHECK (one = 1),
+    table_name  TEXT NOT NULL,
+    after       BLOB NOT NULL                     -- primary key of the last row hashed, encoded; empty at the start
+) STRICT;
+
 CREATE TABLE IF NOT EXISTS cluster (
     one            INTEGER PRIMARY KEY CHECK (one = 1),
     name           TEXT NOT NULL,
@@ -23,7 +30,8 @@ CREATE TABLE IF NOT EXISTS coordinators (
     coordinator_id  TEXT PRIMARY KEY,
     address         TEXT NOT NULL,
     peer_port       INTEGER NOT NULL,
-    api_port        INTEGER NOT NULL
+    api_port        INTEGER NOT NULL,
+    role            TEXT NOT NULL                 -- voter, learner, removed: a removed id is never used again
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS keys (
@@ -40,7 +48,7 @@ CREATE TABLE IF NOT EXISTS sessions (
     last_log_index      INTEGER NOT NULL,         -- when it was last used: the longest unused ends first
     acknowledged_below  INTEGER NOT NULL          -- the client is done with every smaller sequence
 ) STRICT;
-CREATE INDEX IF NOT EXISTS sessions_by_use ON sessions (last_log_index);
+DROP INDEX IF EXISTS sessions_by_use;             -- of older versions: every command would move its entry
 
 CREATE TABLE IF NOT EXISTS replies (
     session   INTEGER NOT NULL,
@@ -57,7 +65,7 @@ CREATE TABLE IF NOT EXISTS users (
     disabled       INTEGER NOT NULL,
     created_at_ms  INTEGER NOT NULL,
     updated_at_ms  INTEGER NOT NULL
-) STRICT;
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS join_tokens (
     sequence       INTEGER PRIMARY KEY,           -- log index of the creation: the order of the list
@@ -158,7 +166,7 @@ CREATE TABLE IF NOT EXISTS uploads (
     placement      TEXT NOT NULL,                 -- JSON array of node ids
     offset_bytes   INTEGER NOT NULL,              -- last durable offset that the node reported; the node knows better
     expires_at_ms  INTEGER NOT NULL
-) STRICT;
+) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS uploads_by_expiry ON uploads (expires_at_ms);
 
 CREATE TABLE IF NOT EXISTS blobs (

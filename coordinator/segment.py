@@ -1,12 +1,14 @@
-"""The format of one log segment:
+"""The format of one log segment: header and records as bytes, and how a torn tail differs from damage.
 
-header and records as bytes, and the rule that tells a torn tail from damage.
-
-A segment is a header (magic, version, sequence, the index that comes next in the log, the term before it, a
-random marker, CRC), then records: CRC-32, payload length, kind, payload; all numbers little-endian. The CRC
-covers all that follows it. Each write is one batch: a BATCH record, then HARD_STATE, TRUNCATE and ENTRY
+A segment is a header (magic, version, flags, sequence, the index that comes next in the log, the term before
+it, a random marker, CRC), then records: CRC-32, payload length, kind, payload; all numbers little-endian. The
+CRC covers all that follows it. Each write is one batch: a BATCH record, then HARD_STATE, TRUNCATE and ENTRY
 records, in this order. The BATCH record names the offset up to which this segment was synced before the batch
 was written.
+
+A segment voids all entries from its header's index on that older segments hold, and one with the flag BASE
+voids all older segments: the log begins anew there, after a snapshot. So each segment has all that it needs
+to be the first, and no record in it speaks of what lies before it.
 
 Tear or damage: the first record that does not check, at some offset, is the torn end of a write that was
 never synced, unless an intact BATCH record further on says that more than this offset had been synced: then
@@ -18,10 +20,9 @@ that is opened or closed ends in an empty batch, which vouches for all before it
 
 import struct
 import zlib
-from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
+from enum import IntEnum, IntFlag
 from pathlib import Path
 
 from ca.errors import Internal
@@ -29,8 +30,10 @@ from coordinator.raft.messages import Entry, EntryKind, HardState
 
 MAGIC = b"FSTRLOG\n"
 VERSION = 1
+SEGMENT_SUFFIX = ".log"
+UNFINISHED_SUFFIX = ".new"  # no part of the log yet, and removed at start
 MARKER_BYTES = 8
-_HEADER = struct.Struct(f"<8sIQQQ{MARKER_BYTES}sI")
+_HEADER = struct.Struct(f"<8sIIQQQ{MARKER_BYTES}sI")
 HEADER_BYTES = _HEADER.size
 _RECORD = struct.Struct("<IIB")  # CRC, payload length, kind
 _RECORD_HEAD = struct.Struct("<IB")  # what the CRC covers of it
@@ -49,7 +52,8 @@ class LogDamaged(Internal):
     def __init__(self, path: Path, offset: int, what: str) -> None:
         super().__init__(
             f"The log is damaged: {path} at offset {offset}: {what}. "
-            "Rebuild this member from its peers, under a new member id; do not repair the file by hand."
+            "Rebuild this member from its peers with `filestore coordinator rebuild`, under a new member id; "
+            "do not repair the file by hand."
         )
         self.path = path
         self.offset = offset
@@ -67,6 +71,13 @@ class RecordKind(IntEnum):
     ENTRY = 4
 
 
+class HeaderFlag(IntFlag):
+    """What a segment is beside the next one. The numbers are the disk format and never change."""
+
+    NONE = 0
+    BASE = 1  # all older segments are void
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """The first bytes of a segment. `previous_term` is the term of the entry before `first_index`."""
@@ -75,6 +86,12 @@ class Header:
     first_index: int
     previous_term: int
     marker: bytes
+    flags: HeaderFlag = HeaderFlag.NONE
+
+
+def segment_name(sequence: int) -> str:
+    """The file name of a segment; names sort like sequences."""
+    return f"{sequence:010d}{SEGMENT_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,38 +104,10 @@ class Record:
     end: int
 
 
-@dataclass(slots=True)
-class Segment:
-    """One segment file and where its live entries are: those not truncated since.
-
-    `first` is the index of the first.
-    """
-
-    path: Path
-    descriptor: int
-    header: Header
-    first: int
-    offsets: "array[int]" = field(default_factory=lambda: array("Q"))
-    sizes_bytes: "array[int]" = field(default_factory=lambda: array("I"))  # of the whole record
-    terms: "array[int]" = field(default_factory=lambda: array("Q"))
-
-    def add(self, offset: int, size_bytes: int, term: int) -> None:
-        """The next entry of the log is in the record at `offset`."""
-        self.offsets.append(offset)
-        self.sizes_bytes.append(size_bytes)
-        self.terms.append(term)
-
-    def truncate(self, index: int) -> None:
-        """Entries from `index` on are no longer live."""
-        keep = max(index - self.first, 0)
-        self.first = min(self.first, index)
-        del self.offsets[keep:], self.sizes_bytes[keep:], self.terms[keep:]
-
-
 def encode_header(header: Header) -> bytes:
     """The bytes at the start of a segment file."""
     numbers = (header.sequence, header.first_index, header.previous_term, header.marker)
-    body = _HEADER.pack(MAGIC, VERSION, *numbers, 0)[: -_CRC.size]
+    body = _HEADER.pack(MAGIC, VERSION, header.flags, *numbers, 0)[: -_CRC.size]
     return body + _CRC.pack(zlib.crc32(body))
 
 
@@ -129,14 +118,16 @@ def decode_header(data: bytes, path: Path) -> Header:
     """
     if len(data) < HEADER_BYTES:
         raise LogDamaged(path, 0, "the file is shorter than a header")
-    magic, version, sequence, first_index, previous_term, marker, crc = _HEADER.unpack_from(data)
+    magic, version, flags, sequence, first_index, previous_term, marker, crc = _HEADER.unpack_from(data)
     if magic != MAGIC:
         raise LogDamaged(path, 0, "this is no log segment")
     if crc != zlib.crc32(data[: HEADER_BYTES - _CRC.size]):
         raise LogDamaged(path, 0, "the header's checksum is wrong")
     if version != VERSION:
         raise LogDamaged(path, 0, f"format version {version} is not known to this release")
-    return Header(sequence, first_index, previous_term, marker)
+    if flags not in (HeaderFlag.NONE, HeaderFlag.BASE):
+        raise LogDamaged(path, 0, f"the flags {flags:#x} are not known to this release")
+    return Header(sequence, first_index, previous_term, marker, HeaderFlag(flags))
 
 
 def _encode_record(kind: RecordKind, payload: bytes) -> bytes:

@@ -5,9 +5,10 @@ until told to stop.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from aiohttp import web
 
@@ -20,16 +21,23 @@ from coordinator.client import MetadataClient
 from coordinator.clock import now_ms
 from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.contexts import MemberContexts
+from coordinator.digests import Digests, StateDiverged, check_not_diverged
 from coordinator.driver import Driver
+from coordinator.fetching import Fetcher
 from coordinator.health import NodeHealth
-from coordinator.lifetime import raise_descriptor_limit, stop_signal
-from coordinator.log import SegmentLog
+from coordinator.ledger import Ledger, open_ledger
+from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
+from coordinator.link import end
+from coordinator.member import configured
 from coordinator.metrics import CoordinatorMetrics, Metrics, timed_sync
+from coordinator.operations import Operations
 from coordinator.raft.config import Config
+from coordinator.raft.messages import Entry, EntryKind
+from coordinator.roster import read_known
 from coordinator.rpc import PeerPort
 from coordinator.service import Service
 from coordinator.setup import new_leaf, renewal_due
-from coordinator.store import Store, replay
+from coordinator.state_view import StateView
 from coordinator.transport import Transport
 from coordinator.view import View
 from coordinator.web import new_application, serve
@@ -39,17 +47,19 @@ PEER_DRAIN_S = 1.0  # members ask another coordinator at once; their connections
 RENEWAL_CHECK_S = 60.0
 
 _log = logging.getLogger(__name__)
+_Error = TypeVar("_Error", bound=BaseException)
 
 
 @dataclass(frozen=True, slots=True)
 class Shell:
-    """What the client port's application is built from."""
+    """What the client port's application is built from. `readiness` is what /readyz says."""
 
     config: CoordinatorConfig
     files: CoordinatorFiles
     metadata: MetadataClient
     view: View
     metrics: Metrics
+    readiness: Callable[[], Awaitable[str]]
 
 
 ApplicationFactory = Callable[[Shell], web.Application]
@@ -58,47 +68,130 @@ ApplicationFactory = Callable[[Shell], web.Application]
 async def run_coordinator(
     data: Path, application: ApplicationFactory, *, http: tuple[str, int] | None = None
 ) -> None:
-    """Run until SIGTERM or SIGINT. Raises NotInitialised, LogDamaged, or what made it impossible to go on.
+    """Run until SIGTERM or SIGINT, or until this coordinator was removed from the cluster.
 
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
-    host.
+    host. Raises NotInitialised, LogDamaged, StateLost, StateDiverged, or what made it impossible to go on.
     """
     raise_descriptor_limit()
     files = CoordinatorFiles(data)
     config = files.read_config()
+    check_not_diverged(files.diverged)
     metrics = Metrics("coordinator")
-    log = await asyncio.to_thread(SegmentLog.open, files.log, sync=timed_sync(metrics.registry))
-    store = await asyncio.to_thread(Store, files.state)
-    await asyncio.to_thread(replay, log, log.hard_state.commit, store)
-    authority = ClusterAuthority(
-        store, read_secret(files.cluster_key), config.cluster, files.root.read_text("ascii")
-    )
-    contexts = MemberContexts(files.credential())
-    identity = Identity(config.cluster, Role.COORDINATOR, config.id)
-    transport = Transport(identity, config.members, contexts.client)
-    raft_config = Config(config.id, tuple(member.coordinator_id for member in config.members))
-    driver = Driver(raft_config, log, store, transport.send)
-    service = Service(identity, driver, store, authority, NodeHealth())
-    metadata = MetadataClient(identity, config.members, contexts.client)
-    view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
-    CoordinatorMetrics(metrics.registry, service.own_status)
-    shell = Shell(config, files, metadata, view, metrics)
-    peer_port = PeerPort(service.handle, driver.step, service.check, service.coordinator_ids)
+    ledger = await asyncio.to_thread(open_ledger, files, timed_sync(metrics.registry))
     try:
-        async with asyncio.TaskGroup() as group:
-            owned = [
-                group.create_task(driver.run(), name="driver"),
-                group.create_task(transport.run(), name="transport"),
-                group.create_task(metadata.run(), name="metadata client"),
-                group.create_task(view.run(), name="view"),
-                group.create_task(_renew(files, config, authority, contexts), name="renewal"),
-            ]
-            await _serve(shell, application, peer_port, contexts, driver, http)
-            for task in owned:
-                task.cancel()
+        await _run(files, config, metrics, ledger, application, http)
+    except BaseExceptionGroup as group:
+        if (diverged := _first(group, StateDiverged)) is not None:
+            raise diverged from group
+        raise
     finally:
-        store.close()
-        log.close()
+        ledger.close()
+
+
+async def _run(
+    files: CoordinatorFiles,
+    config: CoordinatorConfig,
+    metrics: Metrics,
+    ledger: Ledger,
+    application: ApplicationFactory,
+    http: tuple[str, int] | None,
+) -> None:
+    identity = Identity(config.cluster, Role.COORDINATOR, config.id)
+    contexts = MemberContexts(files.credential())
+    coordinators = await asyncio.to_thread(read_known, files.known, config.members)
+    removed = asyncio.Event()
+    transport = Transport(identity, coordinators, contexts.client, removed.set)
+    metadata = MetadataClient(identity, coordinators, contexts.client)
+    view = View(metadata, lambda: HeartbeatCall(0, 0, 0), known=files.known, on_coordinators=transport.update)
+    member = _Member(files, config, ledger, transport, metadata, removed)
+    service = member.service(identity)
+    CoordinatorMetrics(metrics.registry, service.own_status)
+    shell = Shell(config, files, metadata, view, metrics, member.readiness)
+    peer_port = PeerPort(service.handle, member.driver.step, service.check)
+    async with asyncio.TaskGroup() as group:
+        owned = [
+            group.create_task(member.driver.run(), name="driver"),
+            group.create_task(transport.run(), name="transport"),
+            group.create_task(metadata.run(), name="metadata client"),
+            group.create_task(view.run(), name="view"),
+            group.create_task(member.fetcher.run(), name="snapshot fetcher"),
+            group.create_task(member.operations.run(), name="promotion of learners"),
+            group.create_task(member.digests.run(), name="digests"),
+            group.create_task(_renew(files, config, member.authority, contexts), name="renewal"),
+        ]
+        await _serve(shell, application, peer_port, contexts, member, http)
+        for task in owned:
+            task.cancel()
+
+
+class _Member:
+    """The parts of this process that need each other: the driver tells the fetcher, the digests and the
+    departure what happens, and they tell it.
+    """
+
+    def __init__(
+        self,
+        files: CoordinatorFiles,
+        config: CoordinatorConfig,
+        ledger: Ledger,
+        transport: Transport,
+        metadata: MetadataClient,
+        removed: asyncio.Event,
+    ) -> None:
+        self._own_id = config.id
+        self._ledger = ledger
+        self.removed = removed
+        self.view = StateView(ledger.store)
+        self.authority = ClusterAuthority(
+            ledger.store, read_secret(files.cluster_key), config.cluster, files.root.read_text("ascii")
+        )
+        self.driver = Driver(
+            configured(Config(config.id, (config.id,)), ledger.store),
+            ledger.log,
+            ledger.store,
+            ledger.snapshots,
+            transport.send,
+            lambda offer: self.fetcher.offer(offer),
+            self._applied,
+        )
+        self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched)
+        self.operations = Operations(config.id, self.driver, self.view)
+        self.digests = Digests(
+            config.id,
+            self.driver,
+            metadata,
+            self.view,
+            interval_s=config.digest_s,
+            marker=files.diverged,
+        )
+
+    def service(self, identity: Identity) -> Service:
+        """What answers the calls of other members."""
+        return Service(
+            identity,
+            self.driver,
+            self._ledger.store,
+            self.view,
+            authority=self.authority,
+            health=NodeHealth(),
+            snapshots=self._ledger.snapshots,
+            operations=self.operations,
+            digests=self.digests,
+        )
+
+    async def readiness(self) -> str:
+        """`ready`, or `disk_full` while this coordinator takes no changes; it serves reads in both cases."""
+        return "ready" if self.driver.has_room else "disk_full"
+
+    def _applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
+        self.digests.deliver(entries, replies)
+        if any(entry.kind is EntryKind.MEMBERSHIP for entry in entries) and self.is_removed():
+            self.removed.set()
+
+    def is_removed(self) -> bool:
+        """Whether the state says that this coordinator was removed."""
+        return self._own_id in self.view().removed_coordinators
 
 
 async def _serve(
@@ -106,7 +199,7 @@ async def _serve(
     application: ApplicationFactory,
     peer_port: PeerPort,
     contexts: MemberContexts,
-    driver: Driver,
+    member: _Member,
     http: tuple[str, int] | None,
 ) -> None:
     own = shell.config.own
@@ -125,6 +218,7 @@ async def _serve(
         ):
             listener = await serve(api, host=host, port=port, ssl_context=context)
             listeners.push_async_callback(listener.close, DRAIN_S)
+        quieten_collector()
         with stop_signal() as stop:
             _log.info(
                 "coordinator %s listens on %s, ports %d and %d",
@@ -133,10 +227,36 @@ async def _serve(
                 own.api_port,
                 own.peer_port,
             )
-            await stop.wait()
+            await _first_of(stop, member.removed)
+        if member.removed.is_set():
+            _log.warning("this coordinator was removed from the cluster: it ends, and its data can go")
         _log.info("stopping")
-        driver.transfer_leader()
+        await member.operations.hand_over()
     _log.info("stopped")
+
+
+async def _first_of(*events: asyncio.Event) -> None:
+    """Until one of them is set."""
+    waiting = [asyncio.create_task(_until(event), name="end of the process") for event in events]
+    try:
+        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in waiting:
+            await end(task)
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+def _first(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:
+    """One exception of this kind in a group, however deep."""
+    for error in group.exceptions:
+        if isinstance(error, kind):
+            return error
+        if isinstance(error, BaseExceptionGroup) and (found := _first(error, kind)) is not None:
+            return found
+    return None
 
 
 async def _renew(

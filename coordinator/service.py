@@ -1,18 +1,19 @@
 """What a coordinator answers to the calls of members: changes, reads, joins, certificates, tokens,
-heartbeats, status.
+heartbeats, status, snapshots, and changes of the group itself.
 
 Who calls is the certificate's identity; a node acts for itself only. The time of every change is this
 coordinator's when it leads, and placement is chosen here: the state machine has no clock and hears no
 heartbeats.
 """
 
+import asyncio
 import time
 
 import msgspec
 import uuid_utils
 
 from ca import csr
-from ca.errors import Forbidden, InsufficientStorage, InvalidRequest, Unauthorized, Unavailable
+from ca.errors import Forbidden, Gone, InsufficientStorage, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from ca.keys import public_key_digest
 from ca.tls import Peer
@@ -20,8 +21,10 @@ from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from coordinator.authority import ClusterAuthority
 from coordinator.callers import Callers
 from coordinator.calls import (
+    AddCoordinatorCall,
     AnyCall,
     CoordinatorStatus,
+    FollowerStatus,
     HeartbeatCall,
     HeartbeatReply,
     JoinCall,
@@ -31,9 +34,12 @@ from coordinator.calls import (
     NodeStatus,
     ProposeCall,
     ReadCall,
+    RemoveCoordinatorCall,
     RenewCall,
+    SnapshotChunkCall,
     StatusCall,
     StatusReply,
+    TransferLeaderCall,
 )
 from coordinator.clock import now_ms
 from coordinator.commands import (
@@ -47,14 +53,19 @@ from coordinator.commands import (
     RecordProgress,
     RenewCertificate,
     Reply,
+    ReportHash,
 )
+from coordinator.digests import Digests
 from coordinator.driver import Driver
 from coordinator.health import NodeHealth
+from coordinator.operations import Operations
 from coordinator.placement import choose
-from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken, GetView
+from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken
 from coordinator.raft.core import NotLeader
-from coordinator.records import CertificateRecord, ClusterView, UserRecord
+from coordinator.records import Caller, CertificateRecord, ClusterView, UserRecord
 from coordinator.rpc import Refused
+from coordinator.snapshots import Chunk, SnapshotStore
+from coordinator.state_view import StateView
 from coordinator.store import Store
 
 _REPLY = msgspec.msgpack.Decoder(Reply)
@@ -69,33 +80,37 @@ class Service:
         identity: Identity,
         driver: Driver,
         store: Store,
+        view: StateView,
+        *,
         authority: ClusterAuthority,
         health: NodeHealth,
+        snapshots: SnapshotStore,
+        operations: Operations,
+        digests: Digests,
     ) -> None:
         self._identity = identity
         self._driver = driver
         self._store = store
+        self._view = view
         self._authority = authority
         self._health = health
-        self._seen: ClusterView | None = None
-        self._callers = Callers(self._view)
+        self._snapshots = snapshots
+        self._operations = operations
+        self._digests = digests
+        self._callers = Callers(view)
 
     def check(self, peer: Peer) -> None:
         """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
-        state has it.
+        state has it; Gone for a coordinator that was removed, so that it stops asking.
         """
         identity = peer.identity
         if identity.cluster != self._identity.cluster:
             raise Unauthorized("a certificate of another cluster")
         if identity.role is Role.COORDINATOR:
-            if identity.id not in self.coordinator_ids():
-                raise Unauthorized(f"{identity.uri} is no coordinator of this cluster")
+            if identity.id in self._view().removed_coordinators:
+                raise Gone("This coordinator was removed from the cluster.")
         elif not self._store.certificate_is_live(identity.id, peer.serial):
             raise Unauthorized(f"the certificate of {identity.uri} is revoked or unknown")
-
-    def coordinator_ids(self) -> frozenset[str]:
-        """The current members of the Raft group."""
-        return frozenset(self._driver.members)
 
     async def handle(self, peer: Peer, call: AnyCall) -> bytes:
         """The answer in MessagePack. Raises Refused, NotLeader, or a FilestoreError."""
@@ -112,6 +127,18 @@ class Service:
                 return _encode(await self._renew(peer, call))
             case MintCall():
                 return _encode(await self._mint(call))
+            case AddCoordinatorCall():
+                self._require_admin(call.caller)
+                return _encode(await self._operations.add(call.record))
+            case RemoveCoordinatorCall():
+                self._require_admin(call.caller)
+                await self._operations.remove(call.coordinator_id)
+                return _encode(None)
+            case TransferLeaderCall():
+                self._require_admin(call.caller)
+                return _encode(await self._operations.transfer(call.target))
+            case SnapshotChunkCall():
+                return _encode(await self._snapshot_chunk(peer.identity, call))
             case StatusCall():
                 return _encode(self._status(call))
 
@@ -162,11 +189,14 @@ class Service:
     def _answer(self, query: AnyQuery) -> bytes:
         return _value(self._store.answer(query, at_ms=now_ms()))
 
-    def _view(self) -> ClusterView:
-        """What GetView answers, made anew only when it has changed: every change and read looks at it."""
-        if self._seen is None or self._seen.version != self._store.view_version():
-            self._seen = msgspec.msgpack.decode(self._answer(GetView()), type=ClusterView)
-        return self._seen
+    def _require_admin(self, caller: Caller) -> None:
+        """Raises Refused or Unauthorized."""
+        self._answer(CheckAdmin(caller=self._callers.proved(caller)))
+
+    async def _snapshot_chunk(self, identity: Identity, call: SnapshotChunkCall) -> Chunk:
+        if identity.role is not Role.COORDINATOR:
+            raise Forbidden("Snapshots are for coordinators.")
+        return await asyncio.to_thread(self._snapshots.chunk, call.index, call.term, call.offset)
 
     async def _heartbeat(self, identity: Identity, call: HeartbeatCall) -> HeartbeatReply:
         if identity.role is Role.NODE:
@@ -249,12 +279,13 @@ class Service:
         return MintReply(token, user.user_id, expires_at_ms, user.roles, user.groups)
 
     def _status(self, call: StatusCall) -> StatusReply:
-        self._answer(CheckAdmin(caller=self._callers.proved(call.caller)))
+        self._require_admin(call.caller)
         view, at_s = self._view(), time.monotonic()
         files, blobs, blob_bytes = self._store.totals()
         return StatusReply(
             cluster=self._identity.cluster,
             coordinator=self.own_status(),
+            coordinators=view.coordinators,
             nodes=self._node_states(view, at_s),
             files=files,
             blobs=blobs,
@@ -272,6 +303,14 @@ class Service:
             commit=status.commit,
             applied=self._driver.applied_index,
             last_index=status.last_index,
+            disk_full=not self._driver.has_room,
+            followers=[
+                FollowerStatus(id=name, match=p.match, state=p.state.value, active=p.active)
+                if name != status.id
+                else FollowerStatus(id=name, match=p.match, state="leader", active=True)
+                for name, p in sorted(status.progress.items())
+            ],
+            diverged=self._digests.diverged,
         )
 
     def _node_states(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
@@ -293,7 +332,11 @@ class Service:
 
 
 def _require_own(identity: Identity, command: AnyCommand) -> None:
-    """A node speaks for itself only. Raises Forbidden."""
+    """A member speaks for itself only. Raises Forbidden."""
+    if isinstance(command, ReportHash):
+        if (identity.role, identity.id) != (Role.COORDINATOR, command.coordinator_id):
+            raise Forbidden("A coordinator speaks for itself only.")
+        return
     if not isinstance(command, NODE_COMMANDS):
         raise Forbidden(f"A {type(command).__name__} is not proposed by members.")
     if isinstance(command, (AnnounceNode, RecordProgress)) and command.node_id != identity.id:

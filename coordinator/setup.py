@@ -1,10 +1,10 @@
-"""How a coordinator comes to be: `init` makes a cluster, the bundle makes its other members. Blocking, no
+"""How a coordinator comes to be: `init` makes a cluster, a bundle makes its other members. Blocking, no
 network.
 
 The first entry of every member's log is the same Bootstrap command, so that they agree from the start. The
 bundle holds it together with the cluster key, which unwraps the CA's and the token signer's private keys:
 whoever has the bundle is a coordinator. It is copied by the operator over a channel that she trusts, and
-deleted.
+deleted. A member that comes later begins with the same entry, is no member by it, and waits to be added.
 """
 
 import random
@@ -30,22 +30,26 @@ from ca.secretfiles import create_secret, read_secret, write_durable, write_secr
 from coordinator.authority import INTERMEDIATE_PURPOSE, USER_TOKEN_PURPOSE, ClusterAuthority
 from coordinator.clock import now_ms
 from coordinator.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
-from coordinator.config import CoordinatorConfig, CoordinatorFiles
+from coordinator.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
 from coordinator.log import SegmentLog
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.records import CoordinatorRecord
+from coordinator.roster import write_known
 from coordinator.store import Store
 
 ADMIN_USER_ID = "admin"
 REPLICAS_MAX = 7
-COORDINATORS_MAX = 7
 
 
 class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What another coordinator needs to begin. `genesis` is the encoded envelope of the Bootstrap command."""
+    """What another coordinator needs to begin. `genesis` is the encoded envelope of the Bootstrap command.
+
+    `members` are the coordinators at the time, in a bundle that was written after the cluster began.
+    """
 
     cluster_key: bytes
     genesis: bytes
+    members: list[CoordinatorRecord] | None = None
 
 
 def init_cluster(
@@ -64,36 +68,73 @@ def init_cluster(
     """
     files = CoordinatorFiles(data)
     _check_arguments(cluster, coordinator_id, members, replicas, write_quorum, development=development)
-    _check_empty(files)
+    check_empty(files)
     cluster_key = keys.new_cluster_key()
     genesis, root_key_pem = _genesis(
         cluster, members, cluster_key, replicas, write_quorum, development=development
     )
     bundle = Bundle(cluster_key=cluster_key, genesis=genesis)
-    _prepare(files)
+    prepare(files)
     create_secret(files.root_key, root_key_pem)
     if len(members) > 1:
         create_secret(files.bundle, msgspec.msgpack.encode(bundle))
-    _begin(files, coordinator_id, bundle)
+    begin(files, config_of(bundle, coordinator_id), bundle)
     write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
     return files.admin_token
 
 
-def init_from_bundle(data: Path, bundle_path: Path, coordinator_id: str) -> None:
-    """Make another member of the cluster that wrote the bundle.
+def init_from_bundle(
+    data: Path, bundle_path: Path, coordinator_id: str, own: CoordinatorRecord | None = None
+) -> None:
+    """Make another coordinator of the cluster that wrote the bundle; `own` says where it will listen, if it
+    comes later than those that `init` named.
 
-    Raises Conflict if the directory holds a coordinator already, InvalidRequest if the bundle names no such
-    member. A member that lost its disk must not begin again under its old id: it would forget whom it voted
-    for.
+    Raises Conflict if the directory holds a coordinator already, InvalidRequest if the bundle does not fit.
+    A member that lost its disk must not begin again under its old id: it would forget whom it voted for.
     """
     files = CoordinatorFiles(data)
-    _check_empty(files)
+    check_empty(files)
+    bundle = read_bundle(bundle_path)
+    config = config_of(bundle, coordinator_id, own)
+    prepare(files)
+    begin(files, config, bundle)
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Raises InvalidRequest for anything else, UnsafeSecretFile if others could read it."""
     try:
-        bundle = msgspec.msgpack.decode(read_secret(bundle_path), type=Bundle)
+        bundle = msgspec.msgpack.decode(read_secret(path), type=Bundle)
+        bootstrap_of(bundle.genesis)
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"bundle: {bundle_path} is no bundle of `filestore coordinator init`") from error
-    _prepare(files)
-    _begin(files, coordinator_id, bundle)
+        raise InvalidRequest(f"bundle: {path} is no bundle of `filestore coordinator`") from error
+    return bundle
+
+
+def bootstrap_of(genesis: bytes) -> Bootstrap:
+    """The command that began the cluster. Raises InvalidRequest, msgspec.MsgspecError."""
+    command = decode_envelope(genesis).command
+    if not isinstance(command, Bootstrap):
+        raise InvalidRequest("bundle: its first entry begins no cluster")
+    return command
+
+
+def config_of(bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None = None) -> CoordinatorConfig:
+    """What coordinator.json will say. Raises InvalidRequest if this id cannot begin with this bundle."""
+    command = bootstrap_of(bundle.genesis)
+    known = {member.coordinator_id for member in (*command.members, *(bundle.members or []))}
+    if own is None:
+        if bundle.members is not None:
+            raise InvalidRequest("address: a coordinator that comes later needs one")
+        if coordinator_id not in known:
+            raise InvalidRequest(f"id: {coordinator_id} is no member of the cluster {command.cluster}")
+    else:
+        if coordinator_id in known:
+            raise InvalidRequest(f"id: {coordinator_id} is or was another coordinator of this cluster")
+        check_member_id(coordinator_id)
+        check_address(own.address, development=command.development, field="address")
+    return CoordinatorConfig(
+        id=coordinator_id, cluster=command.cluster, members=command.members, own_record=own
+    )
 
 
 def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX) -> str:
@@ -164,12 +205,14 @@ def _check_arguments(
         raise InvalidRequest("write_quorum: it must be a majority of the replicas")
 
 
-def _check_empty(files: CoordinatorFiles) -> None:
+def check_empty(files: CoordinatorFiles) -> None:
+    """Raises Conflict if a coordinator is there."""
     if files.config.exists() or files.log.exists():
         raise Conflict(f"{files.data} holds a coordinator already, or what an `init` that failed has left")
 
 
-def _prepare(files: CoordinatorFiles) -> None:
+def prepare(files: CoordinatorFiles) -> None:
+    """Make the directory, for its owner alone."""
     files.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     files.data.chmod(0o700)
 
@@ -207,22 +250,29 @@ def _genesis(
     return encode_envelope(Envelope(0, 0, 0, now_ms(), command)), keys.key_to_pem(root_key)
 
 
-def _begin(files: CoordinatorFiles, coordinator_id: str, bundle: Bundle) -> None:
-    """Write log, state, key, certificate and, last of all, coordinator.json, which makes the directory a
-    coordinator.
+def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) -> None:
+    """Write key, certificate, log, state and, last of all, coordinator.json, which makes the directory a
+    coordinator. There must be no log yet.
     """
-    command = decode_envelope(bundle.genesis).command
-    if not isinstance(command, Bootstrap):
-        raise InvalidRequest("bundle: its first entry begins no cluster")
-    config = CoordinatorConfig(id=coordinator_id, cluster=command.cluster, members=command.members)
-    if coordinator_id not in [member.coordinator_id for member in command.members]:
-        raise InvalidRequest(f"id: {coordinator_id} is no member of the cluster {command.cluster}")
-    create_secret(files.cluster_key, bundle.cluster_key)
-    write_durable(files.root, command.root_pem.encode("ascii"))
+    write_identity(files, bundle)
+    if bundle.members is not None:
+        write_known(files.known, bundle.members)
     first = Entry(1, 1, EntryKind.COMMAND, bundle.genesis)
     SegmentLog.bootstrap(files.log, HardState(1, "", 1), [first])
     store = Store(files.state)
-    store.apply([first])
-    new_leaf(files, config, ClusterAuthority(store, bundle.cluster_key, command.cluster, command.root_pem))
-    store.close()
-    write_durable(files.config, msgspec.json.format(msgspec.json.encode(config)))
+    try:
+        store.apply([first])
+        command = bootstrap_of(bundle.genesis)
+        new_leaf(
+            files, config, ClusterAuthority(store, bundle.cluster_key, command.cluster, command.root_pem)
+        )
+    finally:
+        store.close()
+    files.write_config(config)
+
+
+def write_identity(files: CoordinatorFiles, bundle: Bundle) -> None:
+    """What every coordinator of the cluster has: its key, its root, its first entry."""
+    write_secret(files.cluster_key, bundle.cluster_key)
+    write_secret(files.genesis, bundle.genesis)
+    write_durable(files.root, bootstrap_of(bundle.genesis).root_pem.encode("ascii"))

@@ -3,96 +3,215 @@ asyncio.
 
 WAL with synchronous=NORMAL: after a crash the database is consistent, maybe older than it was, and the log
 replays from its applied index. One transaction for each batch, together with the index of its last entry.
+No other code may open the database file as a plain file while a Store is open: closing any descriptor of it
+drops the locks that SQLite holds on it (https://www.sqlite.org/howtocorrupt.html, section 2.2).
 """
 
+import logging
+import os
 import sqlite3
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterable, Sequence
 from importlib.resources import files
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+from ca.errors import InsufficientStorage
 from coordinator import machine
 from coordinator.commands import decode_envelope
+from coordinator.copying import PAUSE_S, copy_database, sync_directory
 from coordinator.queries import AnyQuery
-from coordinator.raft.messages import Entry, EntryKind
+from coordinator.raft.membership import decode_membership
+from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
+from coordinator.records import LEARNER, VOTER, CoordinatorRecord
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
+CHECKPOINT_CHANGES = 4000  # of rows: some thousand pages in the WAL
+CHECKPOINT_MARGIN = 100  # more rows than a few commands change
+WAL_KEPT_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
+WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
 _CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
 _READ_CACHE_KIB = 16 * 1024
+_WRITE_CACHE_KIB = 64 * 1024  # the upper levels of every index of a million files
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+
+_log = logging.getLogger(__name__)
+
+
+class StoreFull(InsufficientStorage):
+    """The disk has no room for the database. Nothing of the batch was applied; it may be tried again."""
 
 
 class Store:
-    """One writing connection (used by one thread at a time) and one reading connection (used by the event
-    loop).
-    """
+    """One writing connection (used by one thread at a time) and one reading connection (for any thread)."""
 
     def __init__(self, path: Path) -> None:
-        self._writer = _connect(path)
-        self._writer.execute("PRAGMA journal_mode = WAL")
-        self._writer.execute("PRAGMA synchronous = NORMAL")
-        self._writer.execute("PRAGMA foreign_keys = ON")
-        self._writer.executescript(files("coordinator").joinpath("schema.sql").read_text("utf-8"))
-        self._writer.execute(
-            "INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)"
-        )
-        self._reader = _connect(path)
-        self._reader.execute("PRAGMA query_only = ON")
-        self._reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")
+        self._begin(path, *_connections(path))
+
+    @classmethod
+    def over(cls, writer: sqlite3.Connection, reader: sqlite3.Connection) -> "Store":
+        """A store over connections of the caller's (isolation_level None), which may be the same one."""
+        store = cls.__new__(cls)
+        store._begin(None, writer, reader)
+        return store
+
+    def _begin(self, path: Path | None, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
+        self._path = path
+        self._writer = writer
+        self._reader = reader
+        self._reading = threading.Lock()  # queries of two threads would end each other's transaction
+        self._load()
+
+    def _load(self) -> None:
+        _prepare(self._writer)
+        row = self._writer.execute("SELECT log_index, term, view_version FROM applied").fetchone()
+        self._applied: tuple[int, int] = (row[0], row[1])
+        self._view_version: int = row[2]
+        self._checkpointed_changes = self._writer.total_changes
+
+    def reopen(self) -> None:
+        """Go on with the file that is in the place of the database now: a snapshot was installed."""
+        with self._reading:
+            if self._path is not None:
+                # Before the new one is opened: the last connection to close removes the WAL by its name.
+                self._reader.close()
+                self._writer.close()
+                self._writer, self._reader = _connections(self._path)
+            self._load()
+
+    def applied(self) -> tuple[int, int]:
+        """(index, term) of the last log entry that the database contains; (0, 0) for none."""
+        return self._applied
 
     def applied_index(self) -> int:
         """The last log entry that the database contains."""
-        return int(self._reader.execute("SELECT log_index FROM applied").fetchone()[0])
+        return self._applied[0]
 
     def view_version(self) -> int:
         """Log index of the last change to what GetView answers."""
-        return int(self._reader.execute("SELECT view_version FROM applied").fetchone()[0])
+        return self._view_version
+
+    def members(self) -> Members:
+        """The Raft group as of `applied`; nobody before the first entry."""
+        with self._reading:
+            return members_in(self._reader)
+
+    def checkpoint(self) -> int:
+        """The applied index that survives a power cut: the log may forget what is not above it.
+
+        With synchronous=NORMAL a commit is not synced. A checkpoint syncs the WAL before it copies, and the
+        database before the WAL is begun anew (https://www.sqlite.org/pragma.html#pragma_synchronous). So at
+        any moment the database file and a synced WAL together hold every commit before the sync, and recovery
+        replays the WAL up to its last valid commit (https://www.sqlite.org/walformat.html, section 4.3).
+        Costs one fdatasync of a few MiB and takes no lock: any thread may call it while another applies.
+        Raises OSError when the sync fails, which must end the process.
+        """
+        applied_index = self._applied[0]
+        if self._path is not None:
+            try:
+                wal = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return applied_index  # nothing was committed since the last close, which checkpoints all
+            try:
+                os.fdatasync(wal)
+            finally:
+                os.close(wal)
+            sync_directory(self._path.parent)
+        return applied_index
+
+    def write_snapshot(self, target: Path, *, pause_s: float = PAUSE_S) -> None:
+        """A consistent copy in a new file, durable; changes go on meanwhile. See `copy_database`."""
+        if self._path is not None:
+            copy_database(self._path, target, pause_s=pause_s)
+            return
+        copied = sqlite3.connect(target, isolation_level=None)
+        try:
+            self._writer.backup(copied)
+        finally:
+            copied.close()
 
     def apply(self, entries: Sequence[Entry]) -> list[bytes]:
         """Apply consecutive committed entries in one transaction; an encoded Reply for each (b"" for no
         command).
 
-        Called in a worker thread. Any exception but a refusal is a broken invariant: nothing of the batch
-        is kept.
+        Called in a worker thread. Raises StoreFull when there is no room. Any other exception is a broken
+        invariant. In both cases nothing of the batch is kept.
         """
         assert entries, "a batch has entries"
+        assert entries[0].index == self._applied[0] + 1, f"entry {entries[0].index} is not the next to apply"
         db = self._writer
-        db.execute("BEGIN IMMEDIATE")
+        last = entries[-1]
         try:
-            replies = [self._apply_one(entry) for entry in entries]
-            last = entries[-1]
+            db.execute("BEGIN IMMEDIATE")
+            batch = machine.Batch(db)
+            replies = [_apply(db, batch, entry) for entry in entries]
+            batch.end()
             db.execute("UPDATE applied SET log_index = ?, term = ?", (last.index, last.term))
+            view_version = db.execute("SELECT view_version FROM applied").fetchone()[0]
             db.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
             if db.in_transaction:
                 db.execute("ROLLBACK")
+            if _is_full(error):
+                self._shorten_wal()  # so that it can begin anew, in the room that it has
+                raise StoreFull("The disk of this coordinator is full.") from error
             raise
+        self._applied = (last.index, last.term)
+        self._view_version = view_version
+        if self._changes_since_checkpoint() >= CHECKPOINT_CHANGES:
+            self._shorten_wal()
         return replies
+
+    @property
+    def is_checkpoint_near(self) -> bool:
+        """Whether one of the next calls of `apply` takes longer: it ends with a checkpoint, two syncs."""
+        return self._changes_since_checkpoint() >= CHECKPOINT_CHANGES - CHECKPOINT_MARGIN
+
+    def _changes_since_checkpoint(self) -> int:
+        return 0 if self._path is None else self._writer.total_changes - self._checkpointed_changes
+
+    def _shorten_wal(self) -> None:
+        """Copy the WAL into the database, so that it begins anew at the next change.
+
+        Done here because SQLite, when it does so by itself, tells nobody that a sync has failed, and tries
+        again, as if the page cache still had the data. On a full disk the WAL grows while it has room.
+        """
+        self._checkpointed_changes = self._writer.total_changes
+        try:
+            self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.OperationalError as error:
+            if not _is_full(error):
+                raise
 
     def answer(self, query: AnyQuery, *, at_ms: int) -> bytes:
         """The encoded Reply to a query, from one consistent state.
 
         Called on the event loop: answers are pages.
         """
-        self._reader.execute("BEGIN")
-        try:
-            return machine.answer(self._reader, at_ms, query)
-        finally:
-            self._reader.execute("COMMIT")
+        with self._reading:
+            self._reader.execute("BEGIN")
+            try:
+                return machine.answer(self._reader, at_ms, query)
+            finally:
+                self._reader.execute("COMMIT")
 
     def certificate_is_live(self, node_id: str, serial: str) -> bool:
         """Whether the log knows this certificate for this node, and it is not revoked."""
-        row = self._reader.execute(
-            "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0", (serial, node_id)
-        ).fetchone()
+        row = self._read_row(
+            "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0", serial, node_id
+        )
         return row is not None
 
     def key(self, purpose: str) -> tuple[str, str, bytes]:
         """The newest key with this purpose: (kid, public half, wrapped private half)."""
-        row = self._reader.execute(
+        row = self._read_row(
             "SELECT kid, public, wrapped FROM keys WHERE purpose = ?"
             " ORDER BY created_at_ms DESC, kid LIMIT 1",
-            (purpose,),
-        ).fetchone()
+            purpose,
+        )
         assert row is not None, f"no key for {purpose}"
         return row[0], row[1], bytes(row[2])
 
@@ -100,28 +219,38 @@ class Store:
         """The generation that a live token of this user carries; None if there is no such user or it is
         disabled.
         """
-        row = self._reader.execute(
-            "SELECT generation FROM users WHERE user_id = ? AND disabled = 0", (user_id,)
-        ).fetchone()
+        row = self._read_row("SELECT generation FROM users WHERE user_id = ? AND disabled = 0", user_id)
         return None if row is None else int(row[0])
 
     def totals(self) -> tuple[int, int, int]:
         """(files, blobs with a reference, their bytes once each)."""
-        files_count = self._reader.execute("SELECT COALESCE(SUM(file_count), 0) FROM buckets").fetchone()[0]
-        blobs_count, blob_bytes = self._reader.execute(
-            "SELECT COUNT(*), COALESCE(SUM(size_bytes), 0) FROM blobs WHERE reference_count > 0"
-        ).fetchone()
-        return files_count, blobs_count, blob_bytes
+        row = self._read_row(
+            "SELECT (SELECT COALESCE(SUM(file_count), 0) FROM buckets), COUNT(*),"
+            " COALESCE(SUM(size_bytes), 0) FROM blobs WHERE reference_count > 0"
+        )
+        assert row is not None
+        return row[0], row[1], row[2]
 
     def close(self) -> None:
         """Close both connections."""
-        self._reader.close()
-        self._writer.close()
+        with self._reading:
+            self._reader.close()
+            self._writer.close()
 
-    def _apply_one(self, entry: Entry) -> bytes:
-        if entry.kind != EntryKind.COMMAND:
-            return b""
-        return machine.apply(self._writer, entry.index, decode_envelope(entry.data))
+    def _read_row(self, statement: str, *values: str | int) -> tuple[Any, ...] | None:
+        with self._reading:
+            row: tuple[Any, ...] | None = self._reader.execute(statement, values).fetchone()
+            return row
+
+
+def members_in(db: sqlite3.Connection) -> Members:
+    """The membership that a database holds."""
+    return _members(db.execute("SELECT coordinator_id, role FROM coordinators").fetchall())
+
+
+def members_of(coordinators: Iterable[CoordinatorRecord]) -> Members:
+    """The membership that a list of coordinators means."""
+    return _members((record.coordinator_id, record.role) for record in coordinators)
 
 
 def replay(log: Storage, committed: int, store: Store) -> None:
@@ -132,6 +261,82 @@ def replay(log: Storage, committed: int, store: Store) -> None:
     """
     while (applied := store.applied_index()) < committed:
         store.apply(log.entries(applied + 1, committed + 1, REPLAY_BYTES))
+
+
+def _apply(db: sqlite3.Connection, batch: machine.Batch, entry: Entry) -> bytes:
+    if entry.kind == EntryKind.COMMAND:
+        return batch.apply(entry.index, decode_envelope(entry.data))
+    if entry.kind == EntryKind.MEMBERSHIP:
+        return _apply_membership(db, batch, entry)
+    return b""
+
+
+def _apply_membership(db: sqlite3.Connection, batch: machine.Batch, entry: Entry) -> bytes:
+    """Raft has decided already: the command is applied whatever its session says, and says the same."""
+    change = decode_membership(entry.data)
+    if not change.payload:
+        return b""
+    envelope = msgspec.structs.replace(decode_envelope(change.payload), session=0)
+    reply = batch.apply(entry.index, envelope)
+    assert members_in(db) == change.members, f"entry {entry.index} records others than its members"
+    return reply
+
+
+def _is_full(error: BaseException) -> bool:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) in _FULL
+
+
+def _members(rows: Iterable[tuple[str, str]]) -> Members:
+    known = sorted(rows)
+    return Members(
+        tuple(coordinator_id for coordinator_id, role in known if role == VOTER),
+        tuple(coordinator_id for coordinator_id, role in known if role == LEARNER),
+    )
+
+
+def _connections(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """The writer and the reader of a database file, which is made if it does not exist."""
+    writer = _connect(path)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("PRAGMA synchronous = NORMAL")
+    writer.execute("PRAGMA wal_autocheckpoint = 0")  # see Store._shorten_wal
+    writer.execute("PRAGMA temp_store = MEMORY")
+    writer.execute(f"PRAGMA cache_size = -{_WRITE_CACHE_KIB}")
+    writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+    _keep_wal(writer, path)
+    reader = _connect(path)
+    reader.execute("PRAGMA query_only = ON")
+    reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")
+    return writer, reader
+
+
+def _keep_wal(writer: sqlite3.Connection, path: Path) -> None:
+    """Give the WAL its room now, so that some more changes pass on a disk that is full.
+
+    What lies behind its last frame is no valid frame, and ends a recovery like the end of the file. The write
+    lock keeps every other process from writing there meanwhile.
+    """
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        wal = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(wal).st_size < WAL_KEPT_BYTES:
+                os.posix_fallocate(wal, 0, WAL_KEPT_BYTES)
+        finally:
+            os.close(wal)
+    except OSError as error:
+        _log.warning("no room is kept for changes on a full disk: %s", error.strerror)
+    finally:
+        writer.execute("ROLLBACK")
+
+
+def _prepare(writer: sqlite3.Connection) -> None:
+    writer.execute("PRAGMA foreign_keys = ON")
+    writer.executescript(files("coordinator").joinpath("schema.sql").read_text("utf-8"))
+    columns = writer.execute("SELECT name FROM pragma_table_info('coordinators')").fetchall()
+    if ("role",) not in columns:  # a database from before members came and went
+        writer.execute(f"ALTER TABLE coordinators ADD COLUMN role TEXT NOT NULL DEFAULT '{VOTER}'")
+    writer.execute("INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)")
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -1,14 +1,15 @@
 """Raft messages to the other coordinators: one WebSocket to each, dialled by address, verified by name.
 
 A message that cannot go out now is dropped: Raft repeats what matters. Messages come in through
-coordinator/rpc.
+coordinator/rpc. Who the others are follows the view of the cluster while this runs.
 """
 
 import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
 
 import aiohttp
 
@@ -17,6 +18,7 @@ from coordinator import wire
 from coordinator.link import PING_S, Outbox, OutboxFull, dialling, end
 from coordinator.raft.messages import Message
 from coordinator.records import CoordinatorRecord
+from coordinator.roster import Roster
 
 DIAL_TIMEOUT_S = 2.0
 REDIAL_S_MIN = 0.05
@@ -26,32 +28,41 @@ _log = logging.getLogger(__name__)
 
 
 class Transport:
-    """Sends to every other member of the group; `run` keeps the connections up until it is cancelled."""
+    """Sends to every other coordinator; `run` keeps the connections up until it is cancelled.
+
+    `on_removed` is called when a peer says that this coordinator was removed from the cluster.
+    """
 
     def __init__(
         self,
         identity: Identity,
-        members: Sequence[CoordinatorRecord],
+        coordinators: Iterable[CoordinatorRecord],
         context: Callable[[], ssl.SSLContext],
+        on_removed: Callable[[], None] = lambda: None,
     ) -> None:
+        self._own_id = identity.id
         self._cluster = identity.cluster
         self._context = context
-        self._members = {m.coordinator_id: m for m in members if m.coordinator_id != identity.id}
-        self._outboxes = {coordinator_id: Outbox() for coordinator_id in self._members}
-        self._connected: set[str] = set()
+        self._on_removed = on_removed
+        self._roster = Roster(())
+        self._outboxes: dict[str, Outbox] = {}  # of those that are connected
+        self.update(coordinators)
+
+    def update(self, coordinators: Iterable[CoordinatorRecord]) -> None:
+        """These are the coordinators from now on; this one itself is left out."""
+        self._roster.update(record for record in coordinators if record.coordinator_id != self._own_id)
 
     def send(self, messages: Sequence[Message]) -> None:
         """Queue messages for their targets; those for a member that is not connected are dropped."""
         for message in messages:
-            if message.target in self._connected:
+            if (outbox := self._outboxes.get(message.target)) is not None:
                 with contextlib.suppress(OutboxFull, wire.FrameTooLarge):
-                    self._outboxes[message.target].put(wire.RaftFrame(message))
+                    outbox.put(wire.RaftFrame(message))
 
     async def run(self) -> None:
-        """Dial every member, again and again."""
-        async with dialling() as session, asyncio.TaskGroup() as group:
-            for member in self._members.values():
-                group.create_task(self._keep_up(session, member), name=f"raft to {member.coordinator_id}")
+        """Dial every other coordinator, again and again."""
+        async with dialling() as session:
+            await self._roster.run(lambda record: self._keep_up(session, record), "raft to")
 
     async def _keep_up(self, session: aiohttp.ClientSession, member: CoordinatorRecord) -> None:
         redial_s = REDIAL_S_MIN
@@ -62,6 +73,8 @@ class Transport:
                     await self._pump(socket, member.coordinator_id)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 _log.debug("coordinator %s is not reachable: %s", member.coordinator_id, error)
+                if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == HTTPStatus.GONE:
+                    self._on_removed()
             await asyncio.sleep(redial_s)
             redial_s = min(redial_s * 2, REDIAL_S_MAX)
 
@@ -79,9 +92,7 @@ class Transport:
             )
 
     async def _pump(self, socket: aiohttp.ClientWebSocketResponse[bool], coordinator_id: str) -> None:
-        outbox = self._outboxes[coordinator_id]
-        outbox.clear()
-        self._connected.add(coordinator_id)
+        outbox = self._outboxes[coordinator_id] = Outbox()
         _log.info("connected to coordinator %s", coordinator_id)
         sender = asyncio.create_task(outbox.run(socket), name=f"raft sender to {coordinator_id}")
         try:
@@ -91,7 +102,7 @@ class Transport:
             finally:
                 await end(receiver)
         finally:
-            self._connected.discard(coordinator_id)
+            del self._outboxes[coordinator_id]
             await end(sender)
 
 

@@ -3,13 +3,14 @@ that is.
 
 Every second a heartbeat goes to the coordinators; their answer is linearizable and says whether the view
 changed. A member whose view was not confirmed for VIEW_AGE_S_MAX refuses what depends on it rather than
-guess.
+guess. The view also says who the coordinators are: connections follow it, and the list is kept on disk.
 """
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from ca.errors import FilestoreError, Unavailable
 from ca.identity import Identity, Role
@@ -18,7 +19,8 @@ from coordinator.calls import HeartbeatCall
 from coordinator.client import MetadataClient
 from coordinator.clock import now_ms
 from coordinator.queries import GetView
-from coordinator.records import ClusterView, NodeRecord
+from coordinator.records import ClusterView, CoordinatorRecord, NodeRecord
+from coordinator.roster import Roster, write_known
 
 HEARTBEAT_S = 1.0
 VIEW_AGE_S_MAX = 5.0
@@ -27,11 +29,25 @@ _log = logging.getLogger(__name__)
 
 
 class View:
-    """The newest ClusterView and its age. `run` keeps it fresh until it is cancelled."""
+    """The newest ClusterView and its age. `run` keeps it fresh until it is cancelled.
 
-    def __init__(self, metadata: MetadataClient, numbers: Callable[[], HeartbeatCall]) -> None:
+    `known` is the file that keeps the list of coordinators; `on_coordinators` hears it when it is new.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        numbers: Callable[[], HeartbeatCall],
+        *,
+        known: Path | None = None,
+        on_coordinators: Callable[[Sequence[CoordinatorRecord]], None] = lambda _: None,
+    ) -> None:
         self._metadata = metadata
         self._numbers = numbers
+        self._known = known
+        self._on_coordinators = on_coordinators
+        self._coordinators: list[CoordinatorRecord] = []
+        self._roster = Roster(metadata.coordinators)
         self._current: ClusterView | None = None
         self._verifier: Verifier | None = None
         self._nodes: dict[str, NodeRecord] = {}
@@ -83,14 +99,12 @@ class View:
 
     async def run(self) -> None:
         """Send heartbeats to every coordinator for ever; one that hangs holds up none of the others."""
-        async with asyncio.TaskGroup() as group:
-            for coordinator_id in self._metadata.coordinator_ids:
-                group.create_task(self._beat_for_ever(coordinator_id), name=f"heartbeat to {coordinator_id}")
+        await self._roster.run(self._beat_for_ever, "heartbeat to")
 
-    async def _beat_for_ever(self, coordinator_id: str) -> None:
+    async def _beat_for_ever(self, coordinator: CoordinatorRecord) -> None:
         while True:
             started_at = time.monotonic()
-            await self._beat(coordinator_id, started_at)
+            await self._beat(coordinator.coordinator_id, started_at)
             await asyncio.sleep(max(0.0, started_at + self._pause_s() - time.monotonic()))
 
     def _pause_s(self) -> float:
@@ -104,6 +118,7 @@ class View:
             if self._current is None or self._current.version < reply.view_version:
                 try:
                     self._adopt(await self._metadata.read(GetView(), ClusterView))
+                    await self._follow_coordinators()
                 except FilestoreError as error:
                     _log.info("the view of the cluster could not be read: %s", error.details)
                     return
@@ -116,3 +131,18 @@ class View:
         self._nodes = {node.node_id: node for node in view.nodes}
         self._revoked = frozenset(view.revoked_serials)
         _log.info("view %d: %d nodes", view.version, len(view.nodes))
+
+    async def _follow_coordinators(self) -> None:
+        """Connect to the coordinators that the view names, and keep the list for the next start."""
+        coordinators = self.current.coordinators
+        if coordinators == self._coordinators:
+            return
+        self._coordinators = coordinators
+        self._metadata.update(coordinators)
+        self._roster.update(coordinators)
+        self._on_coordinators(coordinators)
+        if self._known is not None:
+            try:
+                await asyncio.to_thread(write_known, self._known, coordinators)
+            except OSError as error:
+                _log.warning("the list of coordinators cannot be kept: %s", error)

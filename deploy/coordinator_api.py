@@ -18,5 +18,6 @@ def application(shell: Shell) -> web.Application:
         view=shell.view,
         audit=AuditLog(shell.files.audit),
         public_url=lambda node_id: public_url(shell.view, node_id),
+        readiness=shell.readiness,
     )
     return app

@@ -221,9 +221,7 @@ class DevelopmentCluster:
             shutil.rmtree(self.data(member), ignore_errors=True)
         return None
 
-    def _new_layout(
-        self, base_port: int | None, node_count: int, replicas: int, write_quorum: int
-    ) -> Layout:
+    def _new_layout(self, base_port: int | None, node_count: int, replicas: int, write_quorum: int) -> Layout:
         names = [("coordinator", number + 1) for number in range(COORDINATORS)]
         names += [("node", number + 1) for number in range(node_count)]
         count = 2 * len(names)

@@ -75,9 +75,7 @@ class Patience:
         if time.monotonic() + self._pause_s > self._give_up_at:
             if isinstance(reason, FilestoreError):
                 raise reason
-            raise Unavailable(
-                f"No node answered within {self._deadline_s:g} s: {_cause(reason)}"
-            ) from reason
+            raise Unavailable(f"No node answered within {self._deadline_s:g} s: {_cause(reason)}") from reason
         await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
         self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
 

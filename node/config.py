@@ -45,6 +45,7 @@ class NodeFiles:
         self.root = data / "ca.pem"
         self.credential_path = data / "credential.pem"
         self.audit = data / "audit.log"
+        self.known = data / "coordinators.json"
         self.lock = data / "node.lock"
 
     @contextmanager

@@ -26,6 +26,7 @@ from ca.keys import key_from_pem, key_to_pem, new_key
 from ca.secretfiles import create_secret, read_secret, write_durable
 from ca.tls import Credential, client_context, first_contact_context
 from coordinator.records import CoordinatorRecord
+from coordinator.roster import write_known
 from node.config import NodeConfig, NodeFiles
 
 TRIES_MAX = 8  # an election takes less than two seconds
@@ -119,6 +120,22 @@ async def join(
         )
     )
     key_path.unlink()
+
+
+async def reconnect(data: Path, coordinator_url: str) -> list[CoordinatorRecord]:
+    """Tell a node that knows none of the present coordinators where they are; who they are.
+
+    Only a server that the node's own root vouches for is believed. Raises NotJoined, Unavailable, Internal.
+    """
+    files = NodeFiles(data)
+    config = files.read_config()
+    context = client_context(files.root.read_text("ascii"))
+    url = f"{coordinator_url.rstrip('/')}/api/v1/cluster/ca"
+    cluster = await _call("GET", url, context, _Cluster)
+    if cluster.cluster != config.cluster:
+        raise InvalidRequest(f"coordinator: it is of the cluster {cluster.cluster}, not of {config.cluster}.")
+    write_known(files.known, cluster.coordinators)
+    return cluster.coordinators
 
 
 async def _first_contact(base_url: str, token: JoinToken) -> _Cluster:

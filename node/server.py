@@ -26,6 +26,7 @@ from coordinator.contexts import MemberContexts
 from coordinator.lifetime import raise_descriptor_limit, stop_signal
 from coordinator.metrics import Metrics
 from coordinator.records import NodeRecord
+from coordinator.roster import read_known
 from coordinator.view import View
 from coordinator.web import Listener, new_application, serve
 from node.admission import admit_members
@@ -128,8 +129,9 @@ async def _open_node(
     uploads = UploadStore(blobs)
     watch = DiskWatch(disk, blobs, locks)
     identity = Identity(config.cluster, Role.NODE, config.id)
-    metadata = MetadataClient(identity, config.coordinators, contexts.client)
-    view = View(metadata, watch.heartbeat)
+    coordinators = await disk.run(read_known, files.known, config.coordinators)
+    metadata = MetadataClient(identity, coordinators, contexts.client)
+    view = View(metadata, watch.heartbeat, known=files.known)
     peers = PeerClient(contexts.client, metadata, view)
     counts = _node_metrics(metrics, watch, locks)
     replication = Replication(
@@ -140,7 +142,7 @@ async def _open_node(
         view=view,
         audit=AuditLog(files.audit),
         public_url=lambda node_id: public_url(view, node_id, own=config),
-        check_ready=lambda: _check_ready(config, view, watch),
+        readiness=lambda: _readiness(config, view, watch),
     )
     services = NodeServices(config.id, api, blobs, uploads, peers, replication, disk, counts, locks)
     await peers.start()
@@ -162,13 +164,14 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks) -> Nod
     return counts
 
 
-async def _check_ready(config: NodeConfig, view: View, watch: DiskWatch) -> None:
-    """Raises Unavailable while this node should get no requests."""
+async def _readiness(config: NodeConfig, view: View, watch: DiskWatch) -> str:
+    """`ready`; raises Unavailable while this node should get no requests."""
     view.require_fresh()
     if not _is_announced(config, view):
         raise Unavailable("The cluster does not know yet where peers reach this node.")
     if not watch.is_writable():
         raise Unavailable("The disk of this node takes no bytes.")
+    return "ready"
 
 
 def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:

@@ -105,9 +105,7 @@ def test_module_says_what_its_job_is(path: Path) -> None:
     assert docstring.splitlines()[0].strip(), f"the docstring of {name_of(path)} starts with an empty line"
 
 
-@pytest.mark.parametrize(
-    "path", [path for package in PACKAGES for path in sources_of(package)], ids=name_of
-)
+@pytest.mark.parametrize("path", [path for package in PACKAGES for path in sources_of(package)], ids=name_of)
 def test_public_functions_and_classes_are_documented(path: Path) -> None:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     faults = [

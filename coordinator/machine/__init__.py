@@ -8,6 +8,6 @@ other exception is a broken invariant and ends the process. Permission is decide
 with the change it allows.
 """
 
-from coordinator.machine.dispatch import answer, apply
+from coordinator.machine.dispatch import Batch, answer
 
-__all__ = ["answer", "apply"]
+__all__ = ["Batch", "answer"]

@@ -4,13 +4,17 @@ admin implies write implies read. The owner of a file and the role `admin` have 
 groups are the stored ones, not those that a token carries, so that taking one away holds at once.
 """
 
-import json
 import sqlite3
 from dataclasses import dataclass
 from enum import IntEnum
 
+import msgspec
+
 from ca.errors import Forbidden, Unauthorized
 from coordinator.records import ADMIN_ROLE, Caller
+
+_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_Account = tuple["User", int, bool]  # user, generation, whether it is disabled
 
 
 class Level(IntEnum):
@@ -36,27 +40,53 @@ class User:
         return ADMIN_ROLE in self.roles
 
 
-def require_user(db: sqlite3.Connection, caller: Caller) -> User:
+class Users:
+    """The users that a batch or a query has met: each is read once. Who changes a user says `forget`."""
+
+    __slots__ = ("_accounts", "_db")
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._accounts: dict[str, _Account] = {}
+
+    def find(self, user_id: str) -> _Account | None:
+        """User, generation, and whether it is disabled; None if there is no such user."""
+        account = self._accounts.get(user_id)
+        if account is None:
+            row = self._db.execute(
+                "SELECT roles, groups, generation, disabled FROM users WHERE user_id = ?", (user_id,)
+            ).fetchone()
+            if row is None:
+                return None
+            roles, groups, generation, disabled = row
+            account = User(user_id, _names(roles), _names(groups)), generation, bool(disabled)
+            self._accounts[user_id] = account
+        return account
+
+    def forget(self, user_id: str) -> None:
+        """What is known of this user is no longer true."""
+        self._accounts.pop(user_id, None)
+
+
+def require_user(users: Users, caller: Caller) -> User:
     """The user behind a verified token.
 
     Raises Unauthorized if unknown, disabled, or of another generation.
     """
-    row = db.execute(
-        "SELECT roles, groups, generation, disabled FROM users WHERE user_id = ?", (caller.subject,)
-    ).fetchone()
-    if row is None:
+    account = users.find(caller.subject)
+    if account is None:
         raise Unauthorized("unknown user")
-    roles, groups, generation, disabled = row
-    if disabled:
+    user, generation, is_disabled = account
+    if is_disabled:
         raise Unauthorized("disabled user")
     if generation != caller.generation:
         raise Unauthorized("revoked token")
-    return User(caller.subject, tuple(json.loads(roles)), tuple(json.loads(groups)))
+    return user
 
 
-def require_admin(db: sqlite3.Connection, caller: Caller) -> User:
+def require_admin(users: Users, caller: Caller) -> User:
     """The user if it has the role `admin`. Raises Unauthorized or Forbidden."""
-    user = require_user(db, caller)
+    user = require_user(users, caller)
     if not user.is_admin:
         raise Forbidden("This needs the role admin.")
     return user

@@ -1,25 +1,33 @@
-"""What a command is applied with, and the few reads that every resource shares. No I/O but SQLite."""
+"""What a command is applied with, and what a query is answered with. No I/O but SQLite."""
 
 import sqlite3
-from dataclasses import dataclass
+
+from msgspec import Struct
+
+from coordinator.machine.access import Users
+from coordinator.machine.replies import Sessions
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One command's place in the log: its index orders lists, `at_ms` is the leader's time."""
+class Change(Struct, frozen=True):
+    """One command's place in the log: its index orders lists, `at_ms` is the leader's time.
+
+    `users` and `sessions` are what its batch knows already.
+    """
 
     db: sqlite3.Connection
     log_index: int
     at_ms: int
+    users: Users
+    sessions: Sessions
 
     def touch_view(self) -> None:
         """Tell watching nodes that what GetView answers has changed."""
         self.db.execute("UPDATE applied SET view_version = ?", (self.log_index,))
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
+class Question(Struct, frozen=True):
     """What a query is answered with: `at_ms` is the answering coordinator's time."""
 
     db: sqlite3.Connection
     at_ms: int
+    users: Users

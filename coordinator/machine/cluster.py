@@ -2,11 +2,12 @@
 
 import json
 
-from coordinator.commands import Bootstrap
+from coordinator.commands import Bootstrap, RecordCoordinators
+from coordinator.machine import coordinators
 from coordinator.machine.change import Change, Question
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
 from coordinator.queries import GetView
-from coordinator.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView, CoordinatorRecord
+from coordinator.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView
 
 
 def bootstrap(change: Change, command: Bootstrap) -> None:
@@ -25,10 +26,7 @@ def bootstrap(change: Change, command: Bootstrap) -> None:
             int(command.development),
         ),
     )
-    db.executemany(
-        "INSERT INTO coordinators (coordinator_id, address, peer_port, api_port) VALUES (?, ?, ?, ?)",
-        [(m.coordinator_id, m.address, m.peer_port, m.api_port) for m in command.members],
-    )
+    coordinators.record(change, RecordCoordinators(coordinators=command.members))
     db.executemany(
         "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, ?, ?, ?, ?)",
         [
@@ -63,9 +61,6 @@ def get_view(question: Question, query: GetView) -> ClusterView:
         "SELECT name, root_pem, replicas, write_quorum, development FROM cluster"
     ).fetchone()
     keys = db.execute("SELECT public FROM keys WHERE purpose = 'user_token' ORDER BY kid").fetchall()
-    coordinators = db.execute(
-        "SELECT coordinator_id, address, peer_port, api_port FROM coordinators ORDER BY coordinator_id"
-    ).fetchall()
     nodes = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY node_id").fetchall()
     revoked = db.execute("SELECT serial FROM certificates WHERE revoked = 1 ORDER BY serial").fetchall()
     return ClusterView(
@@ -76,10 +71,8 @@ def get_view(question: Question, query: GetView) -> ClusterView:
         write_quorum=write_quorum,
         development=bool(development),
         user_token_keys=[json.loads(public) for (public,) in keys],
-        coordinators=[
-            CoordinatorRecord(coordinator_id=i, address=a, peer_port=p, api_port=q)
-            for i, a, p, q in coordinators
-        ],
+        coordinators=coordinators.list_current(db),
         nodes=[node_record(row) for row in nodes],
         revoked_serials=[serial for (serial,) in revoked],
+        removed_coordinators=coordinators.list_removed(db),
     )

@@ -15,6 +15,8 @@ from coordinator.machine import (
     blobs,
     cluster,
     contents,
+    coordinators,
+    digests,
     join_tokens,
     nodes,
     project_files,
@@ -22,7 +24,9 @@ from coordinator.machine import (
     uploads,
     users,
 )
+from coordinator.machine.access import Users
 from coordinator.machine.change import Change, Question
+from coordinator.machine.replies import Sessions
 
 _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.Bootstrap: cluster.bootstrap,
@@ -40,6 +44,9 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.DeclareSize: uploads.declare_size,
     commands.CompleteUpload: uploads.complete,
     commands.TerminateUpload: uploads.terminate,
+    commands.RecordCoordinators: coordinators.record,
+    commands.HashState: digests.hash_slice,
+    commands.ReportHash: digests.report,
 }
 
 _QUERIES: dict[type, Callable[[Question, Any], object]] = {
@@ -61,30 +68,47 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def apply(db: sqlite3.Connection, log_index: int, envelope: Envelope) -> bytes:
-    """Apply one log entry inside the caller's transaction; the encoded Reply.
+class Batch:
+    """Commands that are applied inside one transaction of the caller's, in the order of the log.
 
-    A command that was applied before under the same session and sequence changes nothing and replies the
-    same.
+    What they all look at is read once and written once. `end` comes before the commit.
     """
-    change = Change(db, log_index, envelope.at_ms)
-    if envelope.session == 0:
-        return _run(change, envelope)
-    try:
-        known = sessions.earlier_reply(db, envelope.session, envelope.sequence)
-    except FilestoreError as refusal:
-        return _refusal(refusal)
-    if known is not None:
-        return known
-    reply = _run(change, envelope)
-    sessions.keep_reply(change, envelope, reply)
-    return reply
+
+    __slots__ = ("_db", "_sessions", "_users")
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._users = Users(db)
+        self._sessions = Sessions(db)
+
+    def apply(self, log_index: int, envelope: Envelope) -> bytes:
+        """Apply one log entry; the encoded Reply.
+
+        A command that was applied before under the same session and sequence changes nothing and replies
+        the same.
+        """
+        change = Change(self._db, log_index, envelope.at_ms, self._users, self._sessions)
+        if envelope.session == 0:
+            return _run(change, envelope)
+        try:
+            known = self._sessions.earlier_reply(envelope.session, envelope.sequence)
+        except FilestoreError as refusal:
+            return _refusal(refusal)
+        if known is not None:
+            return known
+        reply = _run(change, envelope)
+        self._sessions.keep_reply(log_index, envelope, reply)
+        return reply
+
+    def end(self) -> None:
+        """Write what is not written yet."""
+        self._sessions.flush()
 
 
 def answer(db: sqlite3.Connection, at_ms: int, query: queries.AnyQuery) -> bytes:
     """The encoded Reply to a query; `at_ms` is the time of the coordinator that answers."""
     try:
-        value = _QUERIES[type(query)](Question(db, at_ms), query)
+        value = _QUERIES[type(query)](Question(db, at_ms, Users(db)), query)
     except FilestoreError as refusal:
         return _refusal(refusal)
     return _encode(Reply("", "", msgspec.Raw(_encode(value))))

@@ -1,8 +1,9 @@
 """The row that every stored file has, whatever kind it is: creation, lookup with permission, removal."""
 
 import sqlite3
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from ca.errors import InvalidRequest, NotFound, PayloadTooLarge
 from coordinator.machine import blobs
@@ -16,11 +17,17 @@ FILE_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class FileRow:
-    """What the rules look at. `size_bytes` is None until it is known."""
+# Of `files f`, for `permitted`.
+ROW_COLUMNS = (
+    "f.sequence, f.kind, f.bucket_id, f.owner_id, f.status, f.size_bytes, f.expected_sha256, f.blob_sha256"
+)
+
+
+class FileRow(Struct, frozen=True):
+    """What the rules look at. `size_bytes` is None until it is known; `sequence` is the quickest key."""
 
     file_uuid: str
+    sequence: int
     kind: str
     bucket_id: str
     owner_id: str
@@ -30,8 +37,7 @@ class FileRow:
     blob_sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class NewFile:
+class NewFile(Struct, frozen=True):
     """What a creating command says of the file itself."""
 
     file_uuid: str
@@ -44,44 +50,45 @@ class NewFile:
     retention_hours: int | None
 
 
-def find(db: sqlite3.Connection, file_uuid: str, kind: str = "") -> FileRow:
-    """The file's row. Raises NotFound; a file of another kind than `kind` ("" is any) is not found either."""
-    row = db.execute(
-        "SELECT kind, bucket_id, owner_id, status, size_bytes, expected_sha256, blob_sha256"
-        " FROM files WHERE file_uuid = ?",
-        (file_uuid,),
-    ).fetchone()
-    if row is None or kind not in ("", row[0]):
-        raise NotFound("There is no such file.")
-    return FileRow(file_uuid, row[0], row[1], row[2], row[3], row[4], row[5], row[6] or "")
-
-
 def require(
     scope: Change | Question, caller: Caller, file_uuid: str, level: Level, kind: str = ""
 ) -> FileRow:
-    """The file's row, if the caller has `level` on it.
+    """The file's row, if the caller has `level` on it. A file of another kind ("" is any) is not found.
 
     Raises Unauthorized, NotFound or Forbidden, in this order.
     """
-    user = require_user(scope.db, caller)
-    row = find(scope.db, file_uuid, kind)
-    require_level(user, row.owner_id, level, "file")
-    return row
+    user = require_user(scope.users, caller)
+    row = scope.db.execute(
+        f"SELECT {ROW_COLUMNS} FROM files f WHERE f.file_uuid = ?", (file_uuid,)
+    ).fetchone()
+    return permitted(user, file_uuid, row, level, kind)
+
+
+def permitted(
+    user: User, file_uuid: str, row: tuple[Any, ...] | None, level: Level, kind: str = ""
+) -> FileRow:
+    """The same for a row that was read already: it begins with ROW_COLUMNS, the rest is the reader's."""
+    if row is None or kind not in ("", row[1]):
+        raise NotFound("There is no such file.")
+    require_level(user, row[3], level, "file")
+    return FileRow(file_uuid, row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7] or "")
 
 
 def check_new(db: sqlite3.Connection, user: User, new: NewFile) -> None:
     """Raises unless the user may create this file in its bucket and the bucket has room for it."""
     row = db.execute(
-        "SELECT owner_id, quota_bytes, used_bytes FROM buckets WHERE bucket_id = ?", (new.bucket_id,)
+        "SELECT owner_id, quota_bytes, used_bytes, EXISTS (SELECT 1 FROM files WHERE file_uuid = ?)"
+        " FROM buckets WHERE bucket_id = ?",
+        (new.file_uuid, new.bucket_id),
     ).fetchone()
     if row is None:
         raise InvalidRequest("bucket_id: there is no such bucket.")
-    owner_id, quota_bytes, used_bytes = row
+    owner_id, quota_bytes, used_bytes, is_taken = row
     if new.bucket_id != DEFAULT_BUCKET_ID:
         require_level(user, owner_id, Level.WRITE, "bucket")
     if quota_bytes and used_bytes + (new.size_bytes or 0) > quota_bytes:
         raise PayloadTooLarge(f"The quota of the bucket is {quota_bytes} bytes, {used_bytes} are used.")
-    if db.execute("SELECT 1 FROM files WHERE file_uuid = ?", (new.file_uuid,)).fetchone():
+    if is_taken:
         raise InvalidRequest("file_uuid: a file with this id exists.")
 
 
@@ -115,7 +122,7 @@ def insert(change: Change, user: User, new: NewFile) -> None:
 def remove(change: Change, row: FileRow) -> None:
     """Take a file's rows away (its kind's row and its upload go with it) and drop its reference to a blob."""
     used_bytes = (row.size_bytes or 0) if row.blob_sha256 else 0
-    change.db.execute("DELETE FROM files WHERE file_uuid = ?", (row.file_uuid,))
+    change.db.execute("DELETE FROM files WHERE sequence = ?", (row.sequence,))
     change.db.execute(
         "UPDATE buckets SET file_count = file_count - 1, used_bytes = used_bytes - ?, updated_at_ms = ?"
         " WHERE bucket_id = ?",

@@ -18,7 +18,7 @@ _COLUMNS = "token_id, node_id, uses_max, uses, created_by, created_at_ms, expire
 
 def create(change: Change, command: CreateJoinToken) -> JoinTokenRecord:
     """Store the digest of a new token's secret. Admin only."""
-    user = require_admin(change.db, command.caller)
+    user = require_admin(change.users, command.caller)
     record = JoinTokenRecord(
         token_id=command.token_id,
         node_id=command.node_id,
@@ -50,7 +50,7 @@ def create(change: Change, command: CreateJoinToken) -> JoinTokenRecord:
 
 def delete(change: Change, command: DeleteJoinToken) -> None:
     """Take a token back. Admin only."""
-    require_admin(change.db, command.caller)
+    require_admin(change.users, command.caller)
     known = change.db.execute("SELECT 1 FROM join_tokens WHERE token_id = ?", (command.token_id,)).fetchone()
     if not known:
         raise NotFound("There is no join token with this id.")
@@ -60,7 +60,7 @@ def delete(change: Change, command: DeleteJoinToken) -> None:
 
 def list_page(question: Question, query: ListJoinTokens) -> JoinTokenPage:
     """One page of all tokens, used and expired ones too, oldest first. Admin only."""
-    require_admin(question.db, query.caller)
+    require_admin(question.users, query.caller)
     rows = question.db.execute(
         f"SELECT {_COLUMNS}, sequence FROM join_tokens WHERE sequence > ? ORDER BY sequence LIMIT ?",
         (query.cursor, query.limit + 1),

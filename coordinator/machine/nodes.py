@@ -76,7 +76,7 @@ def announce(change: Change, command: AnnounceNode) -> NodeRecord:
 
 def list_all(question: Question, query: ListNodes) -> list[NodeRecord]:
     """Every node by id. Admin only."""
-    require_admin(question.db, query.caller)
+    require_admin(question.users, query.caller)
     rows = question.db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY node_id").fetchall()
     return [node_record(row) for row in rows]
 

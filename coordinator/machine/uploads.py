@@ -1,34 +1,54 @@
 """Uploads: from `pending` over `uploading` to `available`, or gone when they expire."""
 
-import json
-import sqlite3
+import msgspec
+from msgspec import Struct
 
 from ca.errors import ChecksumMismatch, Conflict, Gone, InvalidRequest, PayloadTooLarge, Unavailable
 from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress, TerminateUpload
 from coordinator.machine import blobs, contents, files
-from coordinator.machine.access import Level
+from coordinator.machine.access import Level, require_user
 from coordinator.machine.change import Change, Question
 from coordinator.queries import GetUpload, LiveUploads
-from coordinator.records import ContentRecord, UploadRecord
+from coordinator.records import Caller, ContentRecord, UploadRecord
 
 UPLOAD_LIFE_MS = 24 * 60 * 60 * 1000  # after the last byte
 
+_node_ids = msgspec.json.Decoder(list[str]).decode
+_encode = msgspec.json.Encoder().encode
 
-def begin(change: Change, file_uuid: str, placement: list[str]) -> UploadRecord:
+
+class _Upload(Struct, frozen=True):
+    """The row of an upload that has not ended."""
+
+    placement: list[str]
+    offset_bytes: int
+    expires_at_ms: int
+
+
+def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRecord:
     """The upload of a file that was just created."""
     assert placement, "the leader stamps the placement in"
+    expires_at_ms = change.at_ms + UPLOAD_LIFE_MS
     change.db.execute(
         "INSERT INTO uploads (file_uuid, placement, offset_bytes, expires_at_ms) VALUES (?, ?, 0, ?)",
-        (file_uuid, json.dumps(placement), change.at_ms + UPLOAD_LIFE_MS),
+        (new.file_uuid, _encode(placement).decode(), expires_at_ms),
     )
-    return _record(change.db, file_uuid)
+    return UploadRecord(
+        file_uuid=new.file_uuid,
+        status="pending",
+        placement=placement,
+        size_bytes=new.size_bytes,
+        expected_sha256=new.expected_sha256,
+        blob_sha256="",
+        offset_bytes=0,
+        expires_at_ms=expires_at_ms,
+    )
 
 
 def get(question: Question, query: GetUpload) -> UploadRecord:
     """The upload, ended or not. Needs write on the file."""
-    row = files.require(question, query.caller, query.file_uuid, Level.WRITE)
-    _require_live(question, row)
-    return _record(question.db, query.file_uuid)
+    row, upload = _require(question, query.caller, query.file_uuid)
+    return _record(row, _live(question, row, upload))
 
 
 def live(question: Question, query: LiveUploads) -> list[str]:
@@ -43,34 +63,37 @@ def live(question: Question, query: LiveUploads) -> list[str]:
 
 def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
     """Note durable bytes: pending becomes uploading, the expiry moves on. Needs write."""
-    row = files.require(change, command.caller, command.file_uuid, Level.WRITE)
-    _require_live(change, row)
-    if row.status not in ("pending", "uploading"):
-        return _record(change.db, command.file_uuid)
+    row, found = _require(change, command.caller, command.file_uuid)
+    earlier = _live(change, row, found)
+    if earlier is None:
+        return _record(row, None)
+    upload = _Upload(earlier.placement, command.offset_bytes, change.at_ms + UPLOAD_LIFE_MS)
     change.db.execute(
         "UPDATE uploads SET offset_bytes = ?, expires_at_ms = ? WHERE file_uuid = ?",
-        (command.offset_bytes, change.at_ms + UPLOAD_LIFE_MS, command.file_uuid),
+        (upload.offset_bytes, upload.expires_at_ms, command.file_uuid),
     )
     if row.status == "pending" and command.offset_bytes > 0:
+        row = msgspec.structs.replace(row, status="uploading")
         change.db.execute(
-            "UPDATE files SET status = 'uploading', updated_at_ms = ? WHERE file_uuid = ?",
-            (change.at_ms, command.file_uuid),
+            "UPDATE files SET status = 'uploading', updated_at_ms = ? WHERE sequence = ?",
+            (change.at_ms, row.sequence),
         )
-    return _record(change.db, command.file_uuid)
+    return _record(row, upload)
 
 
 def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
     """Fix the size of an upload that began without one; the same size again is no error. Needs write."""
-    row = files.require(change, command.caller, command.file_uuid, Level.WRITE)
-    _require_live(change, row)
+    row, found = _require(change, command.caller, command.file_uuid)
+    upload = _live(change, row, found)
     if row.size_bytes is None:
+        row = msgspec.structs.replace(row, size_bytes=command.size_bytes)
         change.db.execute(
-            "UPDATE files SET size_bytes = ?, updated_at_ms = ? WHERE file_uuid = ?",
-            (command.size_bytes, change.at_ms, command.file_uuid),
+            "UPDATE files SET size_bytes = ?, updated_at_ms = ? WHERE sequence = ?",
+            (command.size_bytes, change.at_ms, row.sequence),
         )
     elif row.size_bytes != command.size_bytes:
         raise Conflict(f"The size of this upload was declared as {row.size_bytes} bytes.")
-    return _record(change.db, command.file_uuid)
+    return _record(row, upload)
 
 
 def complete(change: Change, command: CompleteUpload) -> ContentRecord:
@@ -78,19 +101,19 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
 
     Needs write, whatever was true when it began.
     """
-    row = files.require(change, command.caller, command.file_uuid, Level.WRITE)
+    row, upload = _require(change, command.caller, command.file_uuid)
     if row.status not in ("pending", "uploading"):
         if row.blob_sha256 == command.blob_sha256:
             return contents.record(change.db, command.file_uuid)
         raise Conflict("This file is complete, with other content.")
-    _require_live(change, row)
+    _live(change, row, upload)
     _check_content(change, row, command)
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     change.db.execute(
         "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
-        " updated_at_ms = ? WHERE file_uuid = ?",
-        (command.blob_sha256, command.size_bytes, change.at_ms, change.at_ms, command.file_uuid),
+        " updated_at_ms = ? WHERE sequence = ?",
+        (command.blob_sha256, command.size_bytes, change.at_ms, change.at_ms, row.sequence),
     )
     change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
     change.db.execute(
@@ -128,33 +151,43 @@ def _check_content(change: Change, row: files.FileRow, command: CompleteUpload) 
         raise Unavailable(f"{known} known nodes hold the content, {write_quorum} must.")
 
 
-def _require_live(scope: Change | Question, row: files.FileRow) -> None:
+def _require(
+    scope: Change | Question, caller: Caller, file_uuid: str
+) -> tuple[files.FileRow, _Upload | None]:
+    """The file, if the caller has write on it, with its upload if that has not ended; errors as in
+    `files.require`.
+    """
+    user = require_user(scope.users, caller)
+    row = scope.db.execute(
+        f"SELECT {files.ROW_COLUMNS}, u.placement, u.offset_bytes, u.expires_at_ms"
+        " FROM files f LEFT JOIN uploads u ON u.file_uuid = f.file_uuid WHERE f.file_uuid = ?",
+        (file_uuid,),
+    ).fetchone()
+    file = files.permitted(user, file_uuid, row, Level.WRITE)
+    placement, offset_bytes, expires_at_ms = row[-3:]
+    return file, None if placement is None else _Upload(_node_ids(placement), offset_bytes, expires_at_ms)
+
+
+def _live(scope: Change | Question, row: files.FileRow, upload: _Upload | None) -> _Upload | None:
+    """The upload, None when it has ended well. Raises Gone for one that has expired."""
     if row.status == "tombstoned":
         raise Gone("The retention period of this file has passed.")
     if row.status == "available":
-        return
-    expires_at_ms = scope.db.execute(
-        "SELECT expires_at_ms FROM uploads WHERE file_uuid = ?", (row.file_uuid,)
-    ).fetchone()[0]
-    if expires_at_ms <= scope.at_ms:
+        return None
+    assert upload is not None, "what is not available yet has its upload"
+    if upload.expires_at_ms <= scope.at_ms:
         raise Gone("This upload has expired.")
+    return upload
 
 
-def _record(db: sqlite3.Connection, file_uuid: str) -> UploadRecord:
-    row = db.execute(
-        "SELECT f.status, u.placement, f.size_bytes, f.expected_sha256, f.blob_sha256, u.offset_bytes,"
-        " u.expires_at_ms FROM files f LEFT JOIN uploads u ON u.file_uuid = f.file_uuid"
-        " WHERE f.file_uuid = ?",
-        (file_uuid,),
-    ).fetchone()
-    status, placement, size_bytes, expected_sha256, blob_sha256, offset_bytes, expires_at_ms = row
+def _record(row: files.FileRow, upload: _Upload | None) -> UploadRecord:
     return UploadRecord(
-        file_uuid=file_uuid,
-        status=status,
-        placement=json.loads(placement) if placement else [],
-        size_bytes=size_bytes,
-        expected_sha256=expected_sha256,
-        blob_sha256=blob_sha256 or "",
-        offset_bytes=size_bytes if placement is None else offset_bytes,
-        expires_at_ms=expires_at_ms or 0,
+        file_uuid=row.file_uuid,
+        status=row.status,
+        placement=upload.placement if upload else [],
+        size_bytes=row.size_bytes,
+        expected_sha256=row.expected_sha256,
+        blob_sha256=row.blob_sha256,
+        offset_bytes=upload.offset_bytes if upload else row.size_bytes or 0,
+        expires_at_ms=upload.expires_at_ms if upload else 0,
     )

@@ -2,6 +2,8 @@
 
 import json
 
+import msgspec
+
 from ca.errors import Unauthorized
 from coordinator.commands import AdmitUser
 from coordinator.machine.access import require_admin, require_user
@@ -9,13 +11,14 @@ from coordinator.machine.change import Change, Question
 from coordinator.queries import CheckAdmin, GetUser
 from coordinator.records import UserRecord
 
+_names = msgspec.json.Decoder(list[str]).decode
 _COLUMNS = "user_id, roles, groups, generation, disabled, created_at_ms, updated_at_ms"
 
 
 def admit(change: Change, command: AdmitUser) -> UserRecord:
     """Create the user, or update its roles and groups where they are given. Admin only."""
     db, at_ms = change.db, change.at_ms
-    require_admin(db, command.caller)
+    require_admin(change.users, command.caller)
     if _find(change, command.user_id) is None:
         db.execute(
             "INSERT INTO users (user_id, roles, groups, generation, disabled, created_at_ms, updated_at_ms)"
@@ -26,6 +29,7 @@ def admit(change: Change, command: AdmitUser) -> UserRecord:
         _store(change, command.user_id, "roles", command.roles)
     if command.groups is not None:
         _store(change, command.user_id, "groups", command.groups)
+    change.users.forget(command.user_id)
     user = _find(change, command.user_id)
     assert user is not None
     return user
@@ -33,7 +37,7 @@ def admit(change: Change, command: AdmitUser) -> UserRecord:
 
 def get(question: Question, query: GetUser) -> UserRecord:
     """The caller's own record."""
-    require_user(question.db, query.caller)
+    require_user(question.users, query.caller)
     user = _find(question, query.caller.subject)
     if user is None:
         raise Unauthorized("unknown user")
@@ -42,7 +46,7 @@ def get(question: Question, query: GetUser) -> UserRecord:
 
 def check_admin(question: Question, query: CheckAdmin) -> UserRecord:
     """The caller's own record, if it has the role admin."""
-    require_admin(question.db, query.caller)
+    require_admin(question.users, query.caller)
     return get(question, GetUser(caller=query.caller))
 
 
@@ -60,8 +64,8 @@ def _find(scope: Change | Question, user_id: str) -> UserRecord | None:
         return None
     return UserRecord(
         user_id=row[0],
-        roles=json.loads(row[1]),
-        groups=json.loads(row[2]),
+        roles=_names(row[1]),
+        groups=_names(row[2]),
         generation=row[3],
         disabled=bool(row[4]),
         created_at_ms=row[5],

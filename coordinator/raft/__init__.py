@@ -15,21 +15,28 @@ the state machine. It feeds the core with `tick()`, `step(message)`, `propose(da
    `advance(r)`.
 2. Send `r.send_now`. These do not depend on this member's disk, so they travel while it syncs (dissertation,
    10.2.1).
-3. Write `r.hard_state`, then `r.truncate_from` (drop that index and all above), then `r.entries`, as one
-   batch in this order: a torn batch must not hold entries of a term that the member does not know. Sync it if
-   `r.must_sync`. A failed write or sync is the end of the process.
+3. If there is an `r.snapshot`, install it: the state machine becomes that state, then the log becomes empty
+and
+   begins behind it, with `r.hard_state` in it. Else write `r.hard_state`, then `r.truncate_from` (drop that
+   index and all above). Then write `r.entries`. Without a snapshot that is one batch in this order: a torn
+   batch must not hold entries of a term that the member does not know. Sync it if `r.must_sync`. A failed
+   write or sync is the end of the process.
 4. Only then send `r.send_after_sync`: votes, requests for votes, acknowledgements. They are promises about
    the disk.
-5. Apply `r.committed` in order. All of them are on this member's disk by now (from earlier batches, or from
-   this one).
-6. Fail `r.reads_refused`; serve each of `r.read_states` once the state machine has applied `index`.
-7. `advance(r)`: tells the core that 2 to 6 are done. Only now does a leader count itself, and a candidate its
+5. Fail `r.reads_refused`; serve each of `r.read_states` once the state machine has applied `index`.
+6. `advance(r)`: tells the core that 2 to 4 are done. Only now does a leader count itself, and a candidate its
    own vote.
+7. Apply `r.committed` in order, and call `applied(index)`. All of them are on this member's disk by now (from
+   earlier batches, or from this one). This may take its time while the next Ready is worked on.
+8. If there is an `r.offer`, fetch that snapshot from its source, however long it takes, verify it, and call
+   `restore(meta)` between two Readys, when nothing is being applied; the next Ready then holds it as
+   `snapshot`. If `r.take_snapshot`, make a snapshot of the applied state and call `snapshot_taken(meta)`:
+   some follower needs what the log no longer holds.
 
-Steps 2 to 6 may run in another thread: between `ready()` and `advance()` the core takes ticks, messages,
-proposals and reads, and what follows from them goes into the next `Ready`. All calls into the core come from
-one thread. Messages may be lost, doubled, delayed and reordered; none of that costs more than time.
-`r.snapshot` is always None: nothing compacts the log yet.
+Steps 2 to 4 and 7 may run in other threads: meanwhile the core takes ticks, messages, proposals and reads,
+and what follows from them goes into the next `Ready`. All calls into the core come from one thread. Messages
+may be lost, doubled, delayed and reordered; none of that costs more than time. The driver compacts the log as
+it likes below what the state machine holds durably; the core asks the storage for its first index each time.
 
 What the core promises
 ----------------------
@@ -48,13 +55,26 @@ What the core promises
   the process.
 
 Where things are: `core` the entry points, `election` who leads, `replication` the log to the followers,
-`reads` ReadIndex, `log_view` disk and not-yet-disk as one log, `progress` what the leader knows of a
-follower, `membership` majorities, `state` what they all share, `messages` the facts, `storage` what the log
-on disk must offer.
+`reads` ReadIndex, `snapshots` for followers that lag too far, `log_view` disk and not-yet-disk as one log,
+`progress` what the leader knows of a follower, `membership` who counts, `state` what they all share,
+`messages` the facts, `storage` what the log on disk must offer.
 """
 
 from coordinator.raft.core import Config, MemberProgress, NotLeader, ProposalRefused, Raft, Role, Status
-from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, ReadState, Ready
+from coordinator.raft.membership import decode_membership, encode_membership
+from coordinator.raft.messages import (
+    Entry,
+    EntryKind,
+    HardState,
+    Members,
+    MembershipChange,
+    Message,
+    MessageKind,
+    ReadState,
+    Ready,
+    SnapshotMeta,
+    SnapshotOffer,
+)
 from coordinator.raft.storage import MemoryStorage, Storage
 
 __all__ = [
@@ -63,6 +83,8 @@ __all__ = [
     "EntryKind",
     "HardState",
     "MemberProgress",
+    "Members",
+    "MembershipChange",
     "MemoryStorage",
     "Message",
     "MessageKind",
@@ -72,6 +94,10 @@ __all__ = [
     "ReadState",
     "Ready",
     "Role",
+    "SnapshotMeta",
+    "SnapshotOffer",
     "Status",
     "Storage",
+    "decode_membership",
+    "encode_membership",
 ]

@@ -9,14 +9,17 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Who this member is, who the others are, and its bounds. Times are in ticks of the driver.
+    """Who this member is, the group as of its applied index, and its bounds. Times are in ticks of the
+    driver.
 
-    An election starts after `election_ticks` to twice that without a leader; sizes count `entry_size_bytes`
-    of each entry.
+    `members` vote, `learners` do not; later entries of the log may change both. A member that is in neither
+    waits to be let in. An election starts after `election_ticks` to twice that without a leader; sizes count
+    `entry_size_bytes` of each entry.
     """
 
     id: str
     members: tuple[str, ...]
+    learners: tuple[str, ...] = ()
     election_ticks: int = 10  # ten heartbeats: nine may be lost
     heartbeat_ticks: int = 1
     append_bytes_max: int = MIB  # of entries in one append; a larger single entry travels alone
@@ -25,6 +28,7 @@ class Config:
     entry_bytes_max: int = 2 * MIB  # of data in one proposal
     uncommitted_bytes_max: int = 64 * MIB  # proposed here and not yet committed
     committed_bytes_max: int = 4 * MIB  # in one Ready
+    applying_bytes_max: int = 8 * MIB  # handed out and not yet applied; the last Ready may exceed it
     reads_pending_max: int = 65_536  # asked here and not yet answered
 
     def __post_init__(self) -> None:
@@ -38,6 +42,7 @@ class Config:
         assert self.inflight_messages_max > 0, "nothing could ever be sent"
         assert self.inflight_bytes_max > 0, "nothing could ever be sent"
         assert self.committed_bytes_max > 0, "nothing could ever be applied"
+        assert self.applying_bytes_max > 0, "nothing could ever be applied"
         assert self.reads_pending_max > 0, "nothing could ever be read"
         assert self.uncommitted_bytes_max >= self.entry_bytes_max + ENTRY_OVERHEAD_BYTES, (
             "an entry could never fit"

@@ -7,16 +7,21 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.raft import election, reads, replication
+from coordinator.raft import election, reads, replication, snapshots
 from coordinator.raft.config import Config
 from coordinator.raft.log_view import LogView
+from coordinator.raft.membership import MembershipHistory
 from coordinator.raft.messages import (
     ENTRY_OVERHEAD_BYTES,
+    Entry,
     EntryKind,
     HardState,
+    Members,
+    MembershipChange,
     Message,
     MessageKind,
     Ready,
+    SnapshotMeta,
 )
 from coordinator.raft.progress import ProgressState
 from coordinator.raft.state import Role, State
@@ -50,6 +55,7 @@ class MemberProgress:
     inflight_messages: int
     inflight_bytes: int
     active: bool
+    snapshot_index: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,8 @@ class Status:
     commit: int
     applied: int
     last_index: int
+    first_index: int
+    members: Members
     messages_refused: int
     progress: Mapping[str, MemberProgress]
 
@@ -78,12 +86,13 @@ _BY_ANYONE: dict[MessageKind, _Handler] = {
     MessageKind.READ_INDEX: reads.on_read_index,
     MessageKind.READ_INDEX_REPLY: reads.on_read_index_reply,
     MessageKind.TIMEOUT_NOW: election.on_timeout_now,
+    MessageKind.SNAPSHOT: snapshots.on_snapshot,
 }
 _BY_LEADER: dict[MessageKind, _Handler] = {
     MessageKind.APPEND_REPLY: replication.on_append_reply,
     MessageKind.HEARTBEAT_REPLY: replication.on_heartbeat_reply,
 }
-_FROM_LEADER = frozenset({MessageKind.APPEND, MessageKind.HEARTBEAT})
+_FROM_LEADER = frozenset({MessageKind.APPEND, MessageKind.HEARTBEAT, MessageKind.SNAPSHOT})
 
 
 class Raft:
@@ -92,7 +101,8 @@ class Raft:
     def __init__(
         self, config: Config, storage: Storage, hard_state: HardState, applied_index: int, rand: random.Random
     ) -> None:
-        log = LogView(storage, commit=hard_state.commit, applied=applied_index)
+        memberships = MembershipHistory(config.id, Members(config.members, config.learners))
+        log = LogView(storage, commit=hard_state.commit, applied=applied_index, memberships=memberships)
         assert log.last_term <= hard_state.term, (
             f"the log holds term {log.last_term}, the member {hard_state.term}"
         )
@@ -109,6 +119,17 @@ class Raft:
     def leader(self) -> str:
         """The id of the leader of this member's term, "" if unknown."""
         return self._state.leader
+
+    @property
+    def members(self) -> Members:
+        """Who belongs to the group, as the latest entry in the log says, committed or not."""
+        return self._state.membership.members
+
+    @property
+    def is_member(self) -> bool:
+        """Whether this member is a voter or a learner of `members`."""
+        membership = self._state.membership
+        return self.id in membership.voters or self.id in membership.learners
 
     def tick(self) -> None:
         """One unit of the driver's clock has passed."""
@@ -155,10 +176,11 @@ class Raft:
 
     def _is_acceptable(self, message: Message) -> bool:
         state = self._state
-        if message.target != state.own_id or not state.membership.is_peer(message.source):
+        # A sender that our log does not name yet may well lead by now (dissertation, 4.1).
+        if message.target != state.own_id or message.source in ("", state.own_id):
             return False
-        if message.kind is MessageKind.SNAPSHOT:
-            return False  # not built yet; no member sends any
+        if message.kind is MessageKind.SNAPSHOT and not snapshots.is_well_formed_offer(message):
+            return False
         return replication.is_well_formed_append(message)
 
     def _align_term(self, message: Message) -> bool:
@@ -207,6 +229,25 @@ class Raft:
             raise ProposalRefused(f"{state.uncommitted_bytes} bytes of proposals wait for a majority")
         return replication.append_own(state, datas, EntryKind.COMMAND), state.term
 
+    def propose_membership(self, members: Members, payload: bytes) -> tuple[int, int]:
+        """Appends a change of membership, in force at once. Returns (index, term).
+
+        Raises NotLeader; ProposalRefused if a change before it is not committed, if the leader has not
+        committed an entry of its term, or if more than one member comes or goes.
+        """
+        state = self._state
+        if not state.is_leader:
+            raise NotLeader(state.leader)
+        if state.transfer_target:
+            raise ProposalRefused(f"the lead is being handed over to {state.transfer_target}")
+        if state.log.memberships.latest_index > state.log.commit:
+            raise ProposalRefused("the membership change before this one is not committed yet")
+        if state.log.term(state.log.commit) != state.term:
+            raise ProposalRefused("the leader is new and has not committed anything yet")
+        if why_not := state.membership.why_not(members):
+            raise ProposalRefused(why_not)
+        return replication.change_membership(state, MembershipChange(members, payload)), state.term
+
     def read_index(self, context: bytes) -> None:
         """Asks for a linearizable read; `context` comes back in a Ready, with an index or refused."""
         reads.ask(self._state, context)
@@ -218,13 +259,13 @@ class Raft:
         """
         if not self._state.is_leader:
             raise NotLeader(self._state.leader)
-        if not self._state.membership.is_peer(target):
-            raise ProposalRefused(f"{target!r} is not another member")
+        if target not in self._state.membership.voting_peers:
+            raise ProposalRefused(f"{target!r} is not another voter")
         replication.start_transfer(self._state, target)
 
     def campaign(self) -> None:
         """Starts an election as if the timeout had passed. For tests and the first start."""
-        if not self._state.is_leader:
+        if not self._state.is_leader and self._state.log.memberships.may_stand:
             election.campaign(self._state)
 
     def has_ready(self) -> bool:
@@ -237,7 +278,9 @@ class Raft:
             or state.send_now
             or state.send_after_sync
             or state.log.has_unstable
-            or state.log.applied < state.log.commit
+            or state.log.may_hand_out(state.config.applying_bytes_max)
+            or state.offer is not None
+            or state.take_snapshot
             or state.reads.answered
             or state.reads.refused
             or (state.term, state.vote) != (self._written.term, self._written.vote)
@@ -249,24 +292,39 @@ class Raft:
         state = self._state
         self._flush()
         hard_state = self._hard_state()
+        snapshot = state.log.take_snapshot()
         truncate_from, entries = state.log.take_batch()
         promise_changed = (hard_state.term, hard_state.vote) != (self._written.term, self._written.vote)
+        must_sync = promise_changed or bool(entries) or truncate_from is not None or snapshot is not None
+        # A commit index alone is not worth a write: it travels with the next entries, and a leader knows it.
+        is_written = must_sync and hard_state != self._written
         ready = Ready(
             send_now=state.send_now,
-            hard_state=hard_state if hard_state != self._written else None,
+            hard_state=hard_state if is_written else None,
             truncate_from=truncate_from,
             entries=entries,
-            must_sync=promise_changed or bool(entries) or truncate_from is not None,
+            snapshot=snapshot,
+            must_sync=must_sync,
             send_after_sync=state.send_after_sync,
-            committed=state.log.take_committed(state.config.committed_bytes_max),
+            committed=self._take_committed(),
             read_states=state.reads.answered,
             reads_refused=state.reads.refused,
+            offer=state.offer,
+            take_snapshot=state.take_snapshot,
         )
+        state.offer, state.take_snapshot = None, False
         state.send_now, state.send_after_sync = [], []
         state.reads.answered, state.reads.refused = [], []
-        self._written = hard_state
+        if is_written:
+            self._written = hard_state
         self._in_flight = ready
         return ready
+
+    def _take_committed(self) -> list[Entry]:
+        log, config = self._state.log, self._state.config
+        if not log.may_hand_out(config.applying_bytes_max):
+            return []
+        return log.take_committed(config.committed_bytes_max)
 
     def _flush(self) -> None:
         state = self._state
@@ -283,25 +341,52 @@ class Raft:
         return HardState(state.term, state.vote, min(state.log.commit, state.log.stable_last))
 
     def advance(self, ready: Ready) -> None:
-        """The driver has done all that `ready` asked for."""
+        """All of `ready` is persisted and sent; its committed entries may still be on their way to
+        `applied`.
+        """
         assert ready is self._in_flight, "advance() with another Ready than the last"
         self._in_flight = None
         state = self._state
         state.log.batch_written()
-        if ready.committed:
-            state.log.applied_to(ready.committed[-1].index)
         vote = ready.hard_state
         if vote is not None and (vote.term, vote.vote) == (state.term, state.own_id):
             election.count_vote(state, state.own_id, granted=True)
         if state.is_leader:
             replication.own_log_synced(state)
 
+    def applied(self, index: int) -> None:
+        """The state machine has applied everything up to `index`."""
+        self._state.log.applied_to(index)
+
+    def restore(self, meta: SnapshotMeta) -> bool:
+        """A snapshot that was offered is fetched and verified. False if it is not (or not now) to be
+        installed.
+
+        Only while no Ready is being worked on; the next one begins with it.
+        """
+        assert self._in_flight is None, "a snapshot is restored between two Readys"
+        return snapshots.restore(self._state, meta)
+
+    def snapshot_taken(self, meta: SnapshotMeta) -> None:
+        """The driver holds this snapshot for others to fetch."""
+        snapshots.taken(self._state, meta)
+
+    def snapshot_gone(self) -> None:
+        """The snapshot of the last `snapshot_taken` can no longer be fetched."""
+        self._state.snapshot = None
+
     def status(self) -> Status:
         """A snapshot of this member, cheap enough for every metrics scrape."""
         state = self._state
         progress = {
             member: MemberProgress(
-                each.match, each.next, each.state, each.inflight_messages, each.inflight_bytes, each.active
+                each.match,
+                each.next,
+                each.state,
+                each.inflight_messages,
+                each.inflight_bytes,
+                each.is_live,
+                each.snapshot_index,
             )
             for member, each in state.progress.items()
         }
@@ -313,6 +398,8 @@ class Raft:
             commit=state.log.commit,
             applied=state.log.applied,
             last_index=state.log.last_index,
+            first_index=state.log.first_index,
+            members=state.membership.members,
             messages_refused=state.messages_refused,
             progress=progress,
         )

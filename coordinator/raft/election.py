@@ -13,7 +13,7 @@ from coordinator.raft.state import Role, State
 def tick_waiting(state: State) -> None:
     """A tick of a member that does not lead: too long without a leader starts a pre-vote."""
     state.election_elapsed += 1
-    if state.election_elapsed >= state.election_timeout:
+    if state.election_elapsed >= state.election_timeout and state.log.memberships.may_stand:
         campaign(state)
 
 
@@ -22,7 +22,7 @@ def check_quorum(state: State) -> None:
     active = {member: int(progress.active) for member, progress in state.progress.items()}
     active[state.own_id] = 1
     for progress in state.progress.values():
-        progress.active = False
+        progress.was_active, progress.active = progress.active, False
     state.election_elapsed = 0
     state.transfer_target = ""
     if state.membership.reached_by_majority(active) == 0:
@@ -32,11 +32,12 @@ def check_quorum(state: State) -> None:
 def campaign(state: State) -> None:
     """Asks whether an election could be won, without disturbing anyone: neither term nor vote changes."""
     assert not state.is_leader, "a leader campaigns"
+    assert state.log.memberships.may_stand, "a member without a vote campaigns"
     state.enter(state.term, Role.PRE_CANDIDATE, "")
     state.votes[state.own_id] = True
     state.send_now.extend(
         _vote_request(state, MessageKind.PRE_VOTE, peer, state.term + 1, transfer=False)
-        for peer in state.membership.peers
+        for peer in state.membership.voting_peers
     )
     _count_pre_votes(state)
 
@@ -51,7 +52,7 @@ def start_vote(state: State, *, transfer: bool) -> None:
     state.vote = state.own_id
     state.send_after_sync.extend(
         _vote_request(state, MessageKind.VOTE, peer, state.term, transfer=transfer)
-        for peer in state.membership.peers
+        for peer in state.membership.voting_peers
     )
 
 
@@ -83,7 +84,8 @@ def on_pre_vote(state: State, message: Message) -> None:
 def on_vote(state: State, message: Message) -> None:
     """Votes once per term, first come, for a log at least as good as ours.
 
-    The answer waits for the sync of the vote.
+    The answer waits for the sync of the vote. A learner answers too: it may have been promoted by an entry
+    that it does not hold yet, and the candidate knows whose vote counts.
     """
     assert message.term == state.term, "terms were not aligned"
     may_vote = state.vote == message.source or (not state.vote and not state.leader)
@@ -130,5 +132,5 @@ def count_vote(state: State, voter: str, *, granted: bool) -> None:
 
 def on_timeout_now(state: State, message: Message) -> None:
     """Our leader hands over to us: elect at once, without pre-vote (dissertation, 3.10)."""
-    if state.role is Role.FOLLOWER and message.source == state.leader:
+    if state.role is Role.FOLLOWER and message.source == state.leader and state.log.memberships.may_stand:
         start_vote(state, transfer=True)

@@ -3,42 +3,70 @@
 Entries wait in memory from the moment they are accepted until the `advance` of the Ready that carried them;
 everything before is read through `Storage`. While a batch is being written the log may change again: a new
 leader may overwrite what is on its way to the disk. Then the next batch truncates first, and the overwritten
-entries never count as stable.
+entries never count as stable. A restored snapshot takes the place of the whole log, from the moment it is
+accepted; until its Ready is done, what is on disk is void.
 """
 
+from collections import deque
 from collections.abc import Sequence
 
-from coordinator.raft.messages import Entry
+from coordinator.raft.membership import MembershipHistory
+from coordinator.raft.messages import Entry, SnapshotMeta, entry_size_bytes
 from coordinator.raft.storage import Storage, take_up_to
+
+TAIL_READ_BYTES = 4 * 1024 * 1024  # at once, when the entries behind the applied index are looked through
 
 
 class LogView:
-    """Entries, the commit index and the applied index of one member."""
+    """Entries, the commit index, how far they were handed out and applied, and the membership in them."""
 
     __slots__ = (
+        "_applying",
+        "_applying_bytes",
+        "_restored",
+        "_snapshot_due",
         "_storage",
         "_truncate_from",
         "_unstable",
         "_writing_last",
         "applied",
         "commit",
+        "handed_out",
+        "memberships",
         "stable_last",
     )
 
-    def __init__(self, storage: Storage, *, commit: int, applied: int) -> None:
+    def __init__(
+        self, storage: Storage, *, commit: int, applied: int, memberships: MembershipHistory
+    ) -> None:
         self._storage = storage
+        self.memberships = memberships
+        self._restored: SnapshotMeta | None = None  # stands for all that is on disk, which is void
+        self._snapshot_due = False  # the next batch begins with the restored snapshot
+        self._applying: deque[tuple[int, int]] = deque()  # (last index, bytes) of what was handed out
+        self._applying_bytes = 0
         self._unstable: list[Entry] = []  # follows stable_last
         self._truncate_from: int | None = None  # what the next batch has to drop on disk
         self._writing_last = 0  # last index of the batch being written, 0 if none
         self.stable_last = storage.last_index()
         self.commit = max(commit, applied)  # what was applied was committed, even if that note was not synced
         self.applied = applied
+        self.handed_out = applied
         assert self.commit <= self.stable_last, (
             f"commit {self.commit} is beyond the log's end {self.stable_last}"
         )
         assert applied >= storage.first_index() - 1, (
             f"applied index {applied} is older than the log's first entry"
         )
+        self._read_memberships()
+
+    def _read_memberships(self) -> None:
+        index = self.applied + 1
+        while index <= self.stable_last:
+            entries = self._storage.entries(index, self.stable_last + 1, TAIL_READ_BYTES)
+            self.memberships.appended(entries)
+            index += len(entries)
+        self.memberships.committed(self.commit)
 
     @property
     def last_index(self) -> int:
@@ -48,23 +76,26 @@ class LogView:
     @property
     def last_term(self) -> int:
         """Term of the last entry, 0 in an empty log."""
-        return self._unstable[-1].term if self._unstable else self._storage.term(self.stable_last)
+        return self._unstable[-1].term if self._unstable else self.term(self.stable_last)
 
     @property
     def has_unstable(self) -> bool:
-        """True if entries wait for a batch."""
-        return bool(self._unstable)
+        """True if entries or a snapshot wait for a batch."""
+        return bool(self._unstable) or self._snapshot_due
 
     @property
     def first_index(self) -> int:
         """The lowest index that can be read."""
-        return self._storage.first_index()
+        return self._storage.first_index() if self._restored is None else self._restored.index + 1
 
     def term(self, index: int) -> int:
         """The term at `index`, which must be in the log or just before its first entry."""
         assert index <= self.last_index, f"index {index} is beyond the log's end {self.last_index}"
         if index > self.stable_last:
             return self._unstable[index - self.stable_last - 1].term
+        if self._restored is not None:
+            assert index == self._restored.index, f"index {index} is before the restored snapshot"
+            return self._restored.term
         return self._storage.term(index)
 
     def matches(self, index: int, term: int) -> bool:
@@ -108,6 +139,7 @@ class LogView:
         assert entries[0].index == self.last_index + 1, f"entry {entries[0].index} leaves a gap"
         assert entries[0].term >= self.last_term, f"term {entries[0].term} falls back"
         self._unstable.extend(entries)
+        self.memberships.appended(entries)
 
     def merge(self, previous_index: int, entries: Sequence[Entry]) -> None:
         """Takes over what a leader sent after `previous_index`, where the logs meet.
@@ -133,6 +165,8 @@ class LogView:
             self._unstable.clear()
         del self._unstable[index - self.stable_last - 1 :]
         self._unstable.extend(entries)
+        self.memberships.truncated_from(index)
+        self.memberships.appended(entries)
 
     def commit_to(self, index: int) -> bool:
         """Raises the commit index; it never falls. True if that was news."""
@@ -140,7 +174,26 @@ class LogView:
         if index <= self.commit:
             return False
         self.commit = index
+        self.memberships.committed(index)
         return True
+
+    def restore(self, meta: SnapshotMeta) -> None:
+        """A snapshot takes the place of the log: it is committed, and our log does not contain its end."""
+        assert meta.index > self.commit, f"snapshot {meta.index} is not beyond the commit index {self.commit}"
+        assert self._writing_last == 0, "a batch is still being written"
+        self._restored = meta
+        self._snapshot_due = True
+        self._unstable.clear()
+        self._truncate_from = None
+        self.stable_last = self.commit = self.applied = self.handed_out = meta.index
+        self._applying.clear()
+        self._applying_bytes = 0
+        self.memberships.restored(meta.index, meta.members)
+
+    def take_snapshot(self) -> SnapshotMeta | None:
+        """The snapshot that the next batch has to begin with, if any."""
+        is_due, self._snapshot_due = self._snapshot_due, False
+        return self._restored if is_due else None
 
     def take_batch(self) -> tuple[int | None, list[Entry]]:
         """What the next write has to truncate and to append."""
@@ -152,21 +205,32 @@ class LogView:
     def batch_written(self) -> None:
         """The batch of the last `take_batch` is on disk. What was overwritten meanwhile does not count."""
         written, self._writing_last = self._writing_last, 0
+        if not self._snapshot_due:
+            self._restored = None  # it is on disk now
         if self._truncate_from is not None:
             written = min(written, self._truncate_from - 1)
         if written > self.stable_last:
             del self._unstable[: written - self.stable_last]
             self.stable_last = written
 
+    def may_hand_out(self, applying_bytes_max: int) -> bool:
+        """True if there are committed entries to apply, and the state machine is not too far behind."""
+        return self.handed_out < self.commit and self._applying_bytes < applying_bytes_max
+
     def take_committed(self, max_bytes: int) -> list[Entry]:
-        """The next committed entries to apply, at least one if there is any."""
-        if self.applied == self.commit:
-            return []
-        return self.entries(self.applied + 1, self.commit + 1, max_bytes)
+        """The next committed entries to apply, at least one."""
+        entries = self.entries(self.handed_out + 1, self.commit + 1, max_bytes)
+        self.handed_out = entries[-1].index
+        size_bytes = sum(map(entry_size_bytes, entries))
+        self._applying.append((self.handed_out, size_bytes))
+        self._applying_bytes += size_bytes
+        return entries
 
     def applied_to(self, index: int) -> None:
-        """The state machine has applied everything up to `index`."""
-        assert self.applied <= index <= self.commit, (
-            f"applied {index} is not in [{self.applied}, {self.commit}]"
-        )
-        self.applied = index
+        """The state machine has applied everything up to `index`; what a snapshot has overtaken is
+        ignored.
+        """
+        assert index <= self.handed_out, f"applied {index}, but only {self.handed_out} was handed out"
+        self.applied = max(self.applied, index)
+        while self._applying and self._applying[0][0] <= index:
+            self._applying_bytes -= self._applying.popleft()[1]

@@ -1,25 +1,66 @@
-"""Who votes, and what a majority of them has reached.
+"""Who belongs to the group, what a majority of the voters has reached, and how membership changes.
 
-The set is fixed for the life of the core. Learners and one-at-a-time changes (dissertation, chapter 4) find
-their place here: everything that counts members asks this object and nothing else.
+Sources: dissertation 4.1 (one voter at a time; a change is in force as soon as it is in the log, so that any
+two majorities meet; a truncated change is taken back), 4.2.1 (learners), 4.2.2 (removal), and Ongaro's mail
+to raft-dev of 2015-07-10: a leader changes nothing before it has committed an entry of its own term.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(MembershipChange)
+
+
+def encode_membership(change: MembershipChange) -> bytes:
+    """The data of a MEMBERSHIP entry."""
+    return _encoder.encode(change)
+
+
+def decode_membership(data: bytes) -> MembershipChange:
+    """What a MEMBERSHIP entry holds. Raises msgspec.MsgspecError for anything else."""
+    return _decoder.decode(data)
+
+
+def is_membership(data: bytes) -> bool:
+    """Whether a MEMBERSHIP entry's data names a group that can exist."""
+    try:
+        return is_group(decode_membership(data).members)
+    except msgspec.MsgspecError:
+        return False
+
+
+def is_group(members: Members) -> bool:
+    """Whether there are voters, and every member is named once."""
+    everyone = members.voters + members.learners
+    return bool(members.voters) and all(everyone) and len(set(everyone)) == len(everyone)
 
 
 class Membership:
-    """The voting members, in the order of their ids: no outcome depends on the order of configuration."""
+    """One membership as one member sees it: nothing depends on the order in which members were named."""
 
-    __slots__ = ("own_id", "peers", "quorum", "voters")
+    __slots__ = ("learners", "members", "own_id", "peers", "quorum", "voters", "voting_peers")
 
-    def __init__(self, own_id: str, members: tuple[str, ...]) -> None:
-        assert own_id in members, f"{own_id!r} is not among the members {members!r}"
-        assert len(set(members)) == len(members), f"a member is named twice in {members!r}"
-        assert all(members), "a member's id is empty"
+    def __init__(self, own_id: str, members: Members) -> None:
         self.own_id = own_id
-        self.voters = tuple(sorted(members))
-        self.peers = tuple(voter for voter in self.voters if voter != own_id)
+        self.voters = tuple(sorted(members.voters))
+        self.learners = tuple(sorted(members.learners))
+        everyone = self.voters + self.learners
+        assert self.voters, "a group without voters"
+        assert len(set(everyone)) == len(everyone), f"a member is named twice in {everyone!r}"
+        assert all(everyone), "a member's id is empty"
+        self.members = Members(self.voters, self.learners)
+        self.peers = tuple(member for member in everyone if member != own_id)
+        self.voting_peers = tuple(voter for voter in self.voters if voter != own_id)
         self.quorum = len(self.voters) // 2 + 1  # more than half: two of two, three of four
+
+    @property
+    def is_voter(self) -> bool:
+        """Whether this member's own vote counts."""
+        return self.own_id in self.voters
 
     def is_peer(self, member: str) -> bool:
         """True for every member but this one."""
@@ -37,3 +78,72 @@ class Membership:
         if granted >= self.quorum:
             return True
         return False if refused > len(self.voters) - self.quorum else None
+
+    def why_not(self, target: Members) -> str:
+        """Why `target` may not follow this membership in one step, "" if it may.
+
+        Two majorities meet only if at most one voter comes or goes.
+        """
+        everyone = target.voters + target.learners
+        if not is_group(target):
+            return "a group needs voters, and each member once"
+        if len(set(target.voters) ^ set(self.voters)) > 1:
+            return "at most one voter comes or goes at a time"
+        if len(set(everyone) ^ set(self.voters + self.learners)) > 1:
+            return "at most one member comes or goes at a time"
+        return ""
+
+
+class MembershipHistory:
+    """The membership at the commit index, and those of later entries, which may still be truncated away."""
+
+    __slots__ = ("_own_id", "_steps")
+
+    def __init__(self, own_id: str, base: Members) -> None:
+        self._own_id = own_id
+        self._steps: list[tuple[int, Membership]] = [(0, Membership(own_id, base))]
+
+    @property
+    def latest(self) -> Membership:
+        """The one in force."""
+        return self._steps[-1][1]
+
+    @property
+    def latest_index(self) -> int:
+        """Where in the log the one in force is; 0 for the one that this member began with."""
+        return self._steps[-1][0]
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether this member may stand for election: it is a voter, or its removal is not committed yet.
+
+        In the second case others may lack the entry that removes it, and only its log may be good enough to
+        win (dissertation, 4.2.2). It does not count its own vote.
+        """
+        return any(membership.is_voter for _, membership in self._steps)
+
+    def appended(self, entries: Sequence[Entry]) -> bool:
+        """Entries came to the log. True if the membership changed."""
+        changed = False
+        for entry in entries:
+            if entry.kind is EntryKind.MEMBERSHIP:
+                members = decode_membership(entry.data).members
+                self._steps.append((entry.index, Membership(self._own_id, members)))
+                changed = True
+        return changed
+
+    def truncated_from(self, index: int) -> bool:
+        """Entries from `index` on left the log. True if the membership changed back."""
+        before = len(self._steps)
+        while len(self._steps) > 1 and self._steps[-1][0] >= index:
+            self._steps.pop()
+        return len(self._steps) != before
+
+    def committed(self, index: int) -> None:
+        """What is committed is never taken back: the steps before it are forgotten."""
+        while len(self._steps) > 1 and self._steps[1][0] <= index:
+            del self._steps[0]
+
+    def restored(self, index: int, members: Members) -> None:
+        """A snapshot at `index` took the place of the log."""
+        self._steps = [(index, Membership(self._own_id, members))]

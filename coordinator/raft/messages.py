@@ -17,9 +17,11 @@ ENTRY_DATA_BYTES_LIMIT = 8 * 1024 * 1024  # no entry on the wire is larger, what
 APPEND_ENTRIES_LIMIT = 65_536
 APPEND_BYTES_LIMIT = APPEND_ENTRIES_LIMIT * ENTRY_OVERHEAD_BYTES  # 2 MiB; a larger single entry travels alone
 MEMBER_ID_CHARS_MAX = 128
+MEMBERS_MAX = 32  # of voters, and of learners; far beyond what anyone should run
 
 Counter = Annotated[int, Meta(ge=0, le=2**62)]
 MemberId = Annotated[str, Meta(max_length=MEMBER_ID_CHARS_MAX)]
+MemberIds = Annotated[tuple[MemberId, ...], Meta(max_length=MEMBERS_MAX)]
 EntryData = Annotated[bytes, Meta(max_length=ENTRY_DATA_BYTES_LIMIT)]
 
 
@@ -28,7 +30,7 @@ class EntryKind(IntEnum):
 
     COMMAND = 0
     NOOP = 1  # the first entry of each leader (dissertation, 6.4)
-    MEMBERSHIP = 2  # reserved: membership is static so far
+    MEMBERSHIP = 2  # a MembershipChange; in force from the moment it is in the log (dissertation, 4.1)
 
 
 class Entry(Struct, frozen=True, array_like=True, gc=False):
@@ -38,6 +40,38 @@ class Entry(Struct, frozen=True, array_like=True, gc=False):
     term: Counter
     kind: EntryKind
     data: EntryData
+
+
+class Members(Struct, frozen=True, array_like=True):
+    """Who belongs to the group, each list sorted.
+
+    A learner receives the log and counts for nothing (dissertation, 4.2.1).
+    """
+
+    voters: MemberIds
+    learners: MemberIds = ()
+
+
+class MembershipChange(Struct, frozen=True, array_like=True):
+    """The data of a MEMBERSHIP entry: the whole new membership, and what the state machine is to apply."""
+
+    members: Members
+    payload: EntryData
+
+
+class SnapshotMeta(Struct, frozen=True, array_like=True):
+    """A snapshot of the state machine, named by the last entry in it; `members` is the membership there."""
+
+    index: Counter
+    term: Counter
+    members: Members
+
+
+class SnapshotOffer(Struct, frozen=True):
+    """`source` holds this snapshot for us to fetch."""
+
+    source: str
+    meta: SnapshotMeta
 
 
 class HardState(Struct, frozen=True, array_like=True, gc=False):
@@ -65,7 +99,7 @@ class MessageKind(IntEnum):
     READ_INDEX = 9
     READ_INDEX_REPLY = 10
     TIMEOUT_NOW = 11
-    SNAPSHOT = 12  # reserved: refused on arrival
+    SNAPSHOT = 12
 
 
 class Message(Struct, frozen=True, array_like=True, gc=False):
@@ -80,8 +114,11 @@ class Message(Struct, frozen=True, array_like=True, gc=False):
         is `hint_term`.
     HEARTBEAT: `commit`, never beyond what the follower has; `round` of reads. HEARTBEAT_REPLY: the same
     `round`.
+    SNAPSHOT: the sender offers a snapshot of its state at `log_index`, `log_term`, with `members`; the bytes
+    are
+        fetched beside Raft. It is answered by an APPEND_REPLY, once the receiver has that state.
     READ_INDEX: `round` is the asking member's number for a batch. READ_INDEX_REPLY: that `round`, and
-    `log_index` or `reject`.
+    `log_index` and `commit` (as in HEARTBEAT) or `reject`.
     """
 
     kind: MessageKind
@@ -97,6 +134,7 @@ class Message(Struct, frozen=True, array_like=True, gc=False):
     reject: bool = False
     transfer: bool = False
     entries: Annotated[tuple[Entry, ...], Meta(max_length=APPEND_ENTRIES_LIMIT)] = ()
+    members: Members | None = None
 
 
 class ReadState(Struct, frozen=True, gc=False):
@@ -114,12 +152,14 @@ class Ready:
     hard_state: HardState | None = None
     truncate_from: int | None = None
     entries: list[Entry] = field(default_factory=list)
-    snapshot: None = None
+    snapshot: SnapshotMeta | None = None
     must_sync: bool = False
     send_after_sync: list[Message] = field(default_factory=list)
     committed: list[Entry] = field(default_factory=list)
     read_states: list[ReadState] = field(default_factory=list)
     reads_refused: list[bytes] = field(default_factory=list)
+    offer: SnapshotOffer | None = None
+    take_snapshot: bool = False
 
 
 def entry_size_bytes(entry: Entry) -> int:

@@ -1,8 +1,9 @@
 """What a leader knows of one member's log, and how much it may have on the way to it.
 
 PROBE: it is not known where the logs meet, so one append travels at a time. REPLICATE: they meet, so appends
-are pipelined (dissertation, 10.2.1) up to a bound in messages and in bytes. SNAPSHOT is reserved: snapshots
-are not built yet.
+are pipelined (dissertation, 10.2.1) up to a bound in messages and in bytes. SNAPSHOT: what it needs next is
+no longer in the log, so nothing travels but offers of a snapshot, until it acknowledges one. (The three
+states are those of etcd-io/raft, tracker/state.go.)
 """
 
 from collections import deque
@@ -26,14 +27,18 @@ class Progress:
         "_inflight",
         "acked_round",
         "active",
+        "commit_owed",
         "commit_sent",
         "inflight_bytes",
         "match",
         "match_at_tick",
         "next",
+        "offer_due",
         "probe_due",
         "probe_sent",
+        "snapshot_index",
         "state",
+        "was_active",
     )
 
     def __init__(self, next_index: int) -> None:
@@ -42,11 +47,15 @@ class Progress:
         self.next = next_index
         self.state = ProgressState.PROBE
         self.active = False  # heard of since the last quorum check
+        self.was_active = False  # heard of between the two checks before
         self.acked_round = 0
         self.commit_sent = 0
+        self.commit_owed = 0  # a read of this member waits for this index
         self.match_at_tick = 0
         self.probe_sent = False  # PROBE: one append is out, and nothing was heard since
         self.probe_due = False  # an append is due even if it carries nothing
+        self.offer_due = False  # SNAPSHOT: an offer may go out
+        self.snapshot_index = 0  # SNAPSHOT: what was offered last, 0 if nothing yet
         self.inflight_bytes = 0
         self._inflight: deque[tuple[int, int]] = deque()  # (last index, bytes) of each append on the way
 
@@ -57,6 +66,8 @@ class Progress:
 
     def may_send(self, config: Config) -> bool:
         """True if flow control lets one more append with entries go out."""
+        if self.state is ProgressState.SNAPSHOT:
+            return False
         if self.state is ProgressState.PROBE:
             return not self.probe_sent
         return (
@@ -79,7 +90,8 @@ class Progress:
         is_news = index > self.match
         if is_news:
             self.match = index
-        if self.state is ProgressState.PROBE and index >= self.match:
+        has_snapshot = self.state is ProgressState.SNAPSHOT and 0 < self.snapshot_index <= index
+        if has_snapshot or (self.state is ProgressState.PROBE and index >= self.match):
             self.state = ProgressState.REPLICATE
             self.next = self.match + 1
             self.probe_sent = False
@@ -93,7 +105,7 @@ class Progress:
 
         False if the news is stale.
         """
-        if refused_index <= self.match:
+        if refused_index <= self.match or self.state is ProgressState.SNAPSHOT:
             return False
         if self.state is ProgressState.REPLICATE:
             next_index = self.match + 1  # the logs are known to meet there
@@ -112,12 +124,45 @@ class Progress:
 
         A silent member is sent nothing but heartbeats.
         """
-        if self.state is ProgressState.PROBE:
+        if self.state is ProgressState.SNAPSHOT:
+            self.offer_due = True
+        elif self.state is ProgressState.PROBE:
             self.probe_sent = False
             self.probe_due = True
         elif self.match == self.match_at_tick and self.match < self.next - 1:
             self.probe_due = True
             self.match_at_tick = -1  # once per heartbeat interval
+
+    @property
+    def is_live(self) -> bool:
+        """True if the member was heard of within one to two election timeouts."""
+        return self.active or self.was_active
+
+    @property
+    def owes_news(self) -> bool:
+        """True if the member waits for a commit index that it now has the entries for."""
+        is_owed = self.commit_sent < self.commit_owed <= self.match
+        return is_owed and self.state is ProgressState.REPLICATE
+
+    @property
+    def is_without_offer(self) -> bool:
+        """True if it needs a snapshot, and none was offered."""
+        return self.state is ProgressState.SNAPSHOT and not self.snapshot_index
+
+    def needs_snapshot(self) -> None:
+        """What the member needs next is no longer in the log. It is offered a snapshot if it lives."""
+        self.state = ProgressState.SNAPSHOT
+        self.snapshot_index = 0
+        self.offer_due = self.is_live
+        self.probe_sent = self.probe_due = False
+        self.inflight_bytes = 0
+        self._inflight.clear()
+
+    def offered(self, index: int) -> None:
+        """A snapshot at `index` was offered; the next offer follows the next sign of life."""
+        self.snapshot_index = index
+        self.next = index + 1
+        self.offer_due = False
 
     def heartbeat_sent(self) -> None:
         """A heartbeat interval begins:

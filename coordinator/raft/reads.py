@@ -92,6 +92,7 @@ def on_read_index_reply(state: State, message: Message) -> None:
     if message.reject:
         state.reads.refuse(batch.contexts)
     else:
+        replication.learn_commit(state, message)
         state.reads.answer(batch.contexts, message.log_index)
 
 
@@ -112,6 +113,13 @@ def serve_confirmed(state: State) -> None:
 
 
 def _reply(state: State, target: str, batch: int, *, index: int, reject: bool) -> None:
+    commit = 0
+    if (progress := state.progress.get(target)) is not None and not reject:
+        # The follower serves the read once it has applied `index`: it must learn that this is committed.
+        commit = min(state.log.commit, progress.match)
+        progress.commit_sent = max(progress.commit_sent, commit)
+        progress.commit_owed = max(progress.commit_owed, index)
+        state.flush_due = True
     state.send_now.append(
         Message(
             MessageKind.READ_INDEX_REPLY,
@@ -120,6 +128,7 @@ def _reply(state: State, target: str, batch: int, *, index: int, reject: bool) -
             state.term,
             round=batch,
             log_index=index,
+            commit=commit,
             reject=reject,
         )
     )

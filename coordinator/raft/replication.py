@@ -1,4 +1,4 @@
-"""The log from the leader to the followers: appends, acknowledgements, back-off, commit, heartbeats.
+"""The log from the leader to the others: appends, acknowledgements, back-off, commit, heartbeats.
 
 Sources: dissertation 3.5 (log replication and the consistency check), 3.6.2 (commit only entries of the own
 term by counting), 10.2.1 (the leader's disk in parallel with the followers'), 10.2.2 (batching and
@@ -7,8 +7,17 @@ pipelining).
 
 from collections.abc import Sequence
 
+from coordinator.raft import snapshots
 from coordinator.raft.log_view import LogView
-from coordinator.raft.messages import Entry, EntryKind, Message, MessageKind, entry_size_bytes
+from coordinator.raft.membership import encode_membership, is_membership
+from coordinator.raft.messages import (
+    Entry,
+    EntryKind,
+    MembershipChange,
+    Message,
+    MessageKind,
+    entry_size_bytes,
+)
 from coordinator.raft.progress import Progress, ProgressState
 from coordinator.raft.state import Role, State
 
@@ -17,7 +26,8 @@ def become_leader(state: State) -> None:
     """Leads the term whose election was won, and appends the no-op that lets older entries commit."""
     assert state.role is Role.CANDIDATE, f"{state.role} becomes leader"
     state.enter(state.term, Role.LEADER, state.own_id)
-    state.progress = {member: Progress(state.log.last_index + 1) for member in state.membership.voters}
+    everyone = (state.own_id, *state.membership.peers)
+    state.progress = {member: Progress(state.log.last_index + 1) for member in everyone}
     state.progress[state.own_id].match = state.log.stable_last
     state.reads.last_round = 0
     append_own(state, (b"",), EntryKind.NOOP)
@@ -43,9 +53,14 @@ def tick_leader(state: State) -> None:
     state.heartbeat_elapsed += 1
     if state.heartbeat_elapsed >= state.config.heartbeat_ticks:
         state.heartbeat_elapsed = 0
-        for peer in state.membership.peers:
+        for peer in followers(state):
             state.progress[peer].heartbeat_sent()
         broadcast_heartbeat(state)
+
+
+def followers(state: State) -> tuple[str, ...]:
+    """Who gets the log of this leader: the members, and those whose removal is not committed yet."""
+    return tuple(member for member in state.progress if member != state.own_id)
 
 
 def broadcast_heartbeat(state: State) -> None:
@@ -53,7 +68,7 @@ def broadcast_heartbeat(state: State) -> None:
 
     Its commit index never exceeds what that peer is known to have.
     """
-    for peer in state.membership.peers:
+    for peer in followers(state):
         commit = min(state.log.commit, state.progress[peer].match)
         state.send_now.append(
             Message(
@@ -68,24 +83,28 @@ def broadcast_heartbeat(state: State) -> None:
 
 
 def flush_appends(state: State) -> None:
-    """Sends each peer what flow control allows: entries, or the news of a higher commit index."""
-    for peer in state.membership.peers:
+    """Sends each peer what flow control allows: entries, or an offer of a snapshot.
+
+    A higher commit index alone is not worth a message: it goes along with the next entries or the next
+    heartbeat, except where a read of that peer waits for it.
+    """
+    for peer in followers(state):
         progress = state.progress[peer]
+        if progress.state is ProgressState.SNAPSHOT or progress.next < state.log.first_index:
+            snapshots.offer_to(state, peer, progress)
+            continue
         while progress.next <= state.log.last_index and progress.may_send(state.config):
             _send_append(state, peer, progress, with_entries=True)
             if progress.state is ProgressState.PROBE:
                 break
-        news = progress.state is ProgressState.REPLICATE and progress.commit_sent < state.log.commit
-        if news or (progress.probe_due and not progress.probe_sent):
+        if progress.owes_news or (progress.probe_due and not progress.probe_sent):
             _send_append(state, peer, progress, with_entries=False)
 
 
 def _send_append(state: State, peer: str, progress: Progress, *, with_entries: bool) -> None:
     log = state.log
     previous = progress.next - 1
-    assert progress.next >= log.first_index, (
-        f"{peer} needs index {progress.next}, which this log no longer holds: snapshots are not built yet"
-    )
+    assert progress.next >= log.first_index, f"{peer} needs index {progress.next}, which is compacted away"
     entries: list[Entry] = []
     if with_entries:
         entries = log.entries(progress.next, log.last_index + 1, state.config.append_bytes_max)
@@ -112,10 +131,14 @@ def _send_append(state: State, peer: str, progress: Progress, *, with_entries: b
 
 
 def is_well_formed_append(message: Message) -> bool:
-    """True if entries follow the previous index one by one; terms never fall or exceed the message's."""
+    """True if entries follow the previous index one by one, terms never fall or exceed the message's, and
+    membership changes can be read.
+    """
     index, term = message.log_index, message.log_term
     for entry in message.entries:
         if entry.index != index + 1 or entry.term < term:
+            return False
+        if entry.kind is EntryKind.MEMBERSHIP and not is_membership(entry.data):
             return False
         index, term = entry.index, entry.term
     return term <= message.term
@@ -128,7 +151,7 @@ def on_append(state: State, message: Message) -> None:
     if message.log_index < log.commit:
         # All up to our commit index equals the leader's log (leader completeness), so this append is an old
         # one.
-        _reply_append(state, message, matched_index=log.commit)
+        acknowledge(state, message.source, log.commit)
         return
     if not log.matches(message.log_index, message.log_term):
         _refuse_append(state, message, log)
@@ -136,12 +159,13 @@ def on_append(state: State, message: Message) -> None:
     log.merge(message.log_index, message.entries)
     matched_index = message.log_index + len(message.entries)
     log.commit_to(min(message.commit, matched_index))
-    _reply_append(state, message, matched_index=matched_index)
+    acknowledge(state, message.source, matched_index)
 
 
-def _reply_append(state: State, message: Message, *, matched_index: int) -> None:
+def acknowledge(state: State, leader: str, matched_index: int) -> None:
+    """Tells the leader up to where our logs match, once that is on this disk."""
     state.send_after_sync.append(
-        Message(MessageKind.APPEND_REPLY, state.own_id, message.source, state.term, log_index=matched_index)
+        Message(MessageKind.APPEND_REPLY, state.own_id, leader, state.term, log_index=matched_index)
     )
 
 
@@ -163,7 +187,9 @@ def _refuse_append(state: State, message: Message, log: LogView) -> None:
 
 def on_append_reply(state: State, message: Message) -> None:
     """Moves one follower's progress, backs off by whole terms where the logs do not meet, and commits."""
-    progress = state.progress[message.source]
+    progress = state.progress.get(message.source)
+    if progress is None:
+        return  # a member that was removed
     progress.active = True
     if message.reject:
         meeting = state.log.last_index_within_term(message.hint_index, message.hint_term)
@@ -189,6 +215,36 @@ def maybe_commit(state: State) -> None:
     state.flush_due = True
     while state.uncommitted and state.uncommitted[0][0] <= index:
         state.uncommitted_bytes -= state.uncommitted.popleft()[1]
+    if state.log.memberships.latest_index <= index:
+        _settle_membership(state)
+
+
+def change_membership(state: State, change: MembershipChange) -> int:
+    """Appends a leader's membership change, in force at once (dissertation, 4.1). Returns its index.
+
+    Members that leave are sent the log on, until the change is committed: so they learn of it.
+    """
+    index = append_own(state, (encode_membership(change),), EntryKind.MEMBERSHIP)
+    for peer in state.membership.peers:
+        if peer not in state.progress:
+            state.progress[peer] = Progress(state.log.last_index + 1)
+            state.progress[peer].probe_due = True
+    if state.transfer_target not in state.membership.voters:
+        state.transfer_target = ""
+    return index
+
+
+def _settle_membership(state: State) -> None:
+    """The membership in force is committed: those who left are told once more, and forgotten."""
+    for peer in followers(state):
+        if not state.membership.is_peer(peer):
+            progress = state.progress[peer]
+            if progress.state is ProgressState.REPLICATE and progress.next >= state.log.first_index:
+                _send_append(state, peer, progress, with_entries=False)
+            del state.progress[peer]
+    if not state.membership.is_voter:
+        # It led its own removal to the end without counting itself (dissertation, 4.2.2).
+        state.become_follower(state.term, "")
 
 
 def own_log_synced(state: State) -> None:
@@ -202,18 +258,25 @@ def own_log_synced(state: State) -> None:
 def on_heartbeat(state: State, message: Message) -> None:
     """The leader lives. The answer promises nothing about the disk, so it leaves at once."""
     state.follow(message.source)
-    assert message.commit <= state.log.last_index, (
-        f"{message.source} counts on entries that we never acknowledged"
-    )
-    state.log.commit_to(message.commit)
+    learn_commit(state, message)
     state.send_now.append(
         Message(MessageKind.HEARTBEAT_REPLY, state.own_id, message.source, state.term, round=message.round)
     )
 
 
+def learn_commit(state: State, message: Message) -> None:
+    """The leader's commit index, as far as it knows that our log matches."""
+    assert message.commit <= state.log.last_index, (
+        f"{message.source} counts on entries that we never acknowledged"
+    )
+    state.log.commit_to(message.commit)
+
+
 def on_heartbeat_reply(state: State, message: Message) -> None:
     """The follower lives, and we led when it answered that round."""
-    progress = state.progress[message.source]
+    progress = state.progress.get(message.source)
+    if progress is None:
+        return
     progress.active = True
     progress.acked_round = max(progress.acked_round, min(message.round, state.reads.last_round))
     progress.heard_heartbeat_reply()

@@ -11,7 +11,7 @@ from enum import Enum
 from coordinator.raft.config import Config
 from coordinator.raft.log_view import LogView
 from coordinator.raft.membership import Membership
-from coordinator.raft.messages import HardState, Message, ReadState
+from coordinator.raft.messages import HardState, Message, ReadState, SnapshotMeta, SnapshotOffer
 from coordinator.raft.progress import Progress
 
 BATCH_NUMBER_BITS = 48
@@ -102,8 +102,8 @@ class State:
         "heartbeat_elapsed",
         "leader",
         "log",
-        "membership",
         "messages_refused",
+        "offer",
         "own_id",
         "progress",
         "rand",
@@ -111,6 +111,8 @@ class State:
         "role",
         "send_after_sync",
         "send_now",
+        "snapshot",
+        "take_snapshot",
         "term",
         "transfer_target",
         "uncommitted",
@@ -122,7 +124,6 @@ class State:
     def __init__(self, config: Config, log: LogView, hard_state: HardState, rand: random.Random) -> None:
         self.config = config
         self.own_id = config.id
-        self.membership = Membership(config.id, config.members)
         self.rand = rand
         self.log = log
         self.term = hard_state.term
@@ -143,10 +144,18 @@ class State:
         self.send_after_sync: list[Message] = []
         self.flush_due = False  # appends or reads may have to go out with the next Ready
         self.messages_refused = 0
+        self.snapshot: SnapshotMeta | None = None  # the newest that this member can hand out
+        self.take_snapshot = False  # a follower needs one that can be followed up from this log
+        self.offer: SnapshotOffer | None = None  # what the leader offered us last
         # A random start keeps answers to batches that we asked for before a restart from answering those
         # after it.
         self.reads = Reads(next_batch=rand.getrandbits(BATCH_NUMBER_BITS))
         self.draw_election_timeout()
+
+    @property
+    def membership(self) -> Membership:
+        """The latest in the log, committed or not (dissertation, 4.1)."""
+        return self.log.memberships.latest
 
     @property
     def is_leader(self) -> bool:

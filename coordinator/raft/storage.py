@@ -17,7 +17,10 @@ class Storage(Protocol):
     """
 
     def first_index(self) -> int:
-        """The lowest index that `entries` can give; 1 as long as nothing was compacted."""
+        """The lowest index that `entries` can give; 1 as long as nothing was compacted.
+
+        It moves only between two calls of the core, never during one.
+        """
 
     def last_index(self) -> int:
         """The highest index held; `first_index() - 1` if there is none. Read once, at start."""
@@ -33,36 +36,52 @@ class Storage(Protocol):
 
 
 class MemoryStorage:
-    """A log in a list, that never compacts. Not for production: nothing survives the process."""
+    """A log in a list. Not for production: nothing survives the process."""
 
     def __init__(self, entries: Sequence[Entry] = ()) -> None:
         self._entries: list[Entry] = list(entries)
+        self._base_index = 0
+        self._base_term = 0
 
     def first_index(self) -> int:
-        """Always 1."""
-        return 1
+        """See `Storage.first_index`."""
+        return self._base_index + 1
 
     def last_index(self) -> int:
-        """The number of entries, as the first has index 1."""
-        return len(self._entries)
+        """See `Storage.last_index`."""
+        return self._base_index + len(self._entries)
 
     def term(self, index: int) -> int:
         """See `Storage.term`."""
-        assert 0 <= index <= len(self._entries), f"index {index} is not in the log"
-        return self._entries[index - 1].term if index else 0
+        if index == self._base_index:
+            return self._base_term
+        assert self._base_index < index <= self.last_index(), f"index {index} is not in the log"
+        return self._entries[index - self._base_index - 1].term
 
     def entries(self, low: int, high: int, max_bytes: int) -> list[Entry]:
         """See `Storage.entries`."""
-        assert 1 <= low < high <= len(self._entries) + 1, f"[{low}, {high}) is not in the log"
-        return take_up_to(self._entries[low - 1 : high - 1], max_bytes, at_least=1)
+        base = self._base_index
+        assert base < low < high <= self.last_index() + 1, f"[{low}, {high}) is not in the log"
+        return take_up_to(self._entries[low - base - 1 : high - base - 1], max_bytes, at_least=1)
 
     def append(self, truncate_from: int | None, entries: Sequence[Entry]) -> None:
         """Drops `truncate_from` and all above, then adds entries that must follow what is left."""
         if truncate_from is not None:
-            del self._entries[truncate_from - 1 :]
+            del self._entries[truncate_from - self._base_index - 1 :]
         for entry in entries:
-            assert entry.index == len(self._entries) + 1, f"entry {entry.index} leaves a gap"
+            assert entry.index == self.last_index() + 1, f"entry {entry.index} leaves a gap"
             self._entries.append(entry)
+
+    def forget(self, index: int) -> None:
+        """Drops the entries up to `index`."""
+        term = self.term(index)
+        del self._entries[: index - self._base_index]
+        self._base_index, self._base_term = index, term
+
+    def reset(self, index: int, term: int) -> None:
+        """A snapshot at this index and term takes the place of all entries."""
+        self._entries.clear()
+        self._base_index, self._base_term = index, term
 
 
 def take_up_to(entries: list[Entry], max_bytes: int, *, at_least: int) -> list[Entry]:

@@ -136,9 +136,7 @@ def find_connection(
         token_file = token_file or Path(cluster.admin_token_file)
     if not urls or ca is None or token_file is None:
         missing = [
-            name
-            for name, value in (("--url", urls), ("--ca", ca), ("--token-file", token_file))
-            if not value
+            name for name, value in (("--url", urls), ("--ca", ca), ("--token-file", token_file)) if not value
         ]
         raise click.UsageError(
             f"{', '.join(missing)} missing: give options, or set FILESTORE_URL, FILESTORE_CA and"

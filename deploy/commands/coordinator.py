@@ -1,15 +1,13 @@
-"""`filestore coordinator`: make a cluster, and run one of its coordinators."""
+"""`filestore coordinator`: make a cluster, and run one of its coordinators; the other commands are beside."""
 
 from pathlib import Path
 
 import click
 import uvloop
 
-from ca.errors import InvalidRequest
-from coordinator.records import CoordinatorRecord
-
-API_PORT = 7441
-PEER_PORT = 7442
+from deploy.commands.addresses import METAVAR, member_of
+from deploy.commands.coordinator_data import bundle, rebuild, restore, snapshot
+from deploy.commands.coordinator_group import add, remove, status, transfer_leader
 
 
 @click.group()
@@ -25,10 +23,14 @@ def coordinator() -> None:
     "--member",
     "members",
     multiple=True,
-    metavar="ID=IP[:PEER_PORT[:API_PORT]]",
+    metavar=f"ID={METAVAR}",
     help="A coordinator of the cluster, this one included; once for each.",
 )
-@click.option("--address", metavar="IP", help="The address of the only coordinator, instead of --member.")
+@click.option(
+    "--address",
+    metavar=METAVAR,
+    help="Where this one listens: the only one of a new cluster, or with --bundle one that comes later.",
+)
 @click.option(
     "--replicas", type=click.IntRange(1, 7), default=3, show_default=True, help="Copies of every file."
 )
@@ -41,8 +43,9 @@ def coordinator() -> None:
 @click.option("--development", is_flag=True, help="Allow loopback addresses: a cluster on one machine.")
 @click.option(
     "--bundle",
+    "bundle_path",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="Another coordinator of an existing cluster: the file cluster.bundle of the first.",
+    help="Another coordinator of an existing cluster: cluster.bundle of the first, or a later bundle.",
 )
 def init(
     coordinator_id: str,
@@ -53,15 +56,20 @@ def init(
     replicas: int,
     write_quorum: int | None,
     development: bool,
-    bundle: Path | None,
+    bundle_path: Path | None,
 ) -> None:
-    """Make a new cluster, or with --bundle another coordinator of one that was just made."""
+    """Make a new cluster, or with --bundle another coordinator of one that exists.
+
+    One that was named when the cluster was made needs nothing else. One that comes later needs --address,
+    and runs as soon as you like; `filestore coordinator add` lets it in.
+    """
     from coordinator import setup
 
-    if bundle is not None:
-        if members or address:
+    if bundle_path is not None:
+        if members:
             raise click.UsageError("--bundle already names the members.")
-        setup.init_from_bundle(data, bundle, coordinator_id)
+        own = None if address is None else member_of(f"{coordinator_id}={address}")
+        setup.init_from_bundle(data, bundle_path, coordinator_id, own)
         click.echo(f"Ready to run: filestore coordinator run --data {data}")
         return
     if bool(members) == bool(address):
@@ -107,18 +115,5 @@ def run(data: Path, http: str | None) -> None:
     uvloop.run(run_coordinator(data, application, http=None if http is None else loopback_listener(http)))
 
 
-def member_of(text: str) -> CoordinatorRecord:
-    """Parse ID=IP[:PEER_PORT[:API_PORT]]; an IPv6 address stands in brackets. Raises InvalidRequest."""
-    member_id, separator, rest = text.partition("=")
-    if rest.startswith("["):
-        address, _, ports = rest[1:].partition("]")
-        ports = ports.removeprefix(":")
-    else:
-        address, _, ports = rest.partition(":")
-    numbers = [port for port in ports.split(":") if port]
-    if not separator or not member_id or len(numbers) > 2 or not all(port.isdecimal() for port in numbers):
-        raise InvalidRequest(f"member: expected ID=IP[:PEER_PORT[:API_PORT]], got {text!r}.")
-    peer_port, api_port = [*map(int, numbers), *(PEER_PORT, API_PORT)[len(numbers) :]]
-    return CoordinatorRecord(
-        coordinator_id=member_id, address=address, peer_port=peer_port, api_port=api_port
-    )
+for _command in (add, remove, transfer_leader, status, bundle, snapshot, restore, rebuild):
+    coordinator.add_command(_command)

@@ -26,9 +26,7 @@ COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 @click.option("--content-type", help="[default: guessed from the name]")
 @click.option("--version-tag", default="")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
-@click.option(
-    "--bucket", "bucket_id", default="", help="The id of a bucket.  [default: the default bucket]"
-)
+@click.option("--bucket", "bucket_id", default="", help="The id of a bucket.  [default: the default bucket]")
 @click.option(
     "--retention", "retention_hours", type=click.IntRange(0, 876000), help="Hours to keep the file."
 )
@@ -70,9 +68,7 @@ def put(
     async def work(client: Client) -> str:
         with ProgressBar(name) as bar:
             if file == "-":
-                return await put_stream(
-                    client, sys.stdin.buffer, fields, only_url=only_url, progress=bar.set
-                )
+                return await put_stream(client, sys.stdin.buffer, fields, only_url=only_url, progress=bar.set)
             return await put_file(client, Path(file), fields, only_url=only_url, progress=bar.set)
 
     click.echo(connection.run(work))
@@ -80,9 +76,7 @@ def put(
 
 @click.command()
 @click.argument("file_uuid")
-@click.option(
-    "--output", "-o", help="Where to write; - is standard output.  [default: the name of the file]"
-)
+@click.option("--output", "-o", help="Where to write; - is standard output.  [default: the name of the file]")
 @connection_options
 def get(connection: Connection, file_uuid: str, output: str | None) -> None:
     """Download a file. The same command after an interruption goes on where it ended (OUTPUT.part)."""

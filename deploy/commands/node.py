@@ -32,9 +32,7 @@ def node() -> None:
 @click.option(
     "--token-file", metavar="FILE", help="A file that holds the join token; - reads standard input."
 )
-@click.option(
-    "--address", required=True, metavar="IP", help="Where clients and other nodes reach this one."
-)
+@click.option("--address", required=True, metavar="IP", help="Where clients and other nodes reach this one.")
 @click.option("--api-port", type=click.IntRange(1, 65535), default=API_PORT, show_default=True)
 @click.option("--peer-port", type=click.IntRange(1, 65535), default=PEER_PORT, show_default=True)
 @click.option("--zone", default="", help="Replicas are spread over zones (a rack, a room).")
@@ -81,6 +79,26 @@ def join(
         )
     )
     click.echo(f"Ready to run: filestore node run --data {data}")
+
+
+@node.command()
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@click.option(
+    "--coordinator",
+    "coordinator_url",
+    required=True,
+    metavar="URL",
+    help="A coordinator of the same cluster, for instance https://192.0.2.1:7441.",
+)
+def reconnect(data: Path, coordinator_url: str) -> None:
+    """Tell a node where the coordinators are, when all that it knew are gone. Start it again afterwards.
+
+    Needed after a restore: coordinators that are replaced one after the other are followed without it.
+    """
+    from node.join import reconnect as reconnect_node
+
+    found = asyncio.run(reconnect_node(data, coordinator_url))
+    click.echo(f"Coordinators: {', '.join(record.coordinator_id for record in found)}")
 
 
 @node.command()

@@ -38,9 +38,7 @@ def admin(data: Path, output: Path | None) -> None:
 
 @token.command()
 @click.option("--node-id", default="", help="Admit only a node of this name.")
-@click.option(
-    "--ttl", "ttl_seconds", type=click.IntRange(1), help="Seconds that it lives.  [default: 1800]"
-)
+@click.option("--ttl", "ttl_seconds", type=click.IntRange(1), help="Seconds that it lives.  [default: 1800]")
 @click.option("--uses", "uses_max", type=click.IntRange(1), help="How many nodes may use it.  [default: 1]")
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
@@ -62,9 +60,7 @@ def join(
 @click.argument("user_id")
 @click.option("--role", "roles", multiple=True, help="Set the user's roles (admin is one).")
 @click.option("--group", "groups", multiple=True, help="Set the user's groups.")
-@click.option(
-    "--ttl", "ttl_seconds", type=click.IntRange(1), help="Seconds that it lives.  [default: 43200]"
-)
+@click.option("--ttl", "ttl_seconds", type=click.IntRange(1), help="Seconds that it lives.  [default: 43200]")
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
 )

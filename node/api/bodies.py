@@ -94,6 +94,21 @@ class CreateJoinTokenBody(Request, frozen=True, kw_only=True):
     max_uses: Annotated[int, Meta(ge=1, le=1000)] = 1
 
 
+class AddCoordinatorBody(Request, frozen=True, kw_only=True):
+    """POST /api/v1/cluster/coordinators."""
+
+    id: str
+    address: str
+    peer_port: int
+    api_port: int
+
+
+class TransferLeaderBody(Request, frozen=True, kw_only=True):
+    """POST /api/v1/cluster/leader. Without `id`, the most advanced coordinator takes over."""
+
+    id: str = ""
+
+
 class UploadInitialisation(Struct, frozen=True, kw_only=True):
     """A file record was made; its bytes go to `upload_url` until `expires_at`."""
 
@@ -215,14 +230,49 @@ class NodeList(Struct, frozen=True, kw_only=True):
 
 
 class CoordinatorState(Struct, frozen=True, kw_only=True):
-    """A coordinator as it sees itself. With role `unreachable` the rest is not known and left out."""
+    """A coordinator as it sees itself; `match` to `active` as the leader sees it. What is not known is left
+    out: what a coordinator with role `unreachable` would say, what a leader would say if there were one.
+
+    `membership`: voter, or learner while it catches up. `match` is durable there, `lag` entries are missing;
+    `replication`: probe, replicate, snapshot or leader. `diverged`: its state is known to be wrong.
+    """
 
     id: str
     role: str
+    membership: str
     term: int | UnsetType = UNSET
     commit: int | UnsetType = UNSET
     applied: int | UnsetType = UNSET
     last_index: int | UnsetType = UNSET
+    disk_full: bool | UnsetType = UNSET
+    match: int | UnsetType = UNSET
+    lag: int | UnsetType = UNSET
+    replication: str | UnsetType = UNSET
+    active: bool | UnsetType = UNSET
+    diverged: bool = False
+
+
+class CoordinatorBody(Struct, frozen=True, kw_only=True):
+    """A coordinator that was added: a learner until it has caught up, then a voter."""
+
+    id: str
+    address: str
+    peer_port: int
+    api_port: int
+    membership: str
+
+
+class RemovedCoordinator(Struct, frozen=True, kw_only=True):
+    """The coordinator is out of the group; its id is never used again."""
+
+    deleted: bool
+    id: str
+
+
+class Leader(Struct, frozen=True, kw_only=True):
+    """Who leads now."""
+
+    leader: str
 
 
 class NodeState(Struct, frozen=True, kw_only=True):
@@ -240,7 +290,9 @@ class NodeState(Struct, frozen=True, kw_only=True):
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
-    """Healthy: a leader is known, every coordinator answers and every node is healthy. `leader` may be ""."""
+    """Healthy: a leader is known, every coordinator answers, has room and the right state, and every node is
+    healthy. `leader` may be "".
+    """
 
     cluster: str
     leader: str
@@ -290,7 +342,7 @@ class DeletedJoinToken(Struct, frozen=True, kw_only=True):
 
 
 class Health(Struct, frozen=True, kw_only=True):
-    """`ok` or `ready`."""
+    """`ok`, `ready`, or `disk_full` of a coordinator that serves reads only."""
 
     status: str
 

@@ -1,12 +1,12 @@
-"""The cluster itself: joining it, its authority, its state, its nodes and join tokens."""
+"""The cluster itself: joining it, its authority, its nodes and join tokens."""
 
 from aiohttp import web
 
 from ca.certificates import root_digest
-from ca.errors import NotFound, Unauthorized, Unavailable
+from ca.errors import NotFound, Unauthorized
 from ca.identity import check_address, check_member_id, check_port
 from ca.jointoken import is_token_id, new_join_token, secret_digest, split_bearer
-from coordinator.calls import JoinCall, NodeStatus, StatusReply
+from coordinator.calls import JoinCall
 from coordinator.commands import CreateJoinToken, DeleteJoinToken
 from coordinator.queries import ListJoinTokens, ListNodes
 from coordinator.records import JoinTokenPage, JoinTokenRecord, NodeRecord
@@ -15,9 +15,7 @@ from coordinator.web import json_response, read_json
 from node.api.access import audited, authenticate, bearer, check_join_rate, refuse_join
 from node.api.bodies import (
     ClusterAuthority,
-    ClusterStatus,
     CoordinatorAddress,
-    CoordinatorState,
     CreateJoinTokenBody,
     DeletedJoinToken,
     JoinBody,
@@ -27,7 +25,6 @@ from node.api.bodies import (
     MintedJoinToken,
     NodeBody,
     NodeList,
-    NodeState,
 )
 from node.api.pages import cursor_text, page_response, query_cursor, query_limit
 from node.api.services import API, ApiServices
@@ -80,30 +77,6 @@ async def authority(request: web.Request) -> web.Response:
     return json_response(
         ClusterAuthority(ca_cert=view.root_pem, cluster=view.cluster, coordinators=coordinators)
     )
-
-
-async def status(request: web.Request) -> web.Response:
-    """GET /api/v1/cluster/status: admins only. It answers without a quorum too."""
-    caller = await authenticate(request)
-    services = request.app[API]
-    replies = await services.metadata.status(caller)
-    heard = [reply for reply in replies.values() if reply is not None]
-    if not heard:
-        raise Unavailable("No coordinator answers.")
-    best = max(heard, key=_standing)
-    leader = best.coordinator.id if _is_leader(best) else best.coordinator.leader
-    everyone_answers = len(heard) == len(replies)
-    answer = ClusterStatus(
-        cluster=best.cluster,
-        leader=leader,
-        healthy=bool(leader) and everyone_answers and all(node.state == "healthy" for node in best.nodes),
-        coordinators=[_coordinator_state(name, reply) for name, reply in sorted(replies.items())],
-        nodes=[_node_state(services, node) for node in best.nodes],
-        files=best.files,
-        blobs=best.blobs,
-        blob_bytes=best.blob_bytes,
-    )
-    return json_response(answer)
 
 
 async def list_nodes(request: web.Request) -> web.Response:
@@ -187,7 +160,7 @@ async def _nodes(request: web.Request) -> list[NodeBody]:
     return [
         NodeBody(
             id=record.node_id,
-            url=_url_of(services, record),
+            url=url_of(services, record),
             address=record.address,
             api_port=record.api_port,
             peer_port=record.peer_port,
@@ -199,43 +172,6 @@ async def _nodes(request: web.Request) -> list[NodeBody]:
     ]
 
 
-def _url_of(services: ApiServices, record: NodeRecord) -> str:
+def url_of(services: ApiServices, record: NodeRecord) -> str:
     """Where clients reach a node; "" while this member's view does not have it yet."""
     return services.public_url(record.node_id) if services.view.node(record.node_id) is not None else ""
-
-
-def _is_leader(reply: StatusReply) -> bool:
-    return reply.coordinator.role == "leader"
-
-
-def _standing(reply: StatusReply) -> tuple[bool, int, int]:
-    """Who knows best: the leader, of two that think so the later one, then whoever has applied most."""
-    return _is_leader(reply), reply.coordinator.term, reply.coordinator.applied
-
-
-def _coordinator_state(coordinator_id: str, reply: StatusReply | None) -> CoordinatorState:
-    if reply is None:
-        return CoordinatorState(id=coordinator_id, role="unreachable")
-    seen = reply.coordinator
-    return CoordinatorState(
-        id=seen.id,
-        role=seen.role,
-        term=seen.term,
-        commit=seen.commit,
-        applied=seen.applied,
-        last_index=seen.last_index,
-    )
-
-
-def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
-    return NodeState(
-        id=seen.node.node_id,
-        url=_url_of(services, seen.node),
-        state=seen.state,
-        heard_ms_ago=seen.heard_ms_ago,
-        free_bytes=seen.free_bytes,
-        total_bytes=seen.total_bytes,
-        uploads=seen.uploads,
-        zone=seen.node.zone,
-        weight=seen.node.weight,
-    )

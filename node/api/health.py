@@ -13,12 +13,14 @@ async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
 
 
 async def ready(request: web.Request) -> web.Response:
-    """GET /readyz: 200 when requests can be served here; 503 whose details say what is missing."""
+    """GET /readyz: 200 when requests can be served here; 503 whose details say what is missing.
+
+    A coordinator with a full disk serves reads: its status is `disk_full`, with 200.
+    """
     services = request.app[API]
     services.view.require_fresh()
-    if services.check_ready is not None:
-        await services.check_ready()
-    return json_response(Health(status="ready"), headers={"Cache-Control": "no-store"})
+    status = await services.readiness()
+    return json_response(Health(status=status), headers={"Cache-Control": "no-store"})
 
 
 async def metrics(request: web.Request) -> web.Response:

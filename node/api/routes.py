@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from ca.errors import NotAcceptable
-from node.api import auth, cluster, health, project_files
+from node.api import auth, cluster, coordinators, health, project_files
 from node.api.access import Handler, watched
 
 _API: Final = "/api/v1"
@@ -29,7 +29,10 @@ def metadata_routes() -> list[web.RouteDef]:
         web.get("/.well-known/jwks.json", _json(auth.key_set)),
         web.post(f"{_API}/cluster/join/filestore", _json(cluster.join)),
         web.get(f"{_API}/cluster/ca", _json(cluster.authority)),
-        web.get(f"{_API}/cluster/status", _json(cluster.status)),
+        web.get(f"{_API}/cluster/status", _json(coordinators.status)),
+        web.post(f"{_API}/cluster/coordinators", _json(coordinators.add)),
+        web.delete(f"{_API}/cluster/coordinators/{{id}}", _json(coordinators.remove)),
+        web.post(f"{_API}/cluster/leader", _json(coordinators.transfer_leader)),
         web.get(f"{_API}/cluster/nodes", _json(cluster.list_nodes)),
         web.get(node, _json(cluster.get_node)),
         web.post(tokens, _json(cluster.create_join_token)),

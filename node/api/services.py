@@ -15,16 +15,16 @@ from coordinator.view import View
 class ApiServices:
     """One process. `public_url`: `https://HOST:PORT` of a node's client port, by node id.
 
-    `check_ready` raises Unavailable, whose details say what is missing, while this process cannot serve;
-    without it a fresh view is enough.
+    `readiness` is the status that /readyz tells; it raises Unavailable, whose details say what is missing,
+    while this process cannot serve.
     """
 
     metadata: MetadataClient
     view: View
     audit: AuditLog
     public_url: Callable[[str], str]
+    readiness: Callable[[], Awaitable[str]]
     rates: RateLimits = field(default_factory=RateLimits)
-    check_ready: Callable[[], Awaitable[None]] | None = None
 
 
 API = web.AppKey("api", ApiServices)

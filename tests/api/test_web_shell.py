@@ -347,18 +347,14 @@ async def test_encoded_body_is_unsupported(shell: Shell) -> None:
 
 
 async def test_body_of_another_type_is_unsupported(shell: Shell) -> None:
-    answer = await shell.send(
-        POST + b"Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}"
-    )
+    answer = await shell.send(POST + b"Content-Type: text/plain\r\nContent-Length: 2\r\n\r\n{}")
     assert (answer.status, answer.error()["code"]) == (415, "unsupported_media_type")
 
 
 async def test_json_over_the_limit_is_too_large(shell: Shell) -> None:
     declared = await shell.send(POST + b"Content-Length: 1048577\r\n\r\n")
     chunk = b"10000\r\n" + b" " * 65536 + b"\r\n"
-    chunked = await shell.send(
-        POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 17 + b"0\r\n\r\n"
-    )
+    chunked = await shell.send(POST + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * 17 + b"0\r\n\r\n")
     assert (declared.status, declared.error()["code"]) == (413, "payload_too_large")
     assert (chunked.status, chunked.error()["code"]) == (413, "payload_too_large")
 

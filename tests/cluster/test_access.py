@@ -55,16 +55,12 @@ def test_endpoint_refuses_absent_and_bad_credentials(cluster: Cluster, method: s
     bad = [None, "Basic YTpi", "Bearer", f"Bearer {flipped}", f"bearer {admin} {admin}", admin]
     for value in bad:
         headers = {} if value is None else {"Authorization": value}
-        unauthorized(
-            cluster.request(method, path, token=None, headers=headers | TUS, stranger=True), method
-        )
+        unauthorized(cluster.request(method, path, token=None, headers=headers | TUS, stranger=True), method)
     unauthorized(cluster.request(method, f"{path}?access_token={admin}", token=None, stranger=True), method)
 
 
 @pytest.mark.parametrize(("method", "path"), ADMIN_ONLY)
-def test_user_without_role_is_refused_what_only_admins_may(
-    cluster: Cluster, method: str, path: str
-) -> None:
+def test_user_without_role_is_refused_what_only_admins_may(cluster: Cluster, method: str, path: str) -> None:
     answer = cluster.request(
         method, path, token=cluster.user_token("plain"), body={} if method == "POST" else None
     )

@@ -163,9 +163,7 @@ def test_admin_token_is_minted_offline(cluster: Cluster, tmp_path: Path) -> None
         (("put", "-", "--filename", "a/b"), b"invalid_request"),
     ],
 )
-def test_refusal_is_one_line_with_its_code(
-    cluster: Cluster, arguments: tuple[str, ...], code: bytes
-) -> None:
+def test_refusal_is_one_line_with_its_code(cluster: Cluster, arguments: tuple[str, ...], code: bytes) -> None:
     done = cluster.filestore(*arguments)
     assert (done.returncode, done.stdout) == (1, b"")
     assert done.stderr.startswith(b"filestore: " + code + b": ")

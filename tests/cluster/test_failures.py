@@ -64,9 +64,7 @@ def test_death_of_the_leader_loses_no_acknowledged_create_and_makes_none_twice(
     own_cluster.kill(leader)
     for thread in threads:
         thread.join(CREATES_TIMEOUT_S + 30)
-    assert creators.reached[CREATES].is_set(), (
-        f"only {len(creators.acknowledged)} creates were acknowledged"
-    )
+    assert creators.reached[CREATES].is_set(), f"only {len(creators.acknowledged)} creates were acknowledged"
     resumed_after_s = longest_pause_s(creators.moments, killed_at)
     print(f"writes paused for {resumed_after_s:.2f} s when the leader was killed")
     stored = own_cluster.get("/project-files?project_id=kill").json["project_files"]

@@ -5,7 +5,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from coordinator.raft.core import Config, Raft
-from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, ReadState, Ready
+from coordinator.raft.messages import (
+    Entry,
+    EntryKind,
+    HardState,
+    Message,
+    MessageKind,
+    ReadState,
+    Ready,
+    SnapshotMeta,
+    SnapshotOffer,
+)
 from coordinator.raft.storage import MemoryStorage
 
 STEPS_MAX = 10_000  # far more than any transcript needs: a loop that does not end is a failure
@@ -29,6 +39,9 @@ class Member:
         self.applied: list[Entry] = []
         self.read_states: list[ReadState] = []
         self.reads_refused: list[bytes] = []
+        self.installed: SnapshotMeta | None = None
+        self.offer: SnapshotOffer | None = None
+        self.is_asked_for_snapshot = False
         self._rand = random.Random(seed)
         self._ready: Ready | None = None
         self.raft = Raft(config, self.storage, hard_state, 0, self._rand)
@@ -43,11 +56,18 @@ class Member:
         ready, self._ready = self._ready, None
         assert ready is not None, "finish without begin"
         self.hard_state = ready.hard_state or self.hard_state
+        if ready.snapshot is not None:
+            self.storage.reset(ready.snapshot.index, ready.snapshot.term)
+            self.installed = ready.snapshot
         self.storage.append(ready.truncate_from, ready.entries)
         self.applied += ready.committed
+        self.offer = ready.offer or self.offer
+        self.is_asked_for_snapshot |= ready.take_snapshot
         self.read_states += ready.read_states
         self.reads_refused += ready.reads_refused
         self.raft.advance(ready)
+        if ready.committed:
+            self.raft.applied(ready.committed[-1].index)
         return ready.send_after_sync
 
     def turn(self) -> list[Message]:
@@ -64,12 +84,14 @@ class Member:
         """The process dies and comes back with what its disk holds."""
         self._ready = None
         self.applied = []
-        self.raft = Raft(self.config, self.storage, self.hard_state, 0, self._rand)
+        self.raft = Raft(
+            self.config, self.storage, self.hard_state, self.storage.first_index() - 1, self._rand
+        )
 
     def log(self) -> list[tuple[int, bytes]]:
         """Term and data of every entry on disk."""
-        last = self.storage.last_index()
-        entries = self.storage.entries(1, last + 1, 1 << 40) if last else []
+        first, last = self.storage.first_index(), self.storage.last_index()
+        entries = self.storage.entries(first, last + 1, 1 << 40) if last >= first else []
         return [(entry.term, entry.data) for entry in entries]
 
 
@@ -81,12 +103,16 @@ def make_member(
     term: int = 0,
     vote: str = "",
     commit: int = 0,
+    founders: Sequence[str] = (),
     **bounds: Any,
 ) -> Member:
-    """A member whose log holds one entry of each of the given terms, with data naming index and term."""
+    """A member whose log holds one entry of each of the given terms, with data naming index and term.
+
+    The group is `names`, or `founders` if these are given.
+    """
     entries = [Entry(i, t, EntryKind.COMMAND, f"{i}@{t}".encode()) for i, t in enumerate(terms, 1)]
     hard_state = HardState(max([term, *terms]), vote, commit)
-    config = Config(id=name, members=tuple(names), **bounds)
+    config = Config(id=name, members=tuple(founders or names), **bounds)
     return Member(config, entries, hard_state, seed=names.index(name))
 
 
@@ -115,7 +141,10 @@ class Group:
                 return sent
             sent += batch
             for message in batch:
-                if not ({message.source, message.target} & self.cut) and not self.dropped(message):
+                is_cut = (
+                    bool({message.source, message.target} & self.cut) or message.target not in self.members
+                )
+                if not is_cut and not self.dropped(message):
                     self.members[message.target].raft.step(message)
         raise AssertionError("the group never comes to rest")
 

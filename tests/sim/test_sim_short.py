@@ -1,20 +1,77 @@
-"""Forty seeds of storm and calm. A failure names its seed and the command that replays it."""
+"""A short storm for every run of the tests, all directed scenarios, and that the simulator is any good."""
+
+from pathlib import Path
 
 import pytest
 
-from tests.sim.network import Simulation
+from tests.sim import mutants, run, scenario
+from tests.sim.mutant_list import MUTANTS, Mutant
+from tests.sim.world import World
+
+SEEDS = 12
+STEPS = 5000
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("name", scenario.names())
+def test_scenario(name: str) -> None:
+    scenario.run_named(name)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_promise_is_broken_in_a_storm(seed: int) -> None:
-    simulation = Simulation(seed).run()
+    world = World(seed, steps=STEPS).run()
 
-    assert simulation.committed, "nothing was ever committed"
+    assert world.checkers.committed > len(world.genesis.entries), "nothing was ever committed"
 
 
 def test_one_seed_gives_one_run() -> None:
-    first, second = (Simulation(7, steps=2000).run() for _ in range(2))
+    first, second = (World(7, steps=2000).run() for _ in range(2))
 
-    assert first.committed == second.committed
-    assert first.leaders == second.leaders
-    assert first.now == second.now
+    assert first.checkers.history == second.checkers.history
+    assert first.checkers.leaders == second.checkers.leaders
+    assert (first.steps, first.now) == (second.steps, second.now)
+
+
+def test_every_mutant_fits_the_product() -> None:
+    for mutant in MUTANTS:
+        mutants.check_fits(mutant)
+
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
+
+
+def test_mutant_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "coordinator").mkdir()
+    (tmp_path / "coordinator" / "log.py").write_text("twice twice", encoding="utf-8")
+
+    with pytest.raises(mutants.MutantDoesNotFit):
+        mutants.plant(Mutant("twice there", (("log.py", "twice", "once"),)), tmp_path)
+
+
+def test_planted_bug_is_caught() -> None:
+    (mutant,) = (each for each in MUTANTS if each.name == "acknowledged before the sync")
+
+    found = mutants.hunt(mutant, ["--seeds", "3", "--seeds-alone"])
+
+    assert "before its disk has synced" in found, found
+
+
+def test_failing_seed_prints_the_command_that_replays_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    totals = run.Totals(seeds=1, failures=[run.Failure(5, "step 9: Violation: a promise")])
+    totals.counts["steps"] = 9
+    monkeypatch.setattr(run, "run_for", lambda *_arguments, **_options: (totals, 1.0))
+    monkeypatch.setattr(run, "journal_directory", lambda: tmp_path)
+
+    status = run.main(["--members", "1"])
+
+    assert status == 1
+    printed = capsys.readouterr().out
+    assert "replay with: python -m tests.sim --seed 5 --members 1" in printed
+    journal = (tmp_path / "filestore-sim-5.txt").read_text(encoding="utf-8")
+    assert "m0 writes" in journal, journal[:400]
+
+
+def test_transcript_that_expects_too_much_fails() -> None:
+    with pytest.raises(AssertionError, match="expected leader b"):
+        scenario.run_text("members a b c\nelect a\nexpect leader b")

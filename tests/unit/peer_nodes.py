@@ -87,7 +87,11 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
         node_id=node_id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=metrics
     )
     api = ApiServices(
-        metadata=metadata, view=view, audit=AuditLog(directory / "audit"), public_url=lambda name: name
+        metadata=metadata,
+        view=view,
+        audit=AuditLog(directory / "audit"),
+        public_url=lambda name: name,
+        readiness=_always_ready,
     )
     services = NodeServices(node_id, api, blobs, UploadStore(blobs), peers, replication, disk, metrics)
     app = new_application(transfer_routes(), component="node")
@@ -153,3 +157,7 @@ async def get(node: Node, source: str, headers: dict[str, str] | None = None) ->
 async def download(node: Node, replicas: list[str], start: int = 0, stop: int = len(CONTENT)) -> bytes:
     async with aclosing(read_anywhere(node.services, SHA256, replicas, start, stop)) as reading:
         return b"".join([piece async for piece in reading])
+
+
+async def _always_ready() -> str:
+    return "ready"

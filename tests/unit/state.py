@@ -9,9 +9,10 @@ import msgspec
 
 from coordinator import commands, queries
 from coordinator.commands import Envelope, Reply
-from coordinator.raft.messages import Entry, EntryKind
+from coordinator.raft.membership import encode_membership
+from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange
 from coordinator.records import Caller, CertificateRecord, CoordinatorRecord
-from coordinator.store import Store
+from coordinator.store import Store, members_of
 
 ADMIN = Caller("admin", 1)
 HOUR_MS = 3_600_000
@@ -40,6 +41,11 @@ class State:
         self.log_index += 1
         envelope = Envelope(session, sequence, acknowledged_below, self.at_ms, command)
         entry = Entry(self.log_index, 1, EntryKind.COMMAND, commands.encode_envelope(envelope))
+        return self.apply_entry(entry)
+
+    def apply_entry(self, entry: Entry) -> Any:
+        """The same for an entry that follows the last one."""
+        self.log_index = entry.index
         self.entries.append(entry)
         return _value(self.store.apply([entry])[0])
 
@@ -96,6 +102,23 @@ def bootstrap(*, write_quorum: int = 2) -> commands.Bootstrap:
         user_token_wrapped=b"wrapped",
         admin_user_id="admin",
     )
+
+
+def coordinator(coordinator_id: str, *, role: str = "voter", peer_port: int = 1) -> CoordinatorRecord:
+    """A coordinator on loopback."""
+    return CoordinatorRecord(
+        coordinator_id=coordinator_id, address="127.0.0.1", peer_port=peer_port, api_port=2, role=role
+    )
+
+
+def membership(
+    index: int, *coordinators: CoordinatorRecord, session: int = 0, members: Members | None = None
+) -> Entry:
+    """The log entry with which these become the Raft group."""
+    command = commands.RecordCoordinators(coordinators=list(coordinators))
+    payload = commands.encode_envelope(Envelope(session, 1, 0, 1_000_000, command))
+    change = MembershipChange(members or members_of(coordinators), payload)
+    return Entry(index, 1, EntryKind.MEMBERSHIP, encode_membership(change))
 
 
 def join_token(token_id: str, **changes: Any) -> commands.CreateJoinToken:

@@ -99,8 +99,19 @@ def test_no_list_of_tags_makes_the_parser_fail(header: str) -> None:
 
 @pytest.mark.parametrize(
     ("header", "holds"),
-    [(None, True), (ETAG, True), (f" {ETAG} ", True), (OTHER, False), (f"W/{ETAG}", False), (DATE, True),
-     (EARLIER, False), (LATER, False), ("garbage", False), ("", False), ("*", False)],
+    [
+        (None, True),
+        (ETAG, True),
+        (f" {ETAG} ", True),
+        (OTHER, False),
+        (f"W/{ETAG}", False),
+        (DATE, True),
+        (EARLIER, False),
+        (LATER, False),
+        ("garbage", False),
+        ("", False),
+        ("*", False),
+    ],
 )
 def test_if_range_holds_only_for_exactly_this_content(header: str | None, holds: bool) -> None:
     assert if_range_holds(header, ETAG, MODIFIED_AT_MS) is holds
@@ -113,9 +124,16 @@ def test_all_three_forms_of_a_date_are_read(value: str) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    ["", "0", "Sun, 06 Nov 1994 08:49:37 CET", "Sun, 31 Feb 1994 08:49:37 GMT",
-     "Sun, 06 Nov 1994 25:49:37 GMT", "Sun, 06 Nov 99999999 08:49:37 GMT",
-     "1994-11-06T08:49:37Z", "Sun, 06 Nov 0000 08:49:37 GMT"],
+    [
+        "",
+        "0",
+        "Sun, 06 Nov 1994 08:49:37 CET",
+        "Sun, 31 Feb 1994 08:49:37 GMT",
+        "Sun, 06 Nov 1994 25:49:37 GMT",
+        "Sun, 06 Nov 99999999 08:49:37 GMT",
+        "1994-11-06T08:49:37Z",
+        "Sun, 06 Nov 0000 08:49:37 GMT",
+    ],
 )
 def test_what_is_no_http_date_has_no_time(value: str) -> None:
     assert parse_http_date(value) is None
@@ -142,8 +160,20 @@ def test_other_scripts_are_sent_as_utf8() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ['a"; filename="b', "a\r\nSet-Cookie: x=1", "a\\", "\x00\x7f", "..\u202egpj.exe", "\u2066x\u2069",
-     "a/../b", "a\u2028b", "\ud800", "%41", "", "\u200fx"],
+    [
+        'a"; filename="b',
+        "a\r\nSet-Cookie: x=1",
+        "a\\",
+        "\x00\x7f",
+        "..\u202egpj.exe",
+        "\u2066x\u2069",
+        "a/../b",
+        "a\u2028b",
+        "\ud800",
+        "%41",
+        "",
+        "\u200fx",
+    ],
 )
 def test_name_cannot_leave_its_quotes_or_turn_around(name: str) -> None:
     value = content_disposition(name)

@@ -17,6 +17,7 @@ from coordinator.log import LogFailed, SegmentLog
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind
+from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store
 from tests.unit.state import ADMIN, bootstrap
 
@@ -42,7 +43,10 @@ async def running(
         SegmentLog.bootstrap(data / "log", HardState(1, "", 1), [Entry(1, 1, EntryKind.COMMAND, first)])
     log = SegmentLog.open(data / "log", sync=sync)
     store = Store(data / "state.sqlite")
-    driver = Driver(Config("c1", members), log, store, lambda _: None)
+    snapshots = SnapshotStore(data / "snapshots", data / "state.sqlite")
+    driver = Driver(
+        Config("c1", members), log, store, snapshots, lambda _: None, lambda _: None, lambda *_: None
+    )
     task = asyncio.create_task(driver.run())
     try:
         yield driver, task

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from coordinator import wire
+from coordinator import link, wire
 from coordinator.link import OUTBOX_FRAMES_MAX, Outbox, OutboxFull, end
 
 
@@ -53,6 +53,29 @@ async def test_outbox_is_bounded_in_frames_and_in_bytes() -> None:
         large.put(answer(number, 10 << 20))
     with pytest.raises(OutboxFull):
         large.put(answer(0, 10 << 20))
+
+
+class Stuck(Sink):
+    """Takes one message, and no other."""
+
+    async def send_bytes(self, data: bytes) -> None:
+        if self.messages:
+            await asyncio.Event().wait()
+        await super().send_bytes(data)
+
+
+async def test_peer_that_takes_nothing_ends_the_sending(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "SEND_TIMEOUT_S", 0.05)
+    outbox, stuck = Outbox(), Stuck(1)
+    sending = asyncio.create_task(outbox.run(stuck))
+    outbox.put(answer(1, 10))
+    async with asyncio.timeout(20):
+        await stuck.done.wait()
+        await asyncio.sleep(3 * link.SEND_TIMEOUT_S)  # with nothing to send: that is no fault of the peer
+        assert not sending.done()
+        outbox.put(answer(2, 10))
+        with pytest.raises(TimeoutError):
+            await asyncio.shield(sending)
 
 
 async def test_cancellation_is_not_lost_while_a_task_is_being_ended() -> None:

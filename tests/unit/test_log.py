@@ -175,6 +175,20 @@ def test_flipped_bit_in_the_last_batch_is_refused_after_a_clean_close(tmp_path: 
         open_log(tmp_path / "log")
 
 
+def test_closing_vouches_for_batches_that_nobody_had_synced(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    log.append(None, None, make_entries(1, 1), sync=False)
+    end_bytes = log._position_bytes
+    log.close()
+    path = next((tmp_path / "log").glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[end_bytes - 3] ^= 1
+    path.write_bytes(data)
+
+    with pytest.raises(LogDamaged):
+        open_log(tmp_path / "log")
+
+
 def test_unsynced_batches_with_a_hole_are_a_tear(tmp_path: Path) -> None:
     # Pages of one unsynced write may reach the disk in any order: the first batch is missing, the second is
     # whole.
@@ -395,3 +409,40 @@ def test_reads_during_appends_see_whole_entries(tmp_path: Path) -> None:
 def test_gap_in_the_log_stops_the_process(log: SegmentLog, entries: list[Entry]) -> None:
     with pytest.raises(AssertionError, match="leaves a gap"):
         log.append(None, None, entries, sync=True)
+
+
+def test_log_on_real_files_is_compacted_and_begun_anew(tmp_path: Path) -> None:
+    fill(tmp_path / "log")
+    log = open_log(tmp_path / "log")
+    before = len(list((tmp_path / "log").iterdir()))
+    log.discard(log.forget(150))
+    assert len(list((tmp_path / "log").iterdir())) < before
+    assert 100 < log.first_index() <= 151
+    assert [entry.index for entry in read_all(log)] == list(range(log.first_index(), 201))
+    log.close()
+
+    log = open_log(tmp_path / "log")
+    assert log.prepare_spare()
+    log.reset(HardState(3, "b", 500), 500, 2)
+    assert not log.is_spare_ready
+    log.append(None, None, make_entries(501, 3, term=3), sync=True)
+    log.close()
+
+    log = open_log(tmp_path / "log")
+    assert (log.first_index(), log.last_index(), log.term(500)) == (501, 503, 2)
+    assert log.hard_state == HardState(3, "b", 500)
+    assert [path.suffix for path in (tmp_path / "log").iterdir()] == [".log"]
+    assert log.free_bytes() > 0
+    log.close()
+
+
+def test_forgotten_segments_whose_files_are_still_there_come_back_at_start(tmp_path: Path) -> None:
+    fill(tmp_path / "log")
+    log = open_log(tmp_path / "log")
+    forgotten = log.forget(150)
+    assert forgotten.size_bytes > 0
+    log.close()
+
+    log = open_log(tmp_path / "log")
+    assert (log.first_index(), log.last_index()) == (1, 200)
+    log.close()

@@ -72,9 +72,7 @@ async def test_slow_copy_that_makes_progress_is_waited_for(
     nodes[0].store()
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # or the kernel takes it all
-    async with await asyncio.start_server(
-        take_slowly, sock=listening, ssl=nodes[2].contexts.peer.listening
-    ):
+    async with await asyncio.start_server(take_slowly, sock=listening, ssl=nodes[2].contexts.peer.listening):
         introduce(nodes, ports={"n3": listening.getsockname()[1]})
         started_s = time.monotonic()
         copies = await nodes[0].services.replication._copy_to(["n2", "n3"], BLOB, needed=1)

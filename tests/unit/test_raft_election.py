@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.raft.core import NotLeader, ProposalRefused, Role
 from coordinator.raft.membership import Membership
-from coordinator.raft.messages import Message, MessageKind
+from coordinator.raft.messages import Members, Message, MessageKind
 from tests.sim.group import Group, Member, kinds, make_group, make_member
 
 ABC = ("a", "b", "c")
@@ -158,7 +158,7 @@ def test_vote_of_an_earlier_term_does_not_count() -> None:
 @pytest.mark.parametrize(("count", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4)])
 def test_majority_is_more_than_half(count: int, quorum: int) -> None:
     names = tuple("abcdef"[:count])
-    membership = Membership("a", names)
+    membership = Membership("a", Members(names))
 
     assert membership.quorum == quorum
     assert membership.election_outcome(dict.fromkeys(names[: quorum - 1], True)) is None
@@ -275,7 +275,7 @@ def test_lead_is_not_handed_to_a_stranger() -> None:
     group = make_group(3)
     group.elect("a")
 
-    with pytest.raises(ProposalRefused, match="'z' is not another member"):
+    with pytest.raises(ProposalRefused, match="'z' is not another voter"):
         group["a"].raft.transfer_leader("z")
     with pytest.raises(NotLeader):
         group["b"].raft.transfer_leader("c")
@@ -284,12 +284,12 @@ def test_lead_is_not_handed_to_a_stranger() -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Message(MessageKind.VOTE, "z", "a", 9),
+        Message(MessageKind.VOTE, "", "a", 9),
         Message(MessageKind.VOTE, "b", "c", 9),
         Message(MessageKind.VOTE, "a", "a", 9),
         Message(MessageKind.SNAPSHOT, "b", "a", 9),
     ],
-    ids=["from a stranger", "for another", "from itself", "reserved kind"],
+    ids=["from nobody", "for another", "from itself", "an offer of nothing"],
 )
 def test_message_that_is_not_for_us_is_dropped_and_counted(message: Message) -> None:
     member = make_member("a", ABC)

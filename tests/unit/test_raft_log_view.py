@@ -6,13 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.raft.log_view import LogView
-from coordinator.raft.messages import Entry, EntryKind
+from coordinator.raft.membership import MembershipHistory
+from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import MemoryStorage
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["append", "overwrite", "write", "confirm", "commit"]), st.integers(0, 7)),
     max_size=40,
 )
+
+
+def view(storage: MemoryStorage) -> LogView:
+    memberships = MembershipHistory("a", Members(("a",)))
+    return LogView(storage, commit=0, applied=0, memberships=memberships)
 
 
 @dataclass
@@ -25,7 +31,7 @@ class Run:
     batch: tuple[int | None, list[Entry]] | None = None
 
     def __post_init__(self) -> None:
-        self.log = LogView(self.storage, commit=0, applied=0)
+        self.log = view(self.storage)
 
     def do(self, action: str, number: int) -> None:
         if action == "append":
@@ -74,7 +80,7 @@ def test_log_view_equals_a_list(actions: list[tuple[str, int]]) -> None:
 @given(st.lists(st.integers(1, 4), max_size=12).map(sorted), st.integers(0, 14), st.integers(0, 5))
 def test_back_off_finds_the_last_index_within_a_term(terms: list[int], index: int, term: int) -> None:
     entries = [Entry(i, t, EntryKind.COMMAND, b"") for i, t in enumerate(terms, 1)]
-    log = LogView(MemoryStorage(entries), commit=0, applied=0)
+    log = view(MemoryStorage(entries))
 
     found = log.last_index_within_term(index, term)
 

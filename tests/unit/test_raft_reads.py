@@ -106,6 +106,37 @@ def test_reads_on_a_follower_are_asked_of_the_leader_in_one_message() -> None:
     assert group["b"].read_states == [ReadState(context, 2) for context in (b"1", b"2", b"3")]
 
 
+def test_followers_read_learns_the_commit_index_that_it_waits_for() -> None:
+    group = make_group(3)
+    group.elect("a")
+    group["a"].raft.propose([b"x"])
+    group.settle()
+    assert group["b"].raft.status().commit < 2
+
+    group["b"].raft.read_index(b"r")
+    group.settle()
+
+    assert group["b"].read_states == [ReadState(b"r", 2)]
+    assert group["b"].applied[-1].data == b"x"
+
+
+def test_followers_read_learns_the_commit_index_as_soon_as_it_has_the_entries() -> None:
+    group = make_group(3)
+    leader = group.elect("a")
+    leader.raft.propose([b"x"])
+    group.dropped = lambda message: message.kind is MessageKind.APPEND_REPLY and message.source == "b"
+    group.settle()
+    group["b"].raft.read_index(b"r")
+    group.settle()
+    assert group["b"].raft.status().commit < 2, "the leader does not know that b has the entry"
+
+    group.dropped = nothing
+    leader.raft.step(Message(MessageKind.APPEND_REPLY, "b", "a", 1, log_index=2))
+    group.settle()
+
+    assert group["b"].applied[-1].data == b"x"
+
+
 def test_read_without_a_leader_is_refused_at_once() -> None:
     group = make_group(3)
 

@@ -1,11 +1,18 @@
 """The log between members as transcripts: what is appended, refused, acknowledged and committed."""
 
-import msgspec
 import pytest
 
 from coordinator.raft.core import MESSAGES_WAITING_MAX, ProposalRefused
 from coordinator.raft.log_view import LogView
-from coordinator.raft.messages import APPEND_ENTRIES_LIMIT, Entry, EntryKind, HardState, Message, MessageKind
+from coordinator.raft.membership import MembershipHistory
+from coordinator.raft.messages import (
+    Entry,
+    EntryKind,
+    HardState,
+    Members,
+    Message,
+    MessageKind,
+)
 from coordinator.raft.progress import ProgressState
 from coordinator.raft.storage import MemoryStorage
 from tests.sim.group import Group, Member, kinds, make_group, make_member, nothing
@@ -44,10 +51,22 @@ def test_proposal_reaches_every_member_in_order() -> None:
     group.elect("a")
 
     assert group["a"].raft.propose([b"x", b"y"]) == (2, 1)
-    group.settle()
+    group.tick()
 
     for member in group.members.values():
         assert [each.data for each in member.applied] == [b"", b"x", b"y"]
+
+
+def test_commit_index_alone_is_not_worth_a_message() -> None:
+    group = make_group(3)
+    group.elect("a")
+    group["a"].raft.propose([b"x"])
+
+    sent = group.settle()
+
+    appends = [message for message in sent if message.kind is MessageKind.APPEND]
+    assert all(message.entries for message in appends)
+    assert group["a"].applied[-1].data == b"x"
 
 
 def test_leader_sends_before_its_own_sync_and_counts_itself_only_after() -> None:
@@ -107,15 +126,26 @@ def test_entries_are_synced_even_in_a_known_term() -> None:
     assert ready.must_sync
 
 
-def test_news_of_a_commit_alone_is_not_synced() -> None:
+def test_news_of_a_commit_alone_is_not_written() -> None:
     follower = make_member("a", ABC, (1,))
     append(follower, (1, 1), term=1)
     follower.raft.step(Message(MessageKind.HEARTBEAT, "b", "a", 1, commit=1))
 
     ready = follower.raft.ready()
 
-    assert ready.hard_state == HardState(1, "", 1)
+    assert ready.committed == [entry(1, 1)]
+    assert ready.hard_state is None
     assert not ready.must_sync
+
+
+def test_commit_index_travels_to_the_disk_with_the_next_entries() -> None:
+    follower = make_member("a", ABC, (1,))
+    append(follower, (1, 1), term=1, commit=1)
+    follower.raft.step(
+        Message(MessageKind.APPEND, "b", "a", 1, log_index=1, log_term=1, entries=(entry(2, 1),))
+    )
+
+    assert follower.raft.ready().hard_state == HardState(1, "", 1)
 
 
 def test_messages_that_wait_for_a_hung_disk_are_bounded() -> None:
@@ -164,7 +194,8 @@ def test_conflict_truncates_from_its_first_entry_only() -> None:
 
 
 def test_conflict_with_a_committed_entry_stops_the_process() -> None:
-    log = LogView(MemoryStorage([entry(1, 1), entry(2, 1)]), commit=2, applied=0)
+    storage = MemoryStorage([entry(1, 1), entry(2, 1)])
+    log = LogView(storage, commit=2, applied=0, memberships=MembershipHistory("a", Members(ABC)))
 
     with pytest.raises(AssertionError, match="conflict at 2, at or below the commit index 2"):
         log.merge(1, [entry(2, 9)])
@@ -456,30 +487,3 @@ def test_committed_entries_come_in_bounded_portions() -> None:
 
     assert sum(portions) == 11
     assert max(portions) <= 3
-
-
-def test_message_survives_the_wire() -> None:
-    message = Message(
-        MessageKind.APPEND, "a", "b", 3, log_index=1, log_term=1, commit=1, entries=(entry(2, 3),)
-    )
-    decoder = msgspec.msgpack.Decoder(Message)
-
-    assert decoder.decode(msgspec.msgpack.encode(message)) == message
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        [99, "a", "b", 1],
-        [5, "a", "b", -1],
-        [5, "a", "b", 2**63],
-        [5, "a" * 129, "b", 1],
-        [5, "a", "b", 1, 0, 0, 0, 0, 0, 0, False, False, [[1, 1, 9, b""]]],
-        [5, "a", "b", 1, 0, 0, 0, 0, 0, 0, False, False, [[1, 1, 0, b""]] * (APPEND_ENTRIES_LIMIT + 1)],
-        [5, "a", "b", "1"],
-    ],
-    ids=["kind", "negative", "huge", "long id", "entry kind", "too many entries", "type"],
-)
-def test_malformed_message_is_refused_by_the_decoder(fields: list[object]) -> None:
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.msgpack.decode(msgspec.msgpack.encode(fields), type=Message)

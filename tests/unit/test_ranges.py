@@ -42,9 +42,28 @@ def test_satisfiable_range_is_cut_to_the_content(header: str, spans: list[tuple[
 
 @pytest.mark.parametrize(
     "header",
-    [None, "", "bytes", "bytes=", "bytes=,", "bytes=-", "bytes=a-b", "bytes=1-2-3", "bytes=1", "bytes=5-2",
-     "bytes=1-2,5-2", "bytes=1 -2", "bytes=+1-2", "bytes=0x1-2", "bytes=١-٢", "lines=1-2", "seconds=0-",
-     "bytes:0-1", "bytes=0-1;q=1", "bytes=" + "0-1," * 3000],
+    [
+        None,
+        "",
+        "bytes",
+        "bytes=",
+        "bytes=,",
+        "bytes=-",
+        "bytes=a-b",
+        "bytes=1-2-3",
+        "bytes=1",
+        "bytes=5-2",
+        "bytes=1-2,5-2",
+        "bytes=1 -2",
+        "bytes=+1-2",
+        "bytes=0x1-2",
+        "bytes=١-٢",
+        "lines=1-2",
+        "seconds=0-",
+        "bytes:0-1",
+        "bytes=0-1;q=1",
+        "bytes=" + "0-1," * 3000,
+    ],
 )
 def test_range_that_is_no_byte_range_is_ignored(header: str | None) -> None:
     assert parse_range(header, 100) is None
@@ -142,9 +161,24 @@ def test_content_range_says_where_the_bytes_go(header: str, expected: ContentRan
 
 @pytest.mark.parametrize(
     "header",
-    ["", "bytes", "bytes */10", "bytes 0-9", "bytes 9-0/10", "bytes 0-10/10", "bytes -5/10", "bytes 0-/10",
-     "items 0-1/2", "bytes=0-1/2", "bytes 0-1/2,3-4/5", "bytes 0-9007199254740991/*",
-     "bytes 0-1/9007199254740992", "bytes 0-99999999999999999999/*", "bytes ٠-١/٢", "bytes 0-1/2\r\nX: y"],
+    [
+        "",
+        "bytes",
+        "bytes */10",
+        "bytes 0-9",
+        "bytes 9-0/10",
+        "bytes 0-10/10",
+        "bytes -5/10",
+        "bytes 0-/10",
+        "items 0-1/2",
+        "bytes=0-1/2",
+        "bytes 0-1/2,3-4/5",
+        "bytes 0-9007199254740991/*",
+        "bytes 0-1/9007199254740992",
+        "bytes 0-99999999999999999999/*",
+        "bytes ٠-١/٢",
+        "bytes 0-1/2\r\nX: y",
+    ],
 )
 def test_content_range_that_makes_no_sense_is_refused_by_name(header: str) -> None:
     with pytest.raises(InvalidRequest, match="Content-Range"):
@@ -162,7 +196,8 @@ def test_multipart_frame_is_as_long_as_it_says() -> None:
     assert body == (
         b"--B0undary\r\nContent-Type: text/plain\r\nContent-Range: bytes 0-0/100\r\n\r\n\x00"
         b"\r\n--B0undary\r\nContent-Type: text/plain\r\nContent-Range: bytes 90-99/100\r\n\r\n"
-        + content[90:] + b"\r\n--B0undary--\r\n"
+        + content[90:]
+        + b"\r\n--B0undary--\r\n"
     )
 
 

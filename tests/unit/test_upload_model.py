@@ -12,7 +12,15 @@ from ca import errors
 from tests.unit.upload_machine import UUID, Machine, assert_stored
 
 ACTIONS = (
-    "append", "sync", "hold", "release", "rollback", "reopen", "kill", "power_cut", "full_disk",
+    "append",
+    "sync",
+    "hold",
+    "release",
+    "rollback",
+    "reopen",
+    "kill",
+    "power_cut",
+    "full_disk",
     "failed_sync",
 )
 

@@ -1,0 +1,165 @@
+"""Members hash their state at the same places of the log and compare: one that differs stops itself.
+
+The leader proposes HashState now and then; whoever applies it has a digest of the same slice, and reports it
+through the log. The majority is right: a member that finds itself odd ends its process and does not start
+again, the others raise an alarm.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from ca.errors import FilestoreError, Internal
+from ca.secretfiles import write_durable
+from coordinator.client import MetadataClient
+from coordinator.commands import HashState, Reply, ReportHash, decode_envelope
+from coordinator.divergence import Divergence, DivergenceWatch
+from coordinator.driver import Driver
+from coordinator.raft.core import NotLeader
+from coordinator.raft.messages import Entry, EntryKind
+from coordinator.records import VOTER, ClusterView, HashReport, StateHash
+
+REPORTS_WAITING_MAX = 16  # of our own digests; the newest count
+LAST_REPORT_S = 2.0  # for our own digest to reach the others, who raise the alarm, before we end
+_HASH_TAG, _REPORT_TAG = b"hash_state", b"report_hash"  # spares decoding every other entry
+_REPLY = msgspec.msgpack.Decoder(Reply)
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class StateDiverged(Internal):
+    """The state of this member is not that of the majority: it must not go on, nor start again."""
+
+
+class Digests:
+    """Compares digests. The driver calls `deliver` with every applied entry; `run` does the talking."""
+
+    def __init__(
+        self,
+        own_id: str,
+        driver: Driver,
+        metadata: MetadataClient,
+        view: Callable[[], ClusterView],
+        *,
+        interval_s: float,
+        marker: Path,
+    ) -> None:
+        self._own_id = own_id
+        self._driver = driver
+        self._metadata = metadata
+        self._view = view
+        self._interval_s = interval_s
+        self._marker = marker
+        self._watch = DivergenceWatch(own_id)
+        self._to_report: asyncio.Queue[StateHash] = asyncio.Queue(REPORTS_WAITING_MAX)
+        self._diverged = asyncio.Event()
+        self._odd: set[str] = set()
+
+    @property
+    def diverged(self) -> list[str]:
+        """Other members that are known to differ from the majority, until they are removed."""
+        current = {record.coordinator_id for record in self._view().coordinators}
+        return sorted(self._odd & current)
+
+    def deliver(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
+        """Entries were applied here. Cheap for all that are no digests."""
+        for entry, reply in zip(entries, replies, strict=True):
+            if entry.kind is EntryKind.COMMAND and (_HASH_TAG in entry.data or _REPORT_TAG in entry.data):
+                command = decode_envelope(entry.data).command
+                if isinstance(command, HashState):
+                    self._hashed(_value(reply, StateHash))
+                elif isinstance(command, ReportHash):
+                    self._reported(_value(reply, HashReport))
+
+    async def run(self) -> None:
+        """Until cancelled. Raises StateDiverged when this member is the odd one."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._propose_for_ever(), name="state digests")
+            group.create_task(self._report_for_ever(), name="reports of state digests")
+            await self._diverged.wait()
+            diverged = await asyncio.to_thread(mark_diverged, self._marker, self._own_id)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_REPORT_S):
+                    await self._to_report.join()
+            raise diverged
+
+    def _hashed(self, digest: StateHash | None) -> None:
+        if digest is None:
+            return
+        self._watch.own(digest.log_index, digest.digest)
+        if self._to_report.full():
+            self._to_report.get_nowait()
+            self._to_report.task_done()
+        self._to_report.put_nowait(digest)
+
+    def _reported(self, report: HashReport | None) -> None:
+        if report is None:
+            return
+        voters = _voters(self._view())
+        found = self._watch.reported(report.coordinator_id, report.log_index, report.digest, voters)
+        if found is not None:
+            self._judge(found)
+
+    def _judge(self, found: Divergence) -> None:
+        if self._own_id in found.odd:
+            self._diverged.set()
+        self._odd.update(other for other in found.odd if other != self._own_id)
+        _log.critical(
+            "the states of the coordinators differ at index %d; odd: %s",
+            found.log_index,
+            ", ".join(found.odd) or "not known, as no digest has a majority",
+        )
+
+    async def _propose_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            if self._driver.is_leader and self._driver.has_room:
+                try:
+                    await self._driver.propose(HashState())
+                except (FilestoreError, NotLeader) as error:
+                    _log.debug("the state is not hashed now: %s", error)
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            digest = await self._to_report.get()
+            report = ReportHash(coordinator_id=self._own_id, log_index=digest.log_index, digest=digest.digest)
+            try:
+                await self._metadata.propose(report, HashReport)
+            except FilestoreError as error:
+                _log.info("the digest of the state was not reported: %s", error.details)
+            finally:
+                self._to_report.task_done()
+
+
+def mark_diverged(marker: Path, own_id: str) -> StateDiverged:
+    """Leave the marker that keeps this member from starting again; the error to end with. Blocks."""
+    text = (
+        f"The state of the coordinator {own_id} differs from that of the majority, by damage or by a fault of"
+        " the software. It must not run any more. Set it up again under a new id with"
+        " `filestore coordinator rebuild`; its present state is kept beside for examination."
+    )
+    _log.critical(text)
+    write_durable(marker, text.encode() + b"\n")
+    return StateDiverged(text)
+
+
+def check_not_diverged(marker: Path) -> None:
+    """Raises StateDiverged when `mark_diverged` was called on this directory."""
+    if marker.exists():
+        raise StateDiverged(marker.read_text("utf-8").strip())
+
+
+def _value(reply: bytes, kind: type[_T]) -> _T | None:
+    """What a command replied; None for a refusal."""
+    decoded = _REPLY.decode(reply)
+    return None if decoded.refusal else msgspec.msgpack.decode(decoded.value, type=kind)
+
+
+def _voters(view: ClusterView) -> list[str]:
+    return [record.coordinator_id for record in view.coordinators if record.role == VOTER]

@@ -1,0 +1,200 @@
+"""What the log needs of a directory, and the real one: flat names, positioned writes, explicit syncs.
+
+Nothing here is durable before a sync: data after `File.sync`, names after `Directory.sync`. The simulator's
+directory loses all else when it crashes, so that the log may count on no more than what is said here.
+"""
+
+import errno
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from ca.errors import Internal
+
+NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class LogInUse(Internal):
+    """Another process has this log open."""
+
+
+class File(Protocol):
+    """An open file. One thread changes it; any thread may read meanwhile. All calls may raise OSError."""
+
+    def size_bytes(self) -> int:
+        """The size now, with what is allocated and not written."""
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """`size_bytes` from `offset`; fewer only at the end of the file."""
+
+    def write(self, offset: int, data: bytes) -> None:
+        """Writes all of `data`. After an OSError any part of it may be there."""
+
+    def allocate(self, size_bytes: int) -> None:
+        """Makes the file at least this large, with zeros, so that writes within it need no more room."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """Cuts the file, and gives the room back."""
+
+    def sync(self) -> None:
+        """Makes data and size durable. After an OSError nothing that was not synced before is certain."""
+
+    def close(self) -> None:
+        """Gives the file back. It is not synced by that."""
+
+
+class Directory(Protocol):
+    """A directory of one log. Names have no separators. All calls may raise OSError."""
+
+    def names(self) -> list[str]:
+        """Every name in it, sorted."""
+
+    def open(self, name: str) -> File:
+        """An existing file, for reading and writing."""
+
+    def create(self, name: str) -> File:
+        """A new file, empty; one of that name before is gone."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Gives a file another name, whose file before is gone."""
+
+    def remove(self, name: str) -> None:
+        """Takes a file's name away."""
+
+    def sync(self) -> None:
+        """Makes all names as they are now durable."""
+
+    def lock(self) -> None:
+        """Keeps other processes out until `close`. Raises LogInUse."""
+
+    def free_bytes(self) -> int:
+        """The room that is left for files."""
+
+    def path(self, name: str) -> Path:
+        """Where a file is, for messages to the operator."""
+
+    def close(self) -> None:
+        """Gives the directory and its lock back; files stay open."""
+
+
+class OsFile:
+    """A file of the operating system."""
+
+    __slots__ = ("_descriptor", "_is_reshaped", "_sync")
+
+    def __init__(self, descriptor: int, sync: Callable[[int], None]) -> None:
+        self._descriptor = descriptor
+        self._sync = sync
+        self._is_reshaped = False
+
+    def size_bytes(self) -> int:
+        """See `File.size_bytes`."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, offset: int, size_bytes: int) -> bytes:
+        """See `File.read`."""
+        data = os.pread(self._descriptor, size_bytes, offset)
+        while 0 < len(data) < size_bytes:
+            more = os.pread(self._descriptor, size_bytes - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def write(self, offset: int, data: bytes) -> None:
+        """See `File.write`. A short write goes on where it stopped, or raises."""
+        written = os.pwrite(self._descriptor, data, offset)
+        while written < len(data):
+            written += os.pwrite(self._descriptor, memoryview(data)[written:], offset + written)
+
+    def allocate(self, size_bytes: int) -> None:
+        """See `File.allocate`."""
+        os.posix_fallocate(self._descriptor, 0, size_bytes)
+        self._is_reshaped = True
+
+    def truncate(self, size_bytes: int) -> None:
+        """See `File.truncate`."""
+        os.ftruncate(self._descriptor, size_bytes)
+        self._is_reshaped = True
+
+    def sync(self) -> None:
+        """See `File.sync`."""
+        if self._is_reshaped:  # fdatasync owes us no more of the size than reading the data back needs
+            os.fsync(self._descriptor)
+            self._is_reshaped = False
+        self._sync(self._descriptor)
+
+    def close(self) -> None:
+        """See `File.close`."""
+        os.close(self._descriptor)
+
+
+class OsDirectory:
+    """A directory of the operating system, made if it is missing.
+
+    `sync` makes the data of a descriptor durable or raises OSError.
+    """
+
+    def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fdatasync) -> None:
+        path.mkdir(mode=0o700, exist_ok=True)
+        _sync_directory(path.parent)  # also when it was there: who made it may have died before the sync
+        self._path = path
+        self._sync = sync
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def names(self) -> list[str]:
+        """See `Directory.names`."""
+        return sorted(os.listdir(self._descriptor))
+
+    def open(self, name: str) -> OsFile:
+        """See `Directory.open`."""
+        return self._open(name, os.O_RDWR)
+
+    def create(self, name: str) -> OsFile:
+        """See `Directory.create`."""
+        return self._open(name, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+
+    def _open(self, name: str, flags: int) -> OsFile:
+        return OsFile(os.open(name, flags | os.O_CLOEXEC, 0o600, dir_fd=self._descriptor), self._sync)
+
+    def rename(self, source: str, target: str) -> None:
+        """See `Directory.rename`."""
+        os.rename(source, target, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)
+
+    def remove(self, name: str) -> None:
+        """See `Directory.remove`."""
+        os.unlink(name, dir_fd=self._descriptor)
+
+    def sync(self) -> None:
+        """See `Directory.sync`."""
+        os.fsync(self._descriptor)
+
+    def lock(self) -> None:
+        """See `Directory.lock`."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise LogInUse(f"Another process has the log in {self._path} open.") from error
+
+    def free_bytes(self) -> int:
+        """See `Directory.free_bytes`; what the superuser alone may use does not count."""
+        found = os.fstatvfs(self._descriptor)
+        return found.f_bavail * found.f_frsize
+
+    def path(self, name: str) -> Path:
+        """See `Directory.path`."""
+        return self._path / name
+
+    def close(self) -> None:
+        """See `Directory.close`."""
+        os.close(self._descriptor)
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,124 @@
+"""Digests of the state, a slice at a time: members that applied the same log have the same ones.
+
+A slice is the next rows of one table in the order of its primary key; where the next one begins is part of
+the state, so that members that differ there differ in what they hash. Bytes are hashed as they lie in the
+database: damage that is no valid text any more is found like any other.
+"""
+
+import hmac
+import sqlite3
+from dataclasses import dataclass
+
+import msgspec
+
+from ca.errors import InvalidRequest
+from coordinator.commands import HashState, ReportHash
+from coordinator.machine.change import Change
+from coordinator.records import HashReport, StateHash
+
+TABLES = (
+    "applied",
+    "cluster",
+    "coordinators",
+    "keys",
+    "digest_position",
+    "users",
+    "join_tokens",
+    "joins",
+    "nodes",
+    "certificates",
+    "buckets",
+    "files",
+    "project_files",
+    "uploads",
+    "blobs",
+    "blob_replicas",
+    "sessions",
+    "replies",
+)
+# These move once for each batch, and where a batch ends is each member's own business.
+COLUMNS_LEFT_OUT = {"applied": ("log_index", "term")}
+
+_DOMAIN = b"filestore state 1"  # a digest of something else is never taken for one of these
+_Key = list[int | bytes]
+_encode = msgspec.msgpack.Encoder().encode
+_decode_key = msgspec.msgpack.Decoder(_Key).decode
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """The columns of a table: `key` in the order of the primary key; `selected` begins with the same."""
+
+    key: tuple[str, ...]
+    bound: tuple[str, ...]
+    selected: tuple[str, ...]
+
+
+def hash_slice(change: Change, command: HashState) -> StateHash:
+    """The digest of the next rows. At the end of a table the next one follows, after the last the first."""
+    change.sessions.flush()
+    db = change.db
+    stored = db.execute("SELECT CAST(table_name AS BLOB), after FROM digest_position").fetchone()
+    table, after = _start(*stored) if stored else (TABLES[0], [])
+    columns = _columns(db, table)
+    if len(after) != len(columns.key):
+        after = []
+    rows = _rows(db, table, columns, after, command.rows_max)
+    digest = hmac.new(_DOMAIN, _encode(stored) + _encode(rows), "sha256").hexdigest()
+    if len(rows) < command.rows_max:
+        following = (TABLES[(TABLES.index(table) + 1) % len(TABLES)], b"")
+    else:
+        following = (table, _encode(rows[-1][: len(columns.key)]))
+    db.execute(
+        "INSERT INTO digest_position (one, table_name, after) VALUES (1, ?, ?)"
+        " ON CONFLICT (one) DO UPDATE SET table_name = excluded.table_name, after = excluded.after",
+        following,
+    )
+    return StateHash(log_index=change.log_index, table=table, digest=digest, rows=len(rows))
+
+
+def report(change: Change, command: ReportHash) -> HashReport:
+    """What a coordinator says, told to every member at the same place in the log; nothing changes."""
+    if command.log_index >= change.log_index:
+        raise InvalidRequest("log_index: nothing was hashed there yet.")
+    return HashReport(
+        coordinator_id=command.coordinator_id, log_index=command.log_index, digest=command.digest
+    )
+
+
+def _start(name: bytes, after: bytes) -> tuple[str, _Key]:
+    """Where to begin. A damaged position begins anywhere: it is hashed itself, so it shows."""
+    table = name.decode(errors="replace")
+    if table not in TABLES:
+        return TABLES[0], []
+    try:
+        return table, _decode_key(after) if after else []
+    except msgspec.MsgspecError:
+        return table, []
+
+
+def _columns(db: sqlite3.Connection, table: str) -> _Columns:
+    described = db.execute(
+        "SELECT name, type, pk FROM pragma_table_info(?) ORDER BY name", (table,)
+    ).fetchall()
+    left_out = COLUMNS_LEFT_OUT.get(table, ())
+    key = [(name, kind) for _, name, kind in sorted((pk, name, kind) for name, kind, pk in described if pk)]
+    data = [(name, kind) for name, kind, _ in described if name not in left_out]
+    return _Columns(
+        key=tuple(name for name, _ in key),
+        bound=tuple(f"CAST(? AS {kind})" for _, kind in key),
+        selected=tuple(
+            name if kind == "INTEGER" else f"CAST({name} AS BLOB)" for name, kind in (*key, *data)
+        ),
+    )
+
+
+def _rows(
+    db: sqlite3.Connection, table: str, columns: _Columns, after: _Key, rows_max: int
+) -> list[tuple[int | bytes | None, ...]]:
+    key = ", ".join(columns.key)
+    beyond = f"WHERE ({key}) > ({', '.join(columns.bound)})" if after else ""
+    return db.execute(
+        f"SELECT {', '.join(columns.selected)} FROM {table} {beyond} ORDER BY {key} LIMIT ?",
+        (*after, rows_max),
+    ).fetchall()

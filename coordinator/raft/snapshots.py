@@ -1,0 +1,96 @@
+"""Snapshots: offered by a leader whose log no longer holds what a follower needs, fetched beside Raft,
+restored.
+
+Sources: dissertation 5.1 to 5.3. What differs from its InstallSnapshot: the message is an offer without the
+state; the follower's driver fetches the bytes from the leader, as slowly and with as many interruptions as it
+takes, and hands the finished snapshot to `restore`.
+"""
+
+from coordinator.raft import replication
+from coordinator.raft.membership import is_group
+from coordinator.raft.messages import Message, MessageKind, SnapshotMeta, SnapshotOffer
+from coordinator.raft.progress import Progress
+from coordinator.raft.state import Role, State
+
+
+def offer_to(state: State, peer: str, progress: Progress) -> None:
+    """Offers the newest snapshot that this log can follow up, or asks the driver for one."""
+    if progress.next < state.log.first_index:
+        progress.needs_snapshot()
+    if not progress.offer_due:
+        return
+    meta = state.snapshot
+    if meta is None or meta.index < state.log.first_index - 1:
+        progress.offer_due = False  # until the next sign of life, or until there is one
+        state.take_snapshot = True
+        return
+    progress.offered(meta.index)
+    state.send_now.append(
+        Message(
+            MessageKind.SNAPSHOT,
+            state.own_id,
+            peer,
+            state.term,
+            log_index=meta.index,
+            log_term=meta.term,
+            members=meta.members,
+        )
+    )
+
+
+def taken(state: State, meta: SnapshotMeta) -> None:
+    """The driver has made a snapshot: whoever waits for one is offered it."""
+    state.snapshot = meta
+    if not state.is_leader:
+        return
+    state.flush_due = True
+    for peer in replication.followers(state):
+        progress = state.progress[peer]
+        if progress.is_without_offer:
+            progress.offer_due = progress.is_live
+
+
+def is_well_formed_offer(message: Message) -> bool:
+    """True if an offer names an entry that can exist, and a group."""
+    members = message.members
+    return (
+        members is not None
+        and is_group(members)
+        and 0 < message.log_term <= message.term
+        and message.log_index > 0
+    )
+
+
+def on_snapshot(state: State, message: Message) -> None:
+    """A leader offers a snapshot. What we have already is acknowledged; else the driver is to fetch it."""
+    assert message.members is not None, "a well-formed offer names the members"
+    log = state.log
+    state.follow(message.source)
+    if message.log_index <= log.commit:
+        replication.acknowledge(state, message.source, log.commit)
+    elif log.matches(message.log_index, message.log_term):
+        log.commit_to(message.log_index)
+        replication.acknowledge(state, message.source, message.log_index)
+    else:
+        meta = SnapshotMeta(message.log_index, message.log_term, message.members)
+        state.offer = SnapshotOffer(message.source, meta)
+
+
+def restore(state: State, meta: SnapshotMeta) -> bool:
+    """Takes a fetched snapshot in place of the log. False if it is not needed, or not by a follower.
+
+    A log that holds the snapshot's last entry is kept: what follows there may be committed, and acknowledged
+    by us.
+    """
+    log = state.log
+    if state.role is not Role.FOLLOWER or meta.index <= log.commit:
+        return False
+    if log.matches(meta.index, meta.term):
+        log.commit_to(meta.index)
+        return False
+    if meta.term > state.term:
+        state.become_follower(meta.term, "")
+    log.restore(meta)
+    if state.leader:
+        replication.acknowledge(state, state.leader, meta.index)
+    return True

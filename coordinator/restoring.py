@@ -1,0 +1,189 @@
+"""What an operator does with one coordinator's directory: bundle, snapshot, restore, begin again.
+
+Blocking, no network. A snapshot is a copy of the database: with the bundle of its cluster it makes a new
+cluster of one coordinator, to which others are added. A damaged coordinator begins again under a new id:
+under the old one it would have forgotten its votes.
+"""
+
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from ca.errors import Conflict, InvalidRequest
+from ca.secretfiles import SECRET_MODE, create_secret, read_secret, write_secret
+from coordinator.authority import ClusterAuthority
+from coordinator.clock import now_ms
+from coordinator.commands import Envelope, RecordCoordinators, encode_envelope
+from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
+from coordinator.copying import copy_database
+from coordinator.disk import OsDirectory
+from coordinator.log import SegmentLog
+from coordinator.raft.membership import encode_membership
+from coordinator.raft.messages import Entry, EntryKind, HardState, Members, MembershipChange, SnapshotMeta
+from coordinator.records import VOTER, CoordinatorRecord
+from coordinator.roster import read_known
+from coordinator.setup import (
+    Bundle,
+    begin,
+    bootstrap_of,
+    check_empty,
+    config_of,
+    mint_admin_token,
+    new_leaf,
+    prepare,
+    read_bundle,
+    write_identity,
+)
+from coordinator.snapshots import describe
+from coordinator.store import Store
+
+COPY_BYTES = 1 << 20
+STATE_FILES = ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm", "state.sqlite.install")
+SET_ASIDE = ("log", *STATE_FILES, "snapshots", "diverged")
+
+
+def write_bundle(data: Path, output: Path) -> None:
+    """A bundle of the present, for a coordinator that is added later. It is secret. Raises Conflict."""
+    files = CoordinatorFiles(data)
+    bundle = _own_bundle(files, files.read_config())
+    create_secret(output, msgspec.msgpack.encode(bundle))
+
+
+def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
+    """Copy the state of this coordinator, while it runs or not; where in the log the copy stands.
+
+    The file is for its owner alone: it holds wrapped keys and digests of tokens. Raises Conflict if it
+    exists.
+    """
+    files = CoordinatorFiles(data)
+    files.read_config()
+    if not files.state.exists():
+        raise NotInitialised(f"{files.state} is missing: this coordinator has no state to copy")
+    try:
+        os.close(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE))
+    except FileExistsError as error:
+        raise Conflict(f"{output} exists already and is not replaced") from error
+    copy_database(files.state, output)
+    return describe(output)
+
+
+def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRecord) -> Path:
+    """Make a new cluster of this one coordinator from a snapshot; where its admin token lies.
+
+    Files, users and tokens are those of the snapshot; the coordinators of then are removed ones. The id must
+    be none of theirs. Raises Conflict, InvalidRequest.
+    """
+    files = CoordinatorFiles(data)
+    check_empty(files)
+    bundle = read_bundle(bundle_path)
+    own = msgspec.structs.replace(own, role=VOTER)
+    config = msgspec.structs.replace(config_of(bundle, own.coordinator_id, own), members=[own])
+    prepare(files)
+    copy = files.data / "state.sqlite.restoring"
+    try:
+        _copy(snapshot, copy)
+        taken = _checked(copy, snapshot, bundle, own)
+        copy.replace(files.state)
+    finally:
+        copy.unlink(missing_ok=True)
+    write_identity(files, bundle)
+    _begin_alone(files, config, bundle, taken.index + 1, taken.term + 1)
+    files.write_config(config)
+    write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
+    return files.admin_token
+
+
+def begin_again(data: Path, own: CoordinatorRecord) -> Path:
+    """Set log and state of this coordinator aside and begin anew under another id; where the old ones lie.
+
+    It must have been removed from the cluster under its old id, must not run, and waits to be added. Raises
+    Conflict, InvalidRequest, LogInUse, NotInitialised.
+    """
+    files = CoordinatorFiles(data)
+    earlier = files.read_config()
+    config = check_rebuildable(files, own)
+    bundle = _own_bundle(files, earlier)
+    aside = data / f"damaged-{earlier.id}-{now_ms()}"
+    aside.mkdir(mode=0o700)
+    for name in SET_ASIDE:
+        if (data / name).exists():
+            (data / name).rename(aside / name)
+    begin(files, config, bundle)
+    return aside
+
+
+def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> CoordinatorConfig:
+    """What coordinator.json will say after `begin_again`, which would raise the same as this."""
+    earlier = files.read_config()
+    config = config_of(_own_bundle(files, earlier), own.coordinator_id, own)
+    if files.log.is_dir():
+        directory = OsDirectory(files.log)
+        try:
+            directory.lock()
+        finally:
+            directory.close()
+    return msgspec.structs.replace(config, digest_s=earlier.digest_s)
+
+
+def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
+    if not files.genesis.exists():
+        raise NotInitialised(f"{files.genesis} is missing: copy it from another coordinator of this cluster")
+    return Bundle(
+        cluster_key=read_secret(files.cluster_key),
+        genesis=read_secret(files.genesis),
+        members=read_known(files.known, config.members),
+    )
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Blocks until the copy is durable. Its owner alone may read it."""
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, SECRET_MODE)
+    with source.open("rb") as original, open(descriptor, "wb") as copy:
+        shutil.copyfileobj(original, copy, COPY_BYTES)
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord) -> SnapshotMeta:
+    """Where a snapshot stands that is whole and of this cluster. Raises InvalidRequest."""
+    command = bootstrap_of(bundle.genesis)
+    try:
+        with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+                raise InvalidRequest(f"snapshot: {snapshot} is damaged")
+            root_pem = db.execute("SELECT root_pem FROM cluster").fetchone()[0]
+            known = db.execute(
+                "SELECT 1 FROM coordinators WHERE coordinator_id = ?", (own.coordinator_id,)
+            ).fetchone()
+    except (sqlite3.Error, TypeError) as error:
+        raise InvalidRequest(f"snapshot: {snapshot} is no snapshot of a coordinator") from error
+    if root_pem != command.root_pem:
+        raise InvalidRequest("snapshot: it is of another cluster than the bundle")
+    if known is not None:
+        raise InvalidRequest(f"id: {own.coordinator_id} is or was another coordinator of this cluster")
+    return describe(copy)
+
+
+def _begin_alone(
+    files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle, index: int, term: int
+) -> None:
+    """The first change of the new cluster: this coordinator is all of it. The log begins behind it."""
+    own = config.own
+    payload = encode_envelope(Envelope(0, 0, 0, now_ms(), RecordCoordinators(coordinators=[own])))
+    change = MembershipChange(Members((own.coordinator_id,)), payload)
+    store = Store(files.state)
+    try:
+        store.apply([Entry(index, term, EntryKind.MEMBERSHIP, encode_membership(change))])
+        root_pem = bootstrap_of(bundle.genesis).root_pem
+        new_leaf(files, config, ClusterAuthority(store, bundle.cluster_key, config.cluster, root_pem))
+    finally:
+        store.close()
+    log = SegmentLog.open(files.log)
+    try:
+        log.reset(HardState(term, "", index), index, term)
+    finally:
+        log.close()

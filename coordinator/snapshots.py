@@ -1,0 +1,345 @@
+"""The snapshot files of one member: the one it hands out, the one that it fetches, and how that becomes its
+state.
+
+Blocking, real files. A snapshot is a copy of the database, named by the last log entry in it, with a note
+beside it that holds its size and digest: the note is written first, so a snapshot that has its name is whole.
+Two members' snapshots of the same entry hold the same rows, but not the same bytes: what is fetched in parts
+is named by its digest too.
+"""
+
+import hashlib
+import os
+import shutil
+import sqlite3
+import time
+import zlib
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ca.errors import InsufficientStorage, InvalidRequest, NotFound
+from ca.secretfiles import SECRET_MODE, write_durable
+from coordinator.bounds import Count
+from coordinator.copying import sync_directory
+from coordinator.raft.messages import SnapshotMeta
+from coordinator.store import Store, members_in
+
+MAKING_NAME = "making"
+CHUNK_BYTES_MAX = 1 << 20
+SNAPSHOT_BYTES_MAX = 1 << 40  # a terabyte: far beyond any state that SQLite would serve well
+SNAPSHOT_RESERVE_BYTES = 256 << 20  # left free for the log and the database when a snapshot comes or is made
+
+SizeBytes = Annotated[int, Meta(ge=1, le=SNAPSHOT_BYTES_MAX)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class Chunk(Struct, frozen=True, kw_only=True):
+    """A part of a snapshot file. `size_bytes` and `sha256` are the whole file's, `crc` is the CRC-32 of
+    `data`.
+    """
+
+    index: Count
+    term: Count
+    offset: Annotated[int, Meta(ge=0, le=SNAPSHOT_BYTES_MAX)]
+    size_bytes: SizeBytes
+    sha256: Sha256
+    crc: Annotated[int, Meta(ge=0, lt=2**32)]
+    data: Annotated[bytes, Meta(min_length=1, max_length=CHUNK_BYTES_MAX)]
+
+
+class _Note(Struct, frozen=True, kw_only=True):
+    """What lies beside a snapshot file as JSON."""
+
+    meta: SnapshotMeta
+    size_bytes: SizeBytes
+    sha256: Sha256
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The steps of an installation, so that a test can stop at any of them."""
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename, in place of what is there."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def sync(self, directory: Path) -> None:
+        """Make the names in a directory durable."""
+        sync_directory(directory)
+
+
+class Incoming:
+    """A snapshot that comes in parts, each at `offset`. One fetcher at a time."""
+
+    def __init__(self, directory: Path, meta: SnapshotMeta) -> None:
+        self._meta = meta
+        self._path = directory / f"{_name(meta)}.part"
+        self._note_path = directory / f"{_name(meta)}.part.json"
+        self._verified_path = directory / f"{_name(meta)}.verified"
+        self._note: _Note | None = None
+        self.offset = 0  # where the next part begins
+        if self._verified_path.exists():
+            self.offset = self._verified_path.stat().st_size
+            return
+        note = _read_note(self._note_path)
+        if note is not None and note.meta == meta and self._path.exists():
+            self._note = note
+            self.offset = self._path.stat().st_size
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every byte is here; `finish` tells whether they are the right ones."""
+        return self._is_verified or (self._note is not None and self.offset == self._note.size_bytes)
+
+    def add(self, chunk: Chunk) -> None:
+        """Append a part. Raises InvalidRequest for one that is damaged or is not the next; nothing changes
+        then.
+
+        Except for a part of another file under the same name: what is here is given up, `offset` is 0 again,
+        and the next parts may come from there. Raises InsufficientStorage when the file has no room.
+        """
+        if (chunk.index, chunk.term) != (self._meta.index, self._meta.term):
+            raise InvalidRequest(f"snapshot: {chunk.index}-{chunk.term} is not {_name(self._meta)}.")
+        if self._is_verified or not _is_sound(chunk):
+            raise InvalidRequest("snapshot: a part is damaged, or comes too late.")
+        note = _Note(meta=self._meta, size_bytes=chunk.size_bytes, sha256=chunk.sha256)
+        if self._note is not None and note != self._note:
+            self.restart()
+            raise InvalidRequest("snapshot: its source holds another file under the same name.")
+        if chunk.offset != self.offset:
+            raise InvalidRequest(f"snapshot: {self.offset} is the next offset, not {chunk.offset}.")
+        if self._note is None:
+            self._begin(note)
+        with open(self._path, "r+b", buffering=0) as file:
+            file.seek(self.offset)
+            _write_all(file.fileno(), chunk.data)
+        self.offset += len(chunk.data)
+
+    def finish(self) -> None:
+        """Verify what came. Raises InvalidRequest, and removes it all, unless it is the snapshot that was
+        asked.
+
+        Afterwards it is durable and waits for SnapshotStore.install.
+        """
+        if self._is_verified:
+            return
+        assert self.is_complete, f"{self.offset} bytes of a snapshot are not all"
+        assert self._note is not None
+        if _sha256(self._path) != self._note.sha256:
+            self.restart()
+            raise InvalidRequest("snapshot: what came is not what was announced.")
+        try:
+            found = describe(self._path)
+        except (sqlite3.Error, InvalidRequest) as error:
+            self.restart()
+            raise InvalidRequest("snapshot: what came is no state of a coordinator.") from error
+        if found != self._meta:
+            self.restart()
+            raise InvalidRequest(f"snapshot: what came holds {_name(found)}, or other members.")
+        _sync_file(self._path)
+        self._path.replace(self._verified_path)
+        self._note_path.unlink()
+        sync_directory(self._path.parent)
+
+    def restart(self) -> None:
+        """Give up what has come."""
+        self._note_path.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._note = None
+        self.offset = 0
+
+    @property
+    def _is_verified(self) -> bool:
+        return self._verified_path.exists()
+
+    def _begin(self, note: _Note) -> None:
+        _check_room(self._path.parent, note.size_bytes)
+        self._path.unlink(missing_ok=True)
+        write_durable(self._note_path, msgspec.json.encode(note), mode=SECRET_MODE)
+        os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE))
+        self._note = note
+
+
+class SnapshotStore:
+    """`directory` holds what is handed out and what comes; `state_path` is the database of this member."""
+
+    def __init__(self, directory: Path, state_path: Path, *, disk: Disk | None = None) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = directory
+        self._state_path = state_path
+        self._intent_path = state_path.with_name(state_path.name + ".install")
+        self._disk = disk or Disk()
+        self._outgoing: _Note | None = None
+        self.served_at_s = float("-inf")  # when somebody last fetched a part, on the monotonic clock
+        (directory / MAKING_NAME).unlink(missing_ok=True)  # what a crash in the middle of it left
+        for path in sorted(directory.glob("*.snapshot")):
+            note = _read_note(path.with_suffix(".json"))
+            if note is not None and path.stat().st_size == note.size_bytes:
+                self._outgoing = max(self._outgoing or note, note, key=lambda n: (n.meta.index, n.meta.term))
+
+    def take(self, store: Store) -> SnapshotMeta:
+        """Write the state as the snapshot to hand out, in place of the one before.
+
+        Takes seconds to minutes; changes go on meanwhile. Raises InsufficientStorage.
+        """
+        making = self._directory / MAKING_NAME
+        making.unlink(missing_ok=True)
+        _check_room(self._directory, self._state_path.stat().st_size)
+        store.write_snapshot(making)
+        meta = describe(making)
+        if meta == self.newest():
+            making.unlink()  # the one that is there may be on its way to somebody, in other bytes
+            return meta
+        note = _Note(meta=meta, size_bytes=making.stat().st_size, sha256=_sha256(making))
+        path = self._directory / f"{_name(meta)}.snapshot"
+        write_durable(path.with_suffix(".json"), msgspec.json.encode(note), mode=SECRET_MODE)
+        making.replace(path)
+        sync_directory(self._directory)
+        self._outgoing = note
+        self._remove_outgoing(but=_name(meta))
+        return meta
+
+    def newest(self) -> SnapshotMeta | None:
+        """The snapshot that is there to hand out."""
+        return None if self._outgoing is None else self._outgoing.meta
+
+    def chunk(self, index: int, term: int, offset: int) -> Chunk:
+        """A part of the snapshot of this entry. Raises NotFound when it is gone.
+
+        Who asks for what lies behind its end has a part of another file: the first part shows that, by its
+        digest.
+        """
+        self.served_at_s = time.monotonic()
+        note = self._outgoing
+        if note is None or (index, term) != (note.meta.index, note.meta.term):
+            raise NotFound(f"There is no snapshot {index}-{term} here.")
+        if not 0 <= offset < note.size_bytes:
+            offset = 0
+        try:
+            with open(self._directory / f"{_name(note.meta)}.snapshot", "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), CHUNK_BYTES_MAX, offset)
+        except FileNotFoundError:
+            raise NotFound(f"There is no snapshot {index}-{term} here any more.") from None
+        return Chunk(
+            index=index,
+            term=term,
+            offset=offset,
+            size_bytes=note.size_bytes,
+            sha256=note.sha256,
+            crc=zlib.crc32(data),
+            data=data,
+        )
+
+    def forget_outgoing(self) -> None:
+        """Nobody needs the snapshot any more."""
+        self._outgoing = None
+        self._remove_outgoing(but="")
+
+    def incoming(self, meta: SnapshotMeta) -> Incoming:
+        """Begin to fetch a snapshot, or go on with what has come of it; what came of others is removed."""
+        for pattern in ("*.part", "*.part.json", "*.verified"):
+            for path in sorted(self._directory.glob(pattern)):
+                if path.name.split(".")[0] != _name(meta):
+                    path.unlink()
+        return Incoming(self._directory, meta)
+
+    def install(self, meta: SnapshotMeta, store: Store) -> None:
+        """Make the snapshot that `Incoming.finish` verified the database of `store`, which nobody uses
+        meanwhile.
+
+        From the first step on it is decided: what a crash leaves, `recover` finishes at the next start.
+        """
+        self._disk.replace(self._directory / f"{_name(meta)}.verified", self._intent_path)
+        self._disk.sync(self._state_path.parent)
+        self._disk.sync(self._directory)
+        store.close()
+        self.recover()
+        store.reopen()
+        assert store.applied() == (meta.index, meta.term), f"{store.applied()} is not {_name(meta)}"
+
+    def recover(self) -> None:
+        """Finish an installation that was interrupted. Called before the database is opened at start."""
+        if not self._intent_path.exists():
+            return
+        # Durable before the rename: with the new database, the old WAL would be taken for its own.
+        self._disk.remove(self._sidecar("-wal"))
+        self._disk.remove(self._sidecar("-shm"))
+        self._disk.sync(self._state_path.parent)
+        self._disk.replace(self._intent_path, self._state_path)
+        self._disk.sync(self._state_path.parent)
+
+    def _sidecar(self, ending: str) -> Path:
+        return self._state_path.with_name(self._state_path.name + ending)
+
+    def _remove_outgoing(self, *, but: str) -> None:
+        # The snapshot first: a note alone is nothing.
+        for ending in (".snapshot", ".json"):
+            for path in sorted(self._directory.glob(f"*{ending}")):
+                if path.name.endswith(".part.json") or path.stem == but:
+                    continue
+                with suppress(FileNotFoundError):
+                    path.unlink()
+
+
+def describe(path: Path) -> SnapshotMeta:
+    """What a snapshot file holds; it is not changed. Raises sqlite3.Error, or InvalidRequest for no state.
+
+    Never for a database that is open: the copy is taken to be at rest.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+        row = db.execute("SELECT log_index, term FROM applied").fetchone()
+        if row is None:
+            raise InvalidRequest("snapshot: it holds no entry.")
+        return SnapshotMeta(row[0], row[1], members_in(db))
+
+
+def _name(meta: SnapshotMeta) -> str:
+    return f"{meta.index}-{meta.term}"
+
+
+def _is_sound(chunk: Chunk) -> bool:
+    """Checked here too: a chunk need not come from a decoder, which holds these bounds."""
+    return (
+        0 < chunk.size_bytes <= SNAPSHOT_BYTES_MAX
+        and 0 < len(chunk.data) <= CHUNK_BYTES_MAX
+        and 0 <= chunk.offset <= chunk.size_bytes - len(chunk.data)
+        and zlib.crc32(chunk.data) == chunk.crc
+    )
+
+
+def _check_room(directory: Path, size_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(directory).free
+    if free_bytes < size_bytes + SNAPSHOT_RESERVE_BYTES:
+        raise InsufficientStorage(f"A snapshot of {size_bytes} bytes has no room: {free_bytes} are free.")
+
+
+def _read_note(path: Path) -> _Note | None:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=_Note)
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return None
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_file(path: Path) -> None:
+    with open(path, "rb", buffering=0) as file:
+        os.fsync(file.fileno())

@@ -1,0 +1,27 @@
+"""What this coordinator has applied of the view of the cluster, made anew only when it has changed."""
+
+import msgspec
+
+from coordinator.clock import now_ms
+from coordinator.commands import Reply
+from coordinator.queries import GetView
+from coordinator.records import ClusterView
+from coordinator.store import Store
+
+_REPLY = msgspec.msgpack.Decoder(Reply)
+
+
+class StateView:
+    """Called, it answers what GetView does: every change and read looks at it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: ClusterView | None = None
+
+    def __call__(self) -> ClusterView:
+        """The view as of the applied index; not linearizable by itself."""
+        if self._seen is None or self._seen.version != self._store.view_version():
+            reply = _REPLY.decode(self._store.answer(GetView(), at_ms=now_ms()))
+            assert not reply.refusal, "the view is never refused"
+            self._seen = msgspec.msgpack.decode(reply.value, type=ClusterView)
+        return self._seen

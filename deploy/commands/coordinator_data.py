@@ -1,0 +1,113 @@
+"""`filestore coordinator bundle|snapshot|restore|rebuild`: what is done in one coordinator's directory."""
+
+from pathlib import Path
+
+import click
+
+from deploy.commands.addresses import METAVAR, member_of
+from deploy.commands.connection import Connection, connection_options
+from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
+
+_data = click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    help="The directory of a coordinator.",
+)
+_output = click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="The file to write; only you can read it. It must not exist.",
+)
+
+
+@click.command()
+@_data
+@_output
+def bundle(data: Path, output: Path) -> None:
+    """Write a bundle, from which another coordinator is made. It is secret: delete it when that is done."""
+    from coordinator import restoring
+
+    restoring.write_bundle(data, output)
+    click.echo(f"Secret:               {output}")
+    click.echo("On the other machine: filestore coordinator init --bundle FILE --id ID --address IP")
+
+
+@click.command()
+@_data
+@_output
+def snapshot(data: Path, output: Path) -> None:
+    """Copy all metadata to one file, while the coordinator runs.
+
+    Keep a bundle with it: a restore needs both.
+    """
+    from coordinator import restoring
+
+    taken = restoring.write_snapshot(data, output)
+    click.echo(f"{output}: the state at index {taken.index} of the log")
+
+
+@click.command()
+@click.option(
+    "--snapshot",
+    "snapshot_path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="What `filestore coordinator snapshot` wrote.",
+)
+@click.option(
+    "--bundle",
+    "bundle_path",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="A bundle of the same cluster.",
+)
+@click.option("--data", type=click.Path(path_type=Path), required=True, help="The new directory.")
+@click.option("--id", "coordinator_id", required=True, help="A name that no coordinator ever had.")
+@click.option("--address", required=True, metavar=METAVAR, help="Where it listens.")
+def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: str, address: str) -> None:
+    """Make a new cluster of one coordinator from a snapshot; others are added to it.
+
+    For when a majority of the coordinators is lost for good. None of them may run any more. What was changed
+    after the snapshot is lost.
+    """
+    from coordinator import restoring
+
+    own = member_of(f"{coordinator_id}={address}")
+    token_file = restoring.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
+    click.echo(f"Admin token:  {token_file}")
+    click.echo(f"Ready to run: filestore coordinator run --data {data}")
+
+
+@click.command()
+@_data
+@click.option("--id", "coordinator_id", required=True, help="A new name: no coordinator may have had it.")
+@click.option("--address", metavar=METAVAR, help="Where it listens.  [default: where it did]")
+@connection_options
+def rebuild(connection: Connection, data: Path, coordinator_id: str, address: str | None) -> None:
+    """Make a damaged coordinator anew from its peers: under a new name, with an empty state.
+
+    It is removed from the group under its old name, and added under the new one. Log and state are set aside
+    in its directory. It must not run meanwhile; run it afterwards. After an interruption the same command
+    goes on.
+    """
+    import msgspec
+
+    from coordinator import restoring
+    from coordinator.config import CoordinatorFiles
+
+    files = CoordinatorFiles(data)
+    earlier = files.read_config()
+    if address is None:
+        own = msgspec.structs.replace(earlier.own, coordinator_id=coordinator_id)
+    else:
+        own = member_of(f"{coordinator_id}={address}")
+    if earlier.id != coordinator_id:
+        restoring.check_rebuildable(files, own)
+        connection.run(lambda client: remove_coordinator(client, earlier.id))
+        aside = restoring.begin_again(data, own)
+        click.echo(f"Set aside:    {aside}")
+    connection.run(lambda client: add_coordinator(client, own))
+    click.echo(f"Ready to run: filestore coordinator run --data {data}")

@@ -1,0 +1,110 @@
+"""`filestore coordinator add|remove|transfer-leader|status`: the group of coordinators, through the API."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import click
+from rich.table import Table
+
+from coordinator.records import CoordinatorRecord
+from deploy.commands.addresses import METAVAR, member_of
+from deploy.commands.connection import Connection, connection_options
+from deploy.progress import table_console
+from node.client import Client
+
+PATH = "/api/v1/cluster/coordinators"
+COLUMNS = (
+    "id",
+    "role",
+    "membership",
+    "term",
+    "commit",
+    "applied",
+    "match",
+    "lag",
+    "replication",
+    "active",
+    "disk_full",
+    "diverged",
+)
+
+
+@click.command()
+@click.option("--id", "coordinator_id", required=True, help="The name of the new coordinator.")
+@click.option("--address", required=True, metavar=METAVAR, help="Where it listens.")
+@connection_options
+def add(connection: Connection, coordinator_id: str, address: str) -> None:
+    """Let another coordinator in. It votes as soon as it has caught up."""
+    record = member_of(f"{coordinator_id}={address}")
+    connection.run(lambda client: add_coordinator(client, record))
+    click.echo(f"{coordinator_id} is a learner; `filestore coordinator status` shows when it votes.")
+
+
+@click.command()
+@click.argument("coordinator_id")
+@connection_options
+def remove(connection: Connection, coordinator_id: str) -> None:
+    """Take a coordinator out of the group for ever; its name can not be used again."""
+    connection.run(lambda client: remove_coordinator(client, coordinator_id))
+    click.echo(f"{coordinator_id} is removed.")
+
+
+@click.command("transfer-leader")
+@click.option(
+    "--to", "target", default="", metavar="ID", help="Who takes over.  [default: the most advanced]"
+)
+@connection_options
+def transfer_leader(connection: Connection, target: str) -> None:
+    """Hand the lead to another coordinator, for instance before this machine is serviced."""
+
+    async def work(client: Client) -> str:
+        body = {"id": target} if target else {}
+        return (await client.call("POST", "/api/v1/cluster/leader", dict[str, str], body=body))["leader"]
+
+    click.echo(f"{connection.run(work)} leads.")
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="Leader and coordinators as the API has them.")
+@connection_options
+def status(connection: Connection, as_json: bool) -> int:
+    """Show the group of coordinators. Exit code 1 when one of them is not well, or none leads."""
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.status()
+
+    answer = connection.run(work)
+    coordinators = answer["coordinators"]
+    if as_json:
+        click.echo(json.dumps({"leader": answer["leader"], "coordinators": coordinators}))
+    else:
+        table = Table(*(name.replace("_", " ") for name in COLUMNS), box=None, pad_edge=False)
+        for each in coordinators:
+            table.add_row(*(_shown(each.get(name, "")) for name in COLUMNS))
+        table_console().print(table)
+    is_well = all(
+        each["role"] != "unreachable" and not each["diverged"] and not each.get("disk_full")
+        for each in coordinators
+    )
+    return 0 if answer["leader"] and is_well else 1
+
+
+async def add_coordinator(client: Client, record: CoordinatorRecord) -> None:
+    """Let a coordinator in."""
+    body = {
+        "id": record.coordinator_id,
+        "address": record.address,
+        "peer_port": record.peer_port,
+        "api_port": record.api_port,
+    }
+    await client.call("POST", PATH, dict[str, Any], body=body)
+
+
+async def remove_coordinator(client: Client, coordinator_id: str) -> None:
+    """Take a coordinator out."""
+    await client.call("DELETE", f"{PATH}/{quote(coordinator_id, safe='')}", dict[str, Any])
+
+
+def _shown(value: object) -> str:
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

@@ -1,0 +1,155 @@
+"""The coordinators: how they are, and changes of their group."""
+
+from typing import Any
+
+import msgspec
+from aiohttp import web
+
+from ca.errors import InvalidRequest, NotFound, Unavailable
+from ca.identity import check_address, check_member_id, check_port
+from coordinator.calls import FollowerStatus, NodeStatus, StatusReply
+from coordinator.records import CoordinatorRecord
+from coordinator.web import json_response, read_json
+from node.api.access import audited, authenticate
+from node.api.bodies import (
+    AddCoordinatorBody,
+    ClusterStatus,
+    CoordinatorBody,
+    CoordinatorState,
+    Leader,
+    NodeState,
+    RemovedCoordinator,
+    TransferLeaderBody,
+)
+from node.api.cluster import url_of
+from node.api.services import API, ApiServices
+
+
+async def status(request: web.Request) -> web.Response:
+    """GET /api/v1/cluster/status: admins only. It answers without a quorum too."""
+    caller = await authenticate(request)
+    services = request.app[API]
+    replies = await services.metadata.status(caller)
+    heard = [reply for reply in replies.values() if reply is not None]
+    if not heard:
+        raise Unavailable("No coordinator answers.")
+    best = max(heard, key=_standing)
+    leader = best.coordinator.id if _is_leader(best) else best.coordinator.leader
+    coordinators = [_coordinator_state(record, replies, best) for record in best.coordinators]
+    everyone_is_well = all(
+        state.role != "unreachable" and not state.disk_full and not state.diverged for state in coordinators
+    )
+    answer = ClusterStatus(
+        cluster=best.cluster,
+        leader=leader,
+        healthy=bool(leader) and everyone_is_well and all(node.state == "healthy" for node in best.nodes),
+        coordinators=coordinators,
+        nodes=[_node_state(services, node) for node in best.nodes],
+        files=best.files,
+        blobs=best.blobs,
+        blob_bytes=best.blob_bytes,
+    )
+    return json_response(answer)
+
+
+async def add(request: web.Request) -> web.Response:
+    """POST /api/v1/cluster/coordinators: admins only. The same again changes nothing."""
+    caller = await authenticate(request)
+    body = await read_json(request, AddCoordinatorBody)
+    services = request.app[API]
+    record = CoordinatorRecord(
+        coordinator_id=check_member_id(body.id),
+        address=check_address(body.address, development=services.view.current.development, field="address"),
+        peer_port=check_port(body.peer_port, "peer_port"),
+        api_port=check_port(body.api_port),
+    )
+    async with audited(request, "add_coordinator", principal=caller.subject, target=record.coordinator_id):
+        added = await services.metadata.add_coordinator(caller, record)
+    answer = CoordinatorBody(
+        id=added.coordinator_id,
+        address=added.address,
+        peer_port=added.peer_port,
+        api_port=added.api_port,
+        membership=added.role,
+    )
+    return json_response(answer, status=201)
+
+
+async def remove(request: web.Request) -> web.Response:
+    """DELETE /api/v1/cluster/coordinators/{id}: admins only. One that was removed already is no error."""
+    caller = await authenticate(request)
+    try:
+        coordinator_id = check_member_id(request.match_info["id"])
+    except InvalidRequest as error:
+        raise NotFound("No such coordinator.") from error
+    async with audited(request, "remove_coordinator", principal=caller.subject, target=coordinator_id):
+        await request.app[API].metadata.remove_coordinator(caller, coordinator_id)
+    return json_response(RemovedCoordinator(deleted=True, id=coordinator_id))
+
+
+async def transfer_leader(request: web.Request) -> web.Response:
+    """POST /api/v1/cluster/leader: admins only. Another coordinator leads when this is answered."""
+    caller = await authenticate(request)
+    body = await read_json(request, TransferLeaderBody)
+    target = check_member_id(body.id) if body.id else ""
+    async with audited(request, "transfer_leader", principal=caller.subject, target=target):
+        leader = await request.app[API].metadata.transfer_leader(caller, target)
+    return json_response(Leader(leader=leader))
+
+
+def _is_leader(reply: StatusReply) -> bool:
+    return reply.coordinator.role == "leader"
+
+
+def _standing(reply: StatusReply) -> tuple[bool, int, int]:
+    """Who knows best: the leader, of two that think so the later one, then whoever has applied most."""
+    return _is_leader(reply), reply.coordinator.term, reply.coordinator.applied
+
+
+def _coordinator_state(
+    record: CoordinatorRecord, replies: dict[str, StatusReply | None], best: StatusReply
+) -> CoordinatorState:
+    """What a coordinator says of itself, and what the leader says of it."""
+    own_id = record.coordinator_id
+    reply = replies.get(own_id)
+    seen = next((each for each in best.coordinator.followers if each.id == own_id), None)
+    state = CoordinatorState(
+        id=own_id,
+        role="unreachable",
+        membership=record.role,
+        diverged=any(own_id in each.coordinator.diverged for each in replies.values() if each is not None),
+        **_as_followed(seen, best.coordinator.commit),
+    )
+    if reply is None:
+        return state
+    own = reply.coordinator
+    return msgspec.structs.replace(
+        state,
+        role=own.role,
+        term=own.term,
+        commit=own.commit,
+        applied=own.applied,
+        last_index=own.last_index,
+        disk_full=own.disk_full,
+    )
+
+
+def _as_followed(seen: FollowerStatus | None, commit: int) -> dict[str, Any]:
+    if seen is None:
+        return {}
+    lag = max(commit - seen.match, 0)
+    return {"match": seen.match, "lag": lag, "replication": seen.state, "active": seen.active}
+
+
+def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
+    return NodeState(
+        id=seen.node.node_id,
+        url=url_of(services, seen.node),
+        state=seen.state,
+        heard_ms_ago=seen.heard_ms_ago,
+        free_bytes=seen.free_bytes,
+        total_bytes=seen.total_bytes,
+        uploads=seen.uploads,
+        zone=seen.node.zone,
+        weight=seen.node.weight,
+    )

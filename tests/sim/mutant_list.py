@@ -1,0 +1,388 @@
+"""The deliberate bugs that the simulator must catch: each is a few replacements of text in the product.
+
+A replacement whose text is not found exactly once is an error: the mutant is to be adapted to the product.
+"""
+
+from dataclasses import dataclass
+
+_HEAD_WITH_TERM = """\
+        if hard_state is not None:
+            head += form.encode_hard_state(hard_state)
+        if trunc"""
+_DATA_WITH_TERM = """\
+data = b"".join((head, *records))
+        data += form.encode_hard_state(hard_state) if hard_state is not None else b\"\""""
+_KEEPS_LOG = """\
+    if log.matches(meta.index, meta.term):
+        log.commit_to(meta.index)
+        return False
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One bug. `changes`: (file under coordinator/, what stands there, what the bug makes of it)."""
+
+    name: str
+    changes: tuple[tuple[str, str, str], ...]
+
+
+def _bug(name: str, file: str, old: str, new: str) -> Mutant:
+    return Mutant(name, ((f"{file}.py", old, new),))
+
+
+ELECTION = (
+    _bug("vote not persisted", "segment", ") + hard_state.vote.encode()", ")"),
+    _bug(
+        "vote granted twice",
+        "raft/election",
+        "may_vote = state.vote == message.source or (not state.vote and not state.leader)",
+        "may_vote = not state.leader",
+    ),
+    _bug(
+        "vote for a shorter log",
+        "raft/election",
+        "grants = may_vote and state.log.is_up_to_date(message.log_index, message.log_term)",
+        "grants = may_vote",
+    ),
+    _bug(
+        "logs compared by length alone",
+        "raft/log_view",
+        "return (term, index) >= (self.last_term, self.last_index)",
+        "return index >= self.last_index",
+    ),
+    _bug(
+        "vote answered before its sync",
+        "raft/election",
+        "state.send_after_sync.append(reply)",
+        "state.send_now.append(reply)",
+    ),
+    _bug(
+        "vote asked for before the own sync",
+        "raft/election",
+        "state.send_after_sync.extend(",
+        "state.send_now.extend(",
+    ),
+    _bug(
+        "pre-vote granted to any log",
+        "raft/election",
+        "grants = message.term > state.term and state.log.is_up_to_date(message.log_index, message.log_term)",
+        "grants = message.term > state.term",
+    ),
+    _bug(
+        "live leader unseated by a candidate",
+        "raft/core",
+        "if asks_for_vote and not is_handed_over and election.has_live_leader(state):",
+        "if False:",
+    ),
+    _bug(
+        "leader without a majority goes on",
+        "raft/election",
+        "if state.membership.reached_by_majority(active) == 0:",
+        "if False:",
+    ),
+    _bug(
+        "transfer to a member without the whole log",
+        "raft/replication",
+        "if target and state.progress[target].match == state.log.last_index:",
+        "if target:",
+    ),
+    _bug(
+        "proposals taken during a transfer",
+        "raft/core",
+        """        if state.transfer_target:
+            raise ProposalRefused(f"the lead is being handed over to {state.transfer_target}")
+        if not 0""",
+        "        if not 0",
+    ),
+)
+
+REPLICATION = (
+    _bug(
+        "commit of an old term's entry by count",
+        "raft/replication",
+        "if index <= state.log.commit or state.log.term(index) != state.term:",
+        "if index <= state.log.commit:",
+    ),
+    _bug(
+        "conflict not truncated on disk",
+        "raft/log_view",
+        "self._truncate_from = index if pending is None else min(pending, index)",
+        "self._truncate_from = pending",
+    ),
+    _bug(
+        "truncation on a stale append",
+        "raft/log_view",
+        "            if not self.matches(entry.index, entry.term):\n",
+        "            if entry.index > self.commit:\n",
+    ),
+    _bug(
+        "commit index beyond the match",
+        "raft/replication",
+        "log.commit_to(min(message.commit, matched_index))",
+        "log.commit_to(min(message.commit, log.last_index))",
+    ),
+    Mutant(
+        "heartbeat commits beyond the match",
+        (
+            (
+                "raft/replication.py",
+                "commit = min(state.log.commit, state.progress[peer].match)",
+                "commit = state.log.commit",
+            ),
+            (
+                "raft/replication.py",
+                "    state.log.commit_to(message.commit)\n",
+                "    state.log.commit_to(min(message.commit, state.log.last_index))\n",
+            ),
+            (
+                "raft/replication.py",
+                "    assert message.commit <= state.log.last_index, (",
+                "    assert True, (",
+            ),
+        ),
+    ),
+    _bug(
+        "majority off by one in even groups",
+        "raft/membership",
+        "self.quorum = len(self.voters) // 2 + 1",
+        "self.quorum = (len(self.voters) + 1) // 2",
+    ),
+    _bug(
+        "whole own log acknowledged",
+        "raft/replication",
+        "    matched_index = message.log_index + len(message.entries)\n",
+        "    matched_index = log.last_index\n",
+    ),
+    _bug(
+        "leader counts itself before its sync",
+        "raft/replication",
+        "    if progress.match < state.log.stable_last:\n        progress.match = state.log.stable_last\n",
+        "    if progress.match < state.log.last_index:\n        progress.match = state.log.last_index\n",
+    ),
+    _bug(
+        "overwritten entries count as written",
+        "raft/log_view",
+        "            written = min(written, self._truncate_from - 1)",
+        "            pass",
+    ),
+    _bug(
+        "lost append is not sent again",
+        "raft/progress",
+        "            self.probe_due = True\n            self.match_at_tick = -1",
+        "            self.match_at_tick = -1",
+    ),
+)
+
+DISK = (
+    _bug("acknowledged without a sync", "raft/core", "or bool(entries) or truncate", "or truncate"),
+    _bug(
+        "sync left out",
+        "log",
+        "            active.file.sync()\n            self._synced_bytes = self._position_bytes\n",
+        "            self._synced_bytes = self._position_bytes\n",
+    ),
+    _bug(
+        "acknowledged before the sync",
+        "raft/replication",
+        "    state.send_after_sync.append(\n        Message(MessageKind.APPEND_REPLY, state.own_id, leader,",
+        "    state.send_now.append(\n        Message(MessageKind.APPEND_REPLY, state.own_id, leader,",
+    ),
+    _bug(
+        "commit index on disk ahead of the log",
+        "raft/core",
+        "min(state.log.commit, state.log.stable_last))",
+        "state.log.commit)",
+    ),
+    Mutant(
+        "entries on disk before their term",
+        (
+            (
+                "log.py",
+                _HEAD_WITH_TERM,
+                "        if trunc",
+            ),
+            (
+                "log.py",
+                'data = b"".join((head, *records))',
+                _DATA_WITH_TERM,
+            ),
+        ),
+    ),
+    _bug(
+        "applied twice after a restart", "member", "hard_state, index, rand)", "hard_state, index - 1, rand)"
+    ),
+    _bug(
+        "compaction beyond the durable state",
+        "member",
+        "        index = durable_index\n",
+        "        index = self.applied_index\n",
+    ),
+    _bug(
+        "vote forgotten with the log behind a snapshot",
+        "member",
+        'vote = known.vote if known.term >= term else ""',
+        'vote = ""',
+    ),
+    _bug(
+        "log of another history kept behind a snapshot",
+        "member",
+        "if index > log.last_index() or log.term(index) != term:",
+        "if index > log.last_index():",
+    ),
+)
+
+READS = (
+    _bug(
+        "read index without a round",
+        "raft/reads",
+        "confirmed = state.membership.reached_by_majority(acked)",
+        "confirmed = reads.last_round",
+    ),
+    _bug(
+        "follower reads without its leader",
+        "raft/reads",
+        "        _forward(state)\n",
+        "        contexts = tuple(state.reads.waiting)\n"
+        "        state.reads.waiting.clear()\n"
+        "        state.reads.answer(contexts, state.log.commit)\n",
+    ),
+    _bug("read served before it is applied", "member", "if index > self.applied_index:", "if index < 0:"),
+    _bug(
+        "new leader reads before it has committed",
+        "raft/reads",
+        "has_own_commit = state.log.term(state.log.commit) == state.term",
+        "has_own_commit = True",
+    ),
+    _bug(
+        "reads are numbered alike after a restart",
+        "raft/state",
+        "next_batch=rand.getrandbits(BATCH_NUMBER_BITS)",
+        "next_batch=rand.getrandbits(BATCH_NUMBER_BITS) * 0",
+    ),
+)
+
+MEMBERSHIP = (
+    _bug(
+        "learner counted for a commit",
+        "raft/membership",
+        "ascending = sorted(values.get(voter, 0) for voter in self.voters)",
+        "ascending = sorted(values.get(voter, 0) for voter in self.voters + self.learners)",
+    ),
+    _bug(
+        "learner's vote counted",
+        "raft/membership",
+        "granted = sum(votes.get(voter, False) for voter in self.voters)",
+        "granted = sum(votes.values())",
+    ),
+    _bug(
+        "removed leader counts itself",
+        "raft/membership",
+        "ascending = sorted(values.get(voter, 0) for voter in self.voters)",
+        "ascending = sorted(values.get(voter, 0) for voter in {*self.voters, self.own_id})",
+    ),
+    _bug(
+        "two changes of the group at once",
+        "raft/core",
+        "if state.log.memberships.latest_index > state.log.commit:",
+        "if False:",
+    ),
+    _bug(
+        "change of the group by a new leader",
+        "raft/core",
+        "        if state.log.term(state.log.commit) != state.term:\n            raise",
+        "        if False:\n            raise",
+    ),
+    _bug(
+        "two voters in one change",
+        "raft/membership",
+        "if len(set(target.voters) ^ set(self.voters)) > 1:",
+        "if len(set(target.voters) ^ set(self.voters)) > 2:",
+    ),
+    _bug(
+        "change of the group waits for its commit",
+        "raft/membership",
+        "        return self._steps[-1][1]",
+        "        return self._steps[0][1]",
+    ),
+    _bug(
+        "truncated change of the group kept",
+        "raft/log_view",
+        "self.memberships.truncated_from(index)",
+        "pass",
+    ),
+)
+
+SNAPSHOTS = (
+    _bug(
+        "snapshot without its membership",
+        "raft/log_view",
+        "self.memberships.restored(meta.index, meta.members)",
+        "pass",
+    ),
+    _bug(
+        "snapshot drops the replies of sessions",
+        "store",
+        "                self._writer, self._reader = _connections(self._path)\n            self._load()",
+        "                self._writer, self._reader = _connections(self._path)\n            self._load()\n"
+        '            self._writer.execute("DELETE FROM replies")\n'
+        '            self._writer.execute("DELETE FROM sessions")',
+    ),
+    _bug(
+        "snapshot over a log that goes on behind it",
+        "raft/snapshots",
+        _KEEPS_LOG,
+        "",
+    ),
+    Mutant(
+        "snapshot over newer state",
+        (
+            (
+                "raft/snapshots.py",
+                "if state.role is not Role.FOLLOWER or meta.index <= log.commit:",
+                "if state.role is not Role.FOLLOWER:",
+            ),
+            (
+                "raft/snapshots.py",
+                _KEEPS_LOG,
+                "",
+            ),
+            ("raft/log_view.py", "        assert meta.index > self.commit, f", "        assert True, f"),
+        ),
+    ),
+    _bug(
+        "offer acknowledged by length alone",
+        "raft/snapshots",
+        "elif log.matches(message.log_index, message.log_term):",
+        "elif log.last_index >= message.log_index:",
+    ),
+)
+
+CLIENTS = (
+    _bug(
+        "replies of sessions are not kept",
+        "machine/dispatch",
+        "        self._sessions.keep_reply(log_index, envelope, reply)\n",
+        "",
+    ),
+    _bug(
+        "retry in one batch with its first applied again",
+        "machine/replies",
+        "reply = known.replies.get(sequence)",
+        "reply = None",
+    ),
+    _bug(
+        "late copy of a command applied",
+        "machine/replies",
+        "if sequence < known.acknowledged_below:",
+        "if False:",
+    ),
+    _bug(
+        "another leader's entry acknowledged",
+        "member",
+        "            if term == entry.term:\n",
+        "            if term:\n",
+    ),
+)
+
+MUTANTS = ELECTION + REPLICATION + DISK + READS + MEMBERSHIP + SNAPSHOTS + CLIENTS

@@ -1,0 +1,62 @@
+"""Real peer ports of coordinators that answer as a test likes, and clients of them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ca.certificates import Authority
+from ca.identity import Identity, Role
+from ca.keys import new_key
+from ca.tls import Credential
+from coordinator.client import MetadataClient
+from coordinator.contexts import MemberContexts
+from coordinator.records import CoordinatorRecord
+from coordinator.rpc import CallHandler, PeerPort
+from coordinator.web import new_application, serve
+
+CLUSTER = "lab"
+
+
+def contexts_of(coordinator_id: str, directory: Path, authority: Authority) -> MemberContexts:
+    """Of a coordinator with a new certificate."""
+    key = new_key()
+    identity = Identity(CLUSTER, Role.COORDINATOR, coordinator_id)
+    leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=datetime.now(UTC))
+    credential = Credential(directory / f"{coordinator_id}.pem", authority.root_pem)
+    credential.write(key, leaf.pem)
+    return MemberContexts(credential)
+
+
+@asynccontextmanager
+async def serving(
+    coordinator_id: str, handle: CallHandler, directory: Path, authority: Authority
+) -> AsyncIterator[CoordinatorRecord]:
+    """A coordinator as far as its peer port goes: `handle` answers the calls."""
+    contexts = contexts_of(coordinator_id, directory, authority)
+    port = PeerPort(handle, lambda _: None, lambda _: None)
+    app = new_application(port.routes(), component="peer")
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)
+    try:
+        yield CoordinatorRecord(
+            coordinator_id=coordinator_id, address="127.0.0.1", peer_port=listener.port, api_port=2
+        )
+    finally:
+        await port.close()
+        await listener.close()
+
+
+@asynccontextmanager
+async def connected(
+    own_id: str, records: Iterable[CoordinatorRecord], directory: Path, authority: Authority
+) -> AsyncIterator[MetadataClient]:
+    """A client whose connections are kept up."""
+    contexts = contexts_of(own_id, directory, authority)
+    client = MetadataClient(Identity(CLUSTER, Role.COORDINATOR, own_id), list(records), contexts.client)
+    running = asyncio.create_task(client.run())
+    try:
+        yield client
+    finally:
+        running.cancel()
+        await asyncio.wait([running])

@@ -1,0 +1,295 @@
+"""Several drivers with real logs, databases and snapshots, joined in memory: compaction and catching up."""
+
+import asyncio
+import contextlib
+import shutil
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, closing
+from pathlib import Path
+
+import pytest
+
+from ca.errors import Conflict, Unavailable
+from coordinator import commands
+from coordinator.driver import Driver
+from coordinator.log import SegmentLog
+from coordinator.member import StateLost, configured, recover
+from coordinator.raft.config import Config
+from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Message, SnapshotOffer
+from coordinator.records import CoordinatorRecord
+from coordinator.snapshots import SnapshotStore
+from coordinator.store import Store
+from tests.unit.state import ADMIN, bootstrap
+
+DEADLINE_S = 60.0
+SEGMENT_BYTES = 64 * 1024
+
+
+def record(coordinator_id: str, role: str = "voter") -> CoordinatorRecord:
+    return CoordinatorRecord(
+        coordinator_id=coordinator_id, address="127.0.0.1", peer_port=1, api_port=2, role=role
+    )
+
+
+def admit(user_id: str) -> commands.AdmitUser:
+    return commands.AdmitUser(caller=ADMIN, user_id=user_id, roles=None, groups=["g" * 100])
+
+
+class Seat:
+    """One member with its directory; `run` is one life of it."""
+
+    def __init__(self, group: "Group", name: str) -> None:
+        self.group = group
+        self.name = name
+        self.data = group.directory / name
+        if not self.data.exists():
+            self.data.mkdir()
+            first = commands.encode_envelope(commands.Envelope(0, 0, 0, 1, bootstrap()))
+            entry = Entry(1, 1, EntryKind.COMMAND, first)
+            SegmentLog.bootstrap(self.data / "log", HardState(1, "", 1), [entry])
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[Driver]:
+        with ExitStack() as open_things:
+            driver = self._open(open_things)
+            task = asyncio.create_task(driver.run())
+            try:
+                yield driver
+            finally:
+                del self.group.drivers[self.name]
+                task.cancel()
+                await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+
+    def _open(self, open_things: ExitStack) -> Driver:
+        self.log = open_things.enter_context(
+            closing(SegmentLog.open(self.data / "log", segment_bytes=SEGMENT_BYTES))
+        )
+        self.snapshots = SnapshotStore(self.data / "snapshots", self.data / "state.sqlite")
+        self.snapshots.recover()
+        self.store = open_things.enter_context(closing(Store(self.data / "state.sqlite")))
+        recover(self.log, self.store)
+        self.driver = self.group.drivers[self.name] = Driver(
+            configured(Config(self.name, ("c1",)), self.store),
+            self.log,
+            self.store,
+            self.snapshots,
+            self.group.send,
+            self.fetch,
+            lambda *_: None,
+            log_bytes_kept=2 * SEGMENT_BYTES,
+            kept_entries=10,
+        )
+        return self.driver
+
+    def fetch(self, offer: SnapshotOffer) -> None:
+        source = self.group.seats[offer.source].snapshots
+        incoming = self.snapshots.incoming(offer.meta)
+        while not incoming.is_complete:
+            incoming.add(source.chunk(offer.meta.index, offer.meta.term, incoming.offset))
+        incoming.finish()
+        self.driver.fetched(offer.meta)
+
+
+class Group:
+    """Members that hear each other at once; one that does not run hears nothing."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.drivers: dict[str, Driver] = {}
+        self.seats: dict[str, Seat] = {}
+
+    def seat(self, name: str) -> Seat:
+        self.seats[name] = Seat(self, name)
+        return self.seats[name]
+
+    def send(self, messages: Sequence[Message]) -> None:
+        for message in messages:
+            if message.target in self.drivers:
+                self.drivers[message.target].step(message)
+
+
+async def leading(driver: Driver) -> None:
+    while True:
+        with contextlib.suppress(Unavailable):
+            await driver.read_barrier()
+            if driver.is_leader:
+                return
+        await asyncio.sleep(0.01)
+
+
+async def filled(driver: Driver, count: int) -> None:
+    for start in range(0, count, 100):
+        await asyncio.gather(*(driver.propose(admit(f"user-{n}")) for n in range(start, start + 100)))
+
+
+async def compacted(seat: Seat) -> None:
+    while seat.log.first_index() == 1:
+        await seat.driver.propose(admit("the-same"))
+
+
+async def let_in(leader: Driver, *ids: str, learners: Sequence[str] = ()) -> None:
+    records = [record(each) for each in ids] + [record(each, "learner") for each in learners]
+    await leader.change_members(
+        leader.members,
+        Members(tuple(ids), tuple(learners)),
+        commands.RecordCoordinators(coordinators=records),
+    )
+
+
+async def caught_up(leader: Driver, follower: Driver) -> None:
+    while follower.applied_index < leader.applied_index:
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Group:
+    return Group(tmp_path)
+
+
+async def test_log_forgets_what_the_database_holds_and_a_restart_finds_all(group: Group) -> None:
+    seat = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S):
+        async with seat.run() as driver:
+            await leading(driver)
+            await filled(driver, 600)
+            await compacted(seat)
+            applied = driver.applied_index
+        async with seat.run() as driver:
+            await leading(driver)
+            assert driver.applied_index > applied
+            assert seat.store.token_generation("user-599") == 1
+
+
+async def test_new_member_catches_up_by_a_snapshot_and_is_promoted(group: Group) -> None:
+    first, second = group.seat("c1"), group.seat("c2")
+    async with asyncio.timeout(DEADLINE_S), first.run() as leader:
+        await leading(leader)
+        await filled(leader, 600)
+        await compacted(first)
+        async with second.run() as learner:
+            await let_in(leader, "c1", learners=("c2",))
+            await caught_up(leader, learner)
+            await let_in(leader, "c1", "c2")
+            await leader.propose(admit("after"))
+            await caught_up(leader, learner)
+
+            assert second.log.first_index() > 1, "it came by a snapshot"
+            assert second.store.token_generation("after") == 1
+            assert second.store.members() == Members(("c1", "c2"))
+        async with second.run() as learner:
+            await caught_up(leader, learner)
+
+
+async def test_change_retried_after_a_snapshot_and_a_new_leader_is_applied_once(group: Group) -> None:
+    first, second = group.seat("c1"), group.seat("c2")
+    async with asyncio.timeout(DEADLINE_S), first.run() as leader:
+        await leading(leader)
+        await leader.propose(commands.OpenSession(nonce="n"))
+        session = leader.applied_index
+        reply = await leader.propose(admit("once"), session=session, sequence=1)
+        await filled(leader, 600)
+        await compacted(first)
+        async with second.run() as other:
+            await let_in(leader, "c1", learners=("c2",))
+            await caught_up(leader, other)
+            await let_in(leader, "c1", "c2")
+            leader.transfer_leader("c2")
+            await leading(other)
+
+            assert await other.propose(admit("once"), session=session, sequence=1) == reply
+            assert other.status().commit > session
+
+
+async def test_member_removed_from_the_group_knows_it(group: Group) -> None:
+    first, second = group.seat("c1"), group.seat("c2")
+    async with asyncio.timeout(DEADLINE_S), first.run() as leader, second.run() as other:
+        await leading(leader)
+        await let_in(leader, "c1", learners=("c2",))
+        await caught_up(leader, other)
+        assert other.members == {"c1", "c2"}
+
+        await let_in(leader, "c1")
+        await caught_up(leader, other)
+
+        assert other.members == {"c1"}
+        assert second.store.members() == Members(("c1",))
+
+
+async def test_two_changes_of_membership_at_once_are_refused(group: Group) -> None:
+    first = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S), first.run() as leader:
+        await leading(leader)
+        with pytest.raises(Conflict, match="at most one"):
+            await let_in(leader, "c1", learners=("c2", "c3"))
+
+
+async def test_log_without_the_beginning_that_the_database_lacks_is_refused(group: Group) -> None:
+    seat = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S), seat.run() as driver:
+        await leading(driver)
+        await filled(driver, 600)
+        await compacted(seat)
+    for path in seat.data.glob("state.sqlite*"):
+        path.unlink()
+
+    with pytest.raises(StateLost, match="filestore coordinator rebuild"):
+        async with seat.run():
+            pass
+
+
+async def test_log_that_was_lost_beside_its_database_is_refused(group: Group) -> None:
+    seat = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S), seat.run() as driver:
+        await leading(driver)
+        await driver.propose(admit("alice"))
+    shutil.rmtree(seat.data / "log")
+
+    with pytest.raises(StateLost, match="filestore coordinator rebuild"):
+        async with seat.run():
+            pass
+
+
+async def test_change_of_a_membership_that_is_no_longer_the_present_one_is_refused(group: Group) -> None:
+    first = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S), first.run() as leader:
+        await leading(leader)
+        before = leader.members
+        await let_in(leader, "c1", learners=("c2",))
+
+        late = commands.RecordCoordinators(coordinators=[record("c1"), record("c3", "learner")])
+        with pytest.raises(Conflict, match="changed by another"):
+            await leader.change_members(before, Members(("c1",), ("c3",)), late)
+
+
+async def test_log_is_not_compacted_past_a_snapshot_that_is_being_made(
+    group: Group, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = group.seat("c1"), group.seat("c2")
+    async with asyncio.timeout(DEADLINE_S), first.run() as leader:
+        await leading(leader)
+        await filled(leader, 600)
+        await compacted(first)
+        is_copying, may_end = threading.Event(), threading.Event()
+        write_snapshot = first.store.write_snapshot
+
+        def slow(target: Path) -> None:
+            write_snapshot(target)
+            is_copying.set()
+            assert may_end.wait(DEADLINE_S)
+
+        monkeypatch.setattr(first.store, "write_snapshot", slow)
+        async with second.run() as learner:
+            await let_in(leader, "c1", learners=("c2",))
+            await asyncio.to_thread(is_copying.wait, DEADLINE_S)
+            taken_at = leader.applied_index
+            ticks = leader.ticks
+            while leader.ticks < ticks + 60:
+                await filled(leader, 100)
+            assert first.log.first_index() <= taken_at
+
+            may_end.set()
+            await caught_up(leader, learner)
+            assert first.snapshots.newest() is not None

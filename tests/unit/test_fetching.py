@@ -1,0 +1,156 @@
+"""A snapshot comes over a real peer port, piece by piece: lost answers, restarts, newer offers included."""
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ca.certificates import Authority
+from ca.errors import NotFound, Unavailable
+from ca.tls import Peer
+from coordinator.calls import AnyCall, SnapshotChunkCall
+from coordinator.fetching import Fetcher
+from coordinator.link import end
+from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
+from coordinator.records import CoordinatorRecord
+from coordinator.snapshots import SnapshotStore
+from tests.unit.peer_ports import connected, serving
+from tests.unit.state import State
+
+DEADLINE_S = 30.0
+USERS = 300  # with long names: rows enough for several pieces
+
+
+@dataclass
+class Source:
+    """A coordinator that hands out a snapshot; `before` may refuse, or wait, as the test likes."""
+
+    snapshots: SnapshotStore
+    record: CoordinatorRecord = field(init=False)
+    before: Callable[[SnapshotChunkCall], None] = lambda _: None
+    asked: list[int] = field(default_factory=list)
+
+    async def handle(self, peer: Peer, call: AnyCall) -> bytes:
+        assert isinstance(call, SnapshotChunkCall)
+        self.asked.append(call.offset)
+        self.before(call)
+        chunk = self.snapshots.chunk(call.index, call.term, call.offset)
+        # Smaller pieces than the product's, so that there are several.
+        data = chunk.data[:50_000]
+        return msgspec.msgpack.encode(msgspec.structs.replace(chunk, data=data, crc=zlib.crc32(data)))
+
+
+@dataclass
+class Target:
+    """The member that lags."""
+
+    snapshots: SnapshotStore
+    fetcher: Fetcher
+    fetched: "asyncio.Queue[SnapshotMeta]"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> State:
+    made = State(tmp_path / "source.sqlite")
+    for number in range(USERS):
+        made.user(f"user-{number}-{'x' * 500}")
+    return made
+
+
+@asynccontextmanager
+async def offering(directory: Path, authority: Authority) -> AsyncIterator[Source]:
+    source = Source(SnapshotStore(directory / "outgoing", directory / "source.sqlite"))
+    async with serving("c1", source.handle, directory, authority) as source.record:
+        yield source
+
+
+@asynccontextmanager
+async def lagging(source: Source, directory: Path, authority: Authority) -> AsyncIterator[Target]:
+    fetched: asyncio.Queue[SnapshotMeta] = asyncio.Queue()
+    snapshots = SnapshotStore(directory / "incoming", directory / "target.sqlite")
+    async with connected("c2", [source.record], directory, authority) as client:
+        fetcher = Fetcher(client, snapshots, fetched.put_nowait)
+        fetching = asyncio.create_task(fetcher.run())
+        try:
+            yield Target(snapshots, fetcher, fetched)
+        finally:
+            await end(fetching)
+
+
+async def test_snapshot_comes_whole_though_answers_are_lost(
+    state: State, tmp_path: Path, peer_authority: Authority
+) -> None:
+    def lose_every_other(call: SnapshotChunkCall) -> None:
+        if source.asked.count(call.offset) == 1:
+            raise Unavailable("lost")
+
+    async with (
+        offering(tmp_path, peer_authority) as source,
+        lagging(source, tmp_path, peer_authority) as target,
+    ):
+        meta = source.snapshots.take(state.store)
+        source.before = lose_every_other
+        target.fetcher.offer(SnapshotOffer("c1", meta))
+        async with asyncio.timeout(DEADLINE_S):
+            assert await target.fetched.get() == meta
+        assert len(set(source.asked)) >= 3
+        target.fetcher.offer(SnapshotOffer("c1", meta))  # an echo of what is being installed
+        await asyncio.sleep(0)
+        assert target.fetched.empty()
+        assert target.snapshots.incoming(meta).is_complete
+
+
+async def test_transfer_goes_on_where_it_ended_after_a_restart(
+    state: State, tmp_path: Path, peer_authority: Authority
+) -> None:
+    reached = asyncio.Event()
+
+    def stop_at_the_third(call: SnapshotChunkCall) -> None:
+        if call.offset >= 100_000:
+            reached.set()
+            raise Unavailable("hangs")
+
+    async with offering(tmp_path, peer_authority) as source:
+        meta = source.snapshots.take(state.store)
+        source.before = stop_at_the_third
+        async with lagging(source, tmp_path, peer_authority) as target, asyncio.timeout(DEADLINE_S):
+            target.fetcher.offer(SnapshotOffer("c1", meta))
+            await reached.wait()
+        source.before = lambda _: None
+        source.asked.clear()
+        async with lagging(source, tmp_path, peer_authority) as target, asyncio.timeout(DEADLINE_S):
+            target.fetcher.offer(SnapshotOffer("c1", meta))
+            assert await target.fetched.get() == meta
+        assert min(source.asked) == 100_000
+
+
+async def test_newer_offer_takes_the_place_of_one_that_is_gone(
+    state: State, tmp_path: Path, peer_authority: Authority
+) -> None:
+    gone = asyncio.Event()
+
+    def is_gone(call: SnapshotChunkCall) -> None:
+        if call.index == old.index and call.offset:
+            gone.set()
+            raise NotFound("gone")
+
+    async with (
+        offering(tmp_path, peer_authority) as source,
+        lagging(source, tmp_path, peer_authority) as target,
+    ):
+        old = source.snapshots.take(state.store)
+        source.before = is_gone
+        async with asyncio.timeout(DEADLINE_S):
+            target.fetcher.offer(SnapshotOffer("c1", old))
+            await gone.wait()
+            state.user("later")
+            new = source.snapshots.take(state.store)
+            target.fetcher.offer(SnapshotOffer("c9", new))  # nobody whom this member knows
+            target.fetcher.offer(SnapshotOffer("c1", new))
+            assert await target.fetched.get() == new
+        assert new.index > old.index

@@ -1,0 +1,245 @@
+"""A coordinator's directory: made from a bundle, made from a snapshot, made anew; and what is refused."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ca.errors import Conflict, InvalidRequest
+from ca.secretfiles import UnsafeSecretFile, write_secret
+from coordinator import restoring, setup
+from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
+from coordinator.digests import StateDiverged, check_not_diverged, mark_diverged
+from coordinator.ledger import open_ledger
+from coordinator.log import LogInUse, SegmentLog
+from coordinator.metrics import Metrics, timed_sync
+from coordinator.records import VOTER, CoordinatorRecord
+from coordinator.roster import read_known, write_known
+from coordinator.store import Store
+from deploy.commands.addresses import API_PORT, PEER_PORT, member_of
+
+
+def record(coordinator_id: str, port: int = 7442) -> CoordinatorRecord:
+    return CoordinatorRecord(
+        coordinator_id=coordinator_id, address="127.0.0.1", peer_port=port, api_port=port + 1
+    )
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CoordinatorFiles:
+    """A coordinator of a cluster of two."""
+    made = CoordinatorFiles(tmp_path / "c1")
+    setup.init_cluster(
+        made.data,
+        coordinator_id="c1",
+        cluster="lab",
+        members=[record("c1"), record("c2", 7452)],
+        development=True,
+    )
+    return made
+
+
+def later_bundle(files: CoordinatorFiles) -> Path:
+    path = files.data.parent / "later.bundle"
+    restoring.write_bundle(files.data, path)
+    return path
+
+
+def test_member_that_init_named_begins_from_the_first_bundle(files: CoordinatorFiles) -> None:
+    data = files.data.parent / "c2"
+    setup.init_from_bundle(data, files.bundle, "c2")
+    config = CoordinatorFiles(data).read_config()
+    assert (config.own, config.own_record) == (record("c2", 7452), None)
+
+
+def test_member_that_comes_later_keeps_its_own_address_and_whom_to_ask(files: CoordinatorFiles) -> None:
+    write_known(files.known, [record("c2", 7452), record("c7", 7462)])
+    data = files.data.parent / "c3"
+    setup.init_from_bundle(data, later_bundle(files), "c3", record("c3", 7472))
+    made = CoordinatorFiles(data)
+    assert made.read_config().own == record("c3", 7472)
+    assert read_known(made.known, []) == [record("c2", 7452), record("c7", 7462)]
+    secrets = (made.genesis, made.cluster_key, made.credential_path)
+    assert [path.stat().st_mode & 0o777 for path in secrets] == [0o600] * 3
+    ledger = open_ledger(made, timed_sync(Metrics("test").registry))
+    try:
+        assert ledger.store.members().voters == ("c1", "c2")
+        assert (ledger.store.applied(), ledger.log.last_index()) == ((1, 1), 1)
+    finally:
+        ledger.close()
+
+
+@pytest.mark.parametrize(
+    ("coordinator_id", "own"),
+    [("c3", None), ("c1", None), ("c1", record("c1")), ("C 3", record("C 3")), ("c7", record("c7"))],
+)
+def test_bundle_of_a_running_cluster_makes_only_new_members(
+    files: CoordinatorFiles, coordinator_id: str, own: CoordinatorRecord | None
+) -> None:
+    write_known(files.known, [record("c1"), record("c7", 7462)])
+    data = files.data.parent / "other"
+    with pytest.raises(InvalidRequest):
+        setup.init_from_bundle(data, later_bundle(files), coordinator_id, own)
+    assert not data.exists()
+
+
+def test_what_is_no_bundle_is_refused(files: CoordinatorFiles, tmp_path: Path) -> None:
+    no_bundle = tmp_path / "none"
+    key = b"k" * 32
+    for content in (b"", b"\x93\x01", msgspec.msgpack.encode(setup.Bundle(cluster_key=key, genesis=b"x"))):
+        write_secret(no_bundle, content)
+        with pytest.raises(InvalidRequest, match="bundle"):
+            setup.init_from_bundle(tmp_path / "other", no_bundle, "c2")
+    files.bundle.chmod(0o640)
+    with pytest.raises(UnsafeSecretFile):
+        setup.init_from_bundle(tmp_path / "other", files.bundle, "c2")
+
+
+def test_directory_of_a_coordinator_is_not_used_twice(files: CoordinatorFiles) -> None:
+    with pytest.raises(Conflict):
+        setup.init_from_bundle(files.data, files.bundle, "c2")
+    with pytest.raises(Conflict):
+        restoring.write_bundle(files.data, files.bundle)
+
+
+def snapshot_of(files: CoordinatorFiles) -> Path:
+    path = files.data.parent / "kept.snapshot"
+    restoring.write_snapshot(files.data, path)
+    return path
+
+
+def test_restored_cluster_has_one_member_and_remembers_the_others(files: CoordinatorFiles) -> None:
+    data = files.data.parent / "r1"
+    snapshot = snapshot_of(files)
+    assert snapshot.stat().st_mode & 0o777 == 0o600
+    token = restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+    assert token.read_text().startswith("eyJ")
+    ledger = open_ledger(CoordinatorFiles(data), timed_sync(Metrics("test").registry))
+    try:
+        assert (ledger.store.members().voters, ledger.store.members().learners) == (("r1",), ())
+        assert ledger.store.applied() == (2, 2)
+        assert (ledger.log.first_index(), ledger.log.last_index(), ledger.log.term(2)) == (3, 2, 2)
+    finally:
+        ledger.close()
+    assert CoordinatorFiles(data).read_config().own.role == VOTER
+
+
+def test_snapshot_is_restored_only_whole_of_this_cluster_and_under_a_new_id(
+    files: CoordinatorFiles, tmp_path: Path
+) -> None:
+    snapshot = snapshot_of(files)
+    other = CoordinatorFiles(tmp_path / "other")
+    setup.init_cluster(
+        other.data, coordinator_id="o1", cluster="other", members=[record("o1")], development=True
+    )
+    later = tmp_path / "other.bundle"
+    restoring.write_bundle(other.data, later)
+    torn = tmp_path / "torn"
+    torn.write_bytes(snapshot.read_bytes()[:5000])
+    text = tmp_path / "text"
+    text.write_text("no database")
+    for source, bundle, coordinator_id in (
+        (torn, files.bundle, "r1"),
+        (text, files.bundle, "r1"),
+        (snapshot, later, "r1"),
+        (snapshot, files.bundle, "c1"),
+        (snapshot, files.bundle, "c2"),
+    ):
+        with pytest.raises(InvalidRequest):
+            restoring.restore(
+                tmp_path / "r1", snapshot=source, bundle_path=bundle, own=record(coordinator_id)
+            )
+        assert not CoordinatorFiles(tmp_path / "r1").config.exists()
+        assert not CoordinatorFiles(tmp_path / "r1").state.exists()
+    with pytest.raises(Conflict):
+        restoring.restore(files.data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+    with pytest.raises(Conflict):
+        restoring.write_snapshot(files.data, snapshot)
+
+
+def test_coordinator_begins_again_beside_what_it_was(files: CoordinatorFiles) -> None:
+    files.write_config(msgspec.structs.replace(files.read_config(), digest_s=3.0))
+    files.diverged.write_text("odd")
+    (files.log / "extra").write_text("kept")
+    aside = restoring.begin_again(files.data, record("c3"))
+    config = files.read_config()
+    assert (config.id, config.own, config.digest_s) == ("c3", record("c3"), 3.0)
+    assert (aside / "diverged").exists()
+    assert (aside / "log" / "extra").exists()
+    assert not (files.log / "extra").exists()
+    store = Store(files.state)
+    assert store.applied() == (1, 1)
+    store.close()
+    check_not_diverged(files.diverged)
+
+
+def test_coordinator_does_not_begin_again_while_it_runs_or_under_a_known_id(files: CoordinatorFiles) -> None:
+    for known in ("c1", "c2"):
+        with pytest.raises(InvalidRequest):
+            restoring.begin_again(files.data, record(known))
+    log = SegmentLog.open(files.log)
+    try:
+        with pytest.raises(LogInUse):
+            restoring.begin_again(files.data, record("c3"))
+    finally:
+        log.close()
+    files.genesis.unlink()
+    with pytest.raises(NotInitialised):
+        restoring.begin_again(files.data, record("c3"))
+    assert files.read_config().id == "c1"
+
+
+def test_first_entry_of_an_older_version_is_kept_beside_the_log(files: CoordinatorFiles) -> None:
+    genesis = files.genesis.read_bytes()
+    files.genesis.unlink()
+    open_ledger(files, timed_sync(Metrics("test").registry)).close()
+    assert files.genesis.read_bytes() == genesis
+    assert files.genesis.stat().st_mode & 0o777 == 0o600
+
+
+def test_coordinator_that_diverged_does_not_start_again(tmp_path: Path) -> None:
+    check_not_diverged(tmp_path / "diverged")
+    mark_diverged(tmp_path / "diverged", "c2")
+    with pytest.raises(StateDiverged, match="coordinator rebuild"):
+        check_not_diverged(tmp_path / "diverged")
+
+
+def test_configuration_of_an_older_version_is_read_and_a_bad_one_is_refused(files: CoordinatorFiles) -> None:
+    older = {"id": "c1", "cluster": "lab", "members": [msgspec.to_builtins(record("c1"))]}
+    del older["members"][0]["role"]
+    files.config.write_bytes(msgspec.json.encode(older))
+    assert files.read_config() == CoordinatorConfig(id="c1", cluster="lab", members=[record("c1")])
+    files.config.write_bytes(msgspec.json.encode(older | {"digest_s": 0}))
+    with pytest.raises(NotInitialised, match="digest_s"):
+        files.read_config()
+
+
+def test_last_known_coordinators_are_kept_and_a_damaged_list_is_not_trusted(tmp_path: Path) -> None:
+    path, otherwise = tmp_path / "coordinators.json", [record("c1")]
+    assert read_known(path, otherwise) == otherwise
+    write_known(path, [record("c4")])
+    assert read_known(path, otherwise) == [record("c4")]
+    for damaged in (b"", b"{}", b"[]", b'[{"coordinator_id": 1}]'):
+        path.write_bytes(damaged)
+        assert read_known(path, otherwise) == otherwise
+
+
+@pytest.mark.parametrize(
+    ("text", "address", "ports"),
+    [
+        ("c4=10.0.0.4", "10.0.0.4", (PEER_PORT, API_PORT)),
+        ("c4=10.0.0.4:1", "10.0.0.4", (1, API_PORT)),
+        ("c4=10.0.0.4:1:2", "10.0.0.4", (1, 2)),
+        ("c4=[fd00::4]:1:2", "fd00::4", (1, 2)),
+        ("c4=[fd00::4]", "fd00::4", (PEER_PORT, API_PORT)),
+    ],
+)
+def test_address_of_a_member_has_default_ports(text: str, address: str, ports: tuple[int, int]) -> None:
+    found = member_of(text)
+    assert (found.address, (found.peer_port, found.api_port)) == (address, ports)
+
+
+@pytest.mark.parametrize("text", ["c4", "=10.0.0.4", "c4=10.0.0.4:0", "c4=1:x", "c4=1:2:3:4", "c4=1:99999"])
+def test_bad_address_of_a_member_is_refused(text: str) -> None:
+    with pytest.raises(InvalidRequest):
+        member_of(text)
