@@ -1,0 +1,200 @@
+"""`python -m tests.chaos`: break a real cluster for CHAOS_S seconds, then say whether it kept its promises.
+
+The program runs itself again in namespaces of its own where the machine allows that. One seed decides
+which faults come when; timing is the machine's, so a seed does not repeat a run exactly. Ends with 1 when
+anything was wrong, and leaves the data directory then.
+"""
+
+import argparse
+import asyncio
+import collections
+import json
+import os
+import random
+import secrets
+import shutil
+import statistics
+import sys
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import uvloop
+
+from tests.chaos import verdict
+from tests.chaos.arena import Arena, opened, readers, writers
+from tests.chaos.faults import KINDS, Kind
+from tests.chaos.isolation import ISOLATED, namespace_command
+
+CHAOS_S = 600.0
+CALM_S = (0.5, 2.0)  # between two faults
+RECOVERY_S_MAX = 3.0
+QUICK_PACE = 0.5  # what is left is still longer than most elections take
+
+
+@dataclass
+class Report:
+    """What is printed in the end, and written as JSON for a test."""
+
+    seed: int
+    members: int
+    faults: collections.Counter[str] = field(default_factory=collections.Counter)
+    resumed_s: dict[str, list[float]] = field(default_factory=lambda: collections.defaultdict(list))
+    skipped: dict[str, str] = field(default_factory=dict)
+    recoveries_s: list[float] = field(default_factory=list)
+    outcomes: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    operations: int = 0
+    violations: list[str] = field(default_factory=list)
+    timeline: list[str] = field(default_factory=list)
+
+
+def options() -> argparse.Namespace:
+    """The command line; CHAOS_S and CHAOS_MEMBERS in the environment are defaults."""
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=float(os.environ.get("CHAOS_S", CHAOS_S)))
+    parser.add_argument("--members", type=int, default=int(os.environ.get("CHAOS_MEMBERS", "3")))
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--faults", default="", help="names, separated by commas; all by default")
+    parser.add_argument("--once", action="store_true", help="each fault once, quickly, instead of for a time")
+    parser.add_argument("--recovery-s-max", type=float, default=RECOVERY_S_MAX, help="0: no bound")
+    parser.add_argument("--report", type=Path, default=None, help="where a JSON file is written")
+    parser.add_argument("--data", type=Path, default=None, help="an empty directory to work in")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """The exit code."""
+    asked = options()
+    if not os.environ.get(ISOLATED):
+        command, why_not = namespace_command()
+        if not why_not:
+            os.environ[ISOLATED] = "1"
+            os.execvp(command[0], [*command, sys.executable, "-m", "tests.chaos", *sys.argv[1:]])
+    seed = secrets.randbelow(1 << 32) if asked.seed is None else asked.seed
+    report = Report(seed, asked.members)
+    chosen = choose(asked.faults, report)
+    directory = asked.data or Path(tempfile.mkdtemp(prefix="chaos-"))
+    print(f"seed {seed}: {asked.members} coordinators in {directory}", flush=True)
+    uvloop.run(run(asked, chosen, directory, report))
+    if report.recoveries_s and 0 < asked.recovery_s_max < max(report.recoveries_s):
+        report.violations.append(f"a recovery took {max(report.recoveries_s):.2f} s")
+    tell(report)
+    if asked.report is not None:
+        asked.report.write_text(json.dumps(report.__dict__))
+    if report.violations:
+        print(f"data and logs: {directory}", flush=True)
+        return 1
+    if asked.data is None:
+        shutil.rmtree(directory)
+    return 0
+
+
+def choose(names: str, report: Report) -> list[Kind]:
+    """The kinds of fault that were asked for and that this machine can do."""
+    wanted = [name for name in names.split(",") if name] or [kind.name for kind in KINDS]
+    unknown = set(wanted) - {kind.name for kind in KINDS}
+    if unknown:
+        raise SystemExit(f"no such fault: {', '.join(sorted(unknown))}")
+    chosen = []
+    for kind in KINDS:
+        if kind.name in wanted:
+            if why_not := kind.why_not():
+                report.skipped[kind.name] = why_not
+            else:
+                chosen.append(kind)
+    return chosen
+
+
+async def run(asked: argparse.Namespace, chosen: list[Kind], directory: Path, report: Report) -> None:
+    """Chaos, then calm, then the verdict; all of it goes into the report."""
+    async with opened(
+        directory,
+        count=asked.members,
+        dice=random.Random(report.seed),
+        networked=bool(os.environ.get(ISOLATED)),
+        small_disk=any(kind.needs_disk for kind in chosen),
+        clocks=any(kind.needs_clock for kind in chosen),
+    ) as arena:
+        arena.pace = QUICK_PACE if asked.once else 1.0
+        await under_load(arena, chosen, asked, report)
+        arena.heal()
+        if await verdict.wait_for_agreement(arena):
+            await verdict.final_reads(arena)
+            await verdict.stop_in_order(arena)
+            stopped = list(arena.members.values())
+            arena.faults.extend(await asyncio.to_thread(verdict.compare_states, stopped))
+        report.violations = verdict.judge(arena)
+        ledger = arena.workload.ledger
+        report.recoveries_s = arena.recoveries_s
+        report.outcomes, report.errors = dict(ledger.outcomes), dict(ledger.errors)
+        report.operations = len(ledger.history)
+        if report.violations:
+            history = [str(o) + " " + o.key for o in ledger.history]
+            (directory / "history.txt").write_text("\n".join(history))
+
+
+async def under_load(arena: Arena, chosen: list[Kind], asked: argparse.Namespace, report: Report) -> None:
+    """Faults while clients work, until the time is over."""
+    clients = writers(arena)
+    async with asyncio.TaskGroup() as group:
+        await arena.resumed(arena.now_s(), "the start")
+        working = group.create_task(arena.workload.run([*clients, *readers(arena)]))
+        until = arena.now_s() + asked.seconds
+        deck: list[Kind] = []
+        while chosen and (asked.once or arena.now_s() < until):
+            if not deck:
+                deck = arena.dice.sample(chosen, len(chosen))
+            await strike(arena, deck.pop(), report)
+            if asked.once and not deck:
+                break
+        arena.workload.stop()
+        await working
+
+
+async def strike(arena: Arena, kind: Kind, report: Report) -> None:
+    """One fault and the calm after it."""
+    began_at = arena.now_s()
+    try:
+        await kind.inject(arena)
+    except TimeoutError:
+        arena.faults.append(f"at {arena.now_s():.1f} s: {kind.name} could not be done in time")
+        arena.heal()
+    mended_at = arena.now_s()
+    took_s = await arena.resumed(mended_at, f"{kind.name} was mended")
+    report.faults[kind.name] += 1
+    report.resumed_s[kind.name].append(-1.0 if took_s is None else round(took_s, 3))
+    report.timeline.append(f"{began_at:.2f}..{mended_at:.2f} {kind.name}")
+    await asyncio.sleep(arena.dice.uniform(*CALM_S) * arena.pace)
+
+
+def tell(report: Report) -> None:
+    """The report for a person."""
+    print("fault                count  writes resumed after the end of it (median, worst)")
+    for name, count in sorted(report.faults.items()):
+        resumed_s = report.resumed_s[name]
+        print(f"  {name:<18} {count:>5}  {statistics.median(resumed_s):.2f} s, {max(resumed_s):.2f} s")
+    for name, why_not in report.skipped.items():
+        print(f"  {name:<18} skipped: {why_not}")
+    if recoveries_s := report.recoveries_s:
+        median_s, worst_s = statistics.median(recoveries_s), max(recoveries_s)
+        print(
+            f"recovery after the death of the leader: {len(recoveries_s)} times,"
+            f" median {median_s:.2f} s, worst {worst_s:.2f} s"
+        )
+    print(f"operations: {report.operations}")
+    for name, count in sorted(report.outcomes.items()):
+        print(f"  {name:<26} {count:>8}")
+    for name, count in sorted(report.errors.items()):
+        print(f"  refused: {name:<17} {count:>8}")
+    if not report.violations:
+        print("no lost acknowledged write, no stale read, no double apply, equal state on all members")
+    for text in report.violations:
+        print(f"VIOLATION {text}")
+    if report.violations:
+        print("\n".join(("what was done when:", *report.timeline)))
+        print(f"seed {report.seed}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,256 @@
+"""One cluster under chaos: members, network and clients together, and what a fault needs to know of them."""
+
+import asyncio
+import contextlib
+import itertools
+import random
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from coordinator.calls import CoordinatorStatus
+from coordinator.client import MetadataClient
+from coordinator.records import Caller, CoordinatorRecord
+from coordinator.roster import Roster
+from deploy.processes import LOOPBACK, free_ports
+from tests.chaos.access import Access, join
+from tests.chaos.clients import Client, Workload
+from tests.chaos.isolation import faketime_library
+from tests.chaos.members import Member, set_up
+from tests.chaos.network import CLIENTS, Network
+
+WRITERS = 6
+WRITER_CONNECTIONS = 2
+LEADER_TIMEOUT_S = 20.0
+POLL_S = 0.05
+WATCH_S = 0.1
+PEER_PORT, API_PORT = 7000, 7001
+CLOCK_BASE_S = 7200  # members live in the future, so that a jump back is not before their certificates
+
+
+@dataclass
+class Arena:
+    """What faults act upon. Made by `opened`."""
+
+    members: dict[str, Member]
+    network: Network | None
+    workload: Workload
+    access: Access
+    caller: Caller
+    observer: MetadataClient
+    prober: Client
+    pinned: dict[str, Client]  # a client that only ever asks this member
+    heard: Roster  # who gets the heartbeats of the clients' node
+    dice: random.Random
+    directory: Path
+    group: asyncio.TaskGroup
+    has_clocks: bool
+    numbers: Iterator[int]  # of members that come later
+    shared: list[MetadataClient] = field(default_factory=list)  # of clients that ask everybody
+    owned: list[asyncio.Task[None]] = field(default_factory=list)  # cancelled in the end
+    recoveries_s: list[float] = field(default_factory=list)
+    pace: float = 1.0  # of what faults last by default
+
+    @property
+    def faults(self) -> list[str]:
+        """What went wrong that must not."""
+        return self.workload.ledger.faults
+
+    def own(self, work: Coroutine[Any, Any, None]) -> None:
+        """Keep it running until the end."""
+        self.owned.append(self.group.create_task(work))
+
+    def tell_clients(self) -> None:
+        """The members are who they are now."""
+        records = [member.record for member in self.members.values()]
+        self.heard.update(records)
+        for metadata in self.shared:
+            metadata.update(records)
+
+    def now_s(self) -> float:
+        """Seconds since the clients began."""
+        return self.workload.ledger.now_s()
+
+    def any_member(self) -> Member:
+        """One of them, by the dice."""
+        return self.members[self.dice.choice(sorted(self.members))]
+
+    def others(self, member: Member) -> list[Member]:
+        """Everybody else."""
+        return [other for other in self.members.values() if other is not member]
+
+    async def statuses(self) -> dict[str, CoordinatorStatus]:
+        """What every member that answers says of itself."""
+        answers = await self.observer.status(self.caller)
+        return {name: answer.coordinator for name, answer in answers.items() if answer is not None}
+
+    async def leader(self) -> Member:
+        """Who leads now: of those that say so, the one with the highest term. Raises TimeoutError."""
+        async with asyncio.timeout(LEADER_TIMEOUT_S):
+            while True:
+                found = [s for s in (await self.statuses()).values() if s.role == "leader"]
+                if found:
+                    return self.members[max(found, key=lambda status: status.term).id]
+                await asyncio.sleep(POLL_S)
+
+    async def settled(self) -> None:
+        """Until every member answers and has applied what the leader had. Raises TimeoutError."""
+        async with asyncio.timeout(LEADER_TIMEOUT_S):
+            while True:
+                statuses = await self.statuses()
+                committed = max((status.commit for status in statuses.values()), default=0)
+                if len(statuses) == len(self.members):
+                    break
+                await asyncio.sleep(POLL_S)
+            while any(status.applied < committed for status in (await self.statuses()).values()):
+                await asyncio.sleep(POLL_S)
+
+    async def resumed(self, since: float, what: str) -> float | None:
+        """Seconds from `since` until a write is acknowledged; a fault if that takes far too long."""
+        took_s = await self.workload.acknowledged_after(self.prober, since)
+        if took_s is None:
+            self.faults.append(f"at {self.now_s():.1f} s: no write is acknowledged after {what}")
+        return took_s
+
+    async def watch(self) -> None:
+        """A member that ends without our doing is a fault, and is started again. Until cancelled."""
+        while True:
+            for member in list(self.members.values()):
+                if ended := member.ended_by_itself():
+                    self.faults.append(f"at {self.now_s():.1f} s: {ended}")
+                    member.start()
+            await asyncio.sleep(WATCH_S)
+
+    def heal(self) -> None:
+        """Everybody runs and reaches everybody, with the right time and room on disk."""
+        if self.network is not None:
+            self.network.heal()
+        for member in self.members.values():
+            if member.has_small_disk:
+                member.free_disk()
+            if member.clock is not None:
+                member.set_clock(CLOCK_BASE_S)
+            member.resume()
+            if not member.runs and member.may_end:
+                member.start()
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    directory: Path, *, count: int, dice: random.Random, networked: bool, small_disk: bool, clocks: bool
+) -> AsyncIterator[Arena]:
+    """A cluster that runs, with a client that has joined; its processes end with the block."""
+    names = [f"c{number}" for number in range(1, count + 1)]
+    network = Network(names) if networked else None
+    members = {name: new_member(directory, name, network, clocks=clocks) for name in names}
+    try:
+        token = set_up(list(members.values()), members[names[-1]] if small_disk else None)
+        for member in members.values():
+            member.start()
+        caller = Caller("admin", 1, token)
+        first = members[names[0]]
+        access = await join(
+            first.data,
+            [member.record for member in members.values()],
+            caller,
+            address=network.address(CLIENTS) if network else LOOPBACK,
+            target=directory / "clients.pem",
+        )
+        async with asyncio.TaskGroup() as group:
+            arena = _arena(members, network, access, caller, dice, directory, group, has_clocks=clocks)
+            arena.heal()
+            try:
+                yield arena
+            finally:
+                for task in arena.owned:
+                    task.cancel()
+    finally:
+        for member in members.values():
+            member.kill()
+            if member.has_small_disk:
+                member.remove_small_disk(directory / f"{member.id}.kept")
+        if network is not None:
+            network.close()
+
+
+def writers(arena: Arena) -> list[Client]:
+    """The clients that write and read anywhere; a few share a connection."""
+    shared = [arena.access.client() for _ in range(WRITER_CONNECTIONS)]
+    arena.shared += shared
+    for metadata in shared:
+        arena.own(metadata.run())
+    return [Client(f"w{n}", shared[n % len(shared)], is_writer=True) for n in range(1, WRITERS + 1)]
+
+
+def readers(arena: Arena) -> list[Client]:
+    """The clients that ask one member only: each member must answer as the group would."""
+    return list(arena.pinned.values())
+
+
+def pinned_client(access: Access, member: Member) -> Client:
+    """A client that only ever asks this member."""
+    return Client(f"at-{member.id}", access.client([member.record]), is_writer=False, timeout_s=2.0)
+
+
+def new_member(directory: Path, name: str, network: Network | None, *, clocks: bool) -> Member:
+    """A coordinator with an address; nothing is on disk yet."""
+    peer_port, api_port = (PEER_PORT, API_PORT) if network else free_ports(2)
+    record = CoordinatorRecord(
+        coordinator_id=name,
+        address=network.address(name) if network else LOOPBACK,
+        peer_port=peer_port,
+        api_port=api_port,
+    )
+    member = Member(record, directory / name, directory / "logs" / f"{name}.log")
+    member.command = network.inside(name) if network else ()
+    if clocks:
+        member.clock = directory / f"{name}.clock"
+        member.environment = _fake_clock(member.clock)
+    return member
+
+
+def _arena(
+    members: dict[str, Member],
+    network: Network | None,
+    access: Access,
+    caller: Caller,
+    dice: random.Random,
+    directory: Path,
+    group: asyncio.TaskGroup,
+    *,
+    has_clocks: bool,
+) -> Arena:
+    arena = Arena(
+        members=members,
+        network=network,
+        workload=Workload(caller, random.Random(dice.getrandbits(64))),
+        access=access,
+        caller=caller,
+        observer=access.client(),
+        prober=Client("prober", access.client(), is_writer=True),
+        pinned={name: pinned_client(access, member) for name, member in members.items()},
+        heard=Roster(member.record for member in members.values()),
+        dice=dice,
+        directory=directory,
+        group=group,
+        has_clocks=has_clocks,
+        numbers=itertools.count(len(members) + 1),
+    )
+    arena.shared += [arena.observer, arena.prober.metadata]
+    for metadata in (*arena.shared, *(client.metadata for client in arena.pinned.values())):
+        arena.own(metadata.run())
+    arena.own(access.send_heartbeats(arena.observer, arena.heard))
+    arena.own(arena.watch())
+    return arena
+
+
+def _fake_clock(path: Path) -> dict[str, str]:
+    """The wall clock of a member is read from a file; its monotonic clock stays the machine's."""
+    return {
+        "LD_PRELOAD": str(faketime_library()),
+        "FAKETIME_TIMESTAMP_FILE": str(path),
+        "FAKETIME_CACHE_DURATION": "1",
+        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
+        "FAKETIME_DONT_RESET": "1",
+    }

@@ -1,0 +1,195 @@
+"""The coordinator processes: set up, started, killed, paused, with clocks and disks that can be broken."""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ca.secretfiles import read_secret
+from coordinator import setup
+from coordinator.authority import ClusterAuthority
+from coordinator.clock import now_ms
+from coordinator.config import CoordinatorFiles
+from coordinator.records import CoordinatorRecord
+from coordinator.store import Store
+
+CLUSTER_NAME = "chaos"
+DISK_BYTES = 768 << 20  # of the member with a small disk: room for the log, the state and its snapshots
+TOKEN_TTL_S = 24 * 3600
+PR_SET_PDEATHSIG = 1
+STOP_TIMEOUT_S = 25.0
+FILLER = "filler"
+_FILL_BYTES_MIN = 4096
+_LIBC = ctypes.CDLL(None)
+
+
+def end_with_parent() -> None:
+    """In a child before it runs: SIGKILL when this program ends, however it does."""
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+@dataclass
+class Member:
+    """One coordinator. `command` comes before its own, `environment` on top of ours."""
+
+    record: CoordinatorRecord
+    data: Path
+    log: Path
+    command: Sequence[str] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    clock: Path | None = None
+    has_small_disk: bool = False
+    process: "subprocess.Popen[bytes] | None" = None
+    is_paused: bool = False
+    may_end: bool = True  # its end is our doing, or was noticed already
+
+    @property
+    def id(self) -> str:
+        """Its name in the group."""
+        return self.record.coordinator_id
+
+    @property
+    def runs(self) -> bool:
+        """Whether there is a process, paused or not."""
+        return self.process is not None and self.process.poll() is None
+
+    def prepare(self) -> None:
+        """Make its directory and its clock."""
+        self.data.mkdir(mode=0o700, parents=True)
+        self.log.parent.mkdir(exist_ok=True)
+        if self.clock is not None:
+            self.set_clock(0)
+
+    def start(self) -> None:
+        """Start the process; it is not ready yet."""
+        assert not self.runs
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(
+                [
+                    *self.command,
+                    sys.executable,
+                    "-m",
+                    "deploy.cli",
+                    "coordinator",
+                    "run",
+                    "--data",
+                    self.data,
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                env=os.environ | self.environment,
+                process_group=0,
+                preexec_fn=end_with_parent,
+            )
+        self.is_paused, self.may_end = False, False
+
+    def kill(self) -> None:
+        """SIGKILL, and wait until it is gone."""
+        self.may_end = True
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+
+    def stop(self) -> None:
+        """SIGTERM and the time to end in order. Raises subprocess.TimeoutExpired."""
+        self.may_end = True
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            self.process.wait(STOP_TIMEOUT_S)
+
+    def pause(self) -> None:
+        """SIGSTOP: it keeps its connections and hears nothing."""
+        assert self.process is not None
+        self.is_paused = True
+        self.process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        if self.is_paused and self.process is not None:
+            self.is_paused = False
+            self.process.send_signal(signal.SIGCONT)
+
+    def ended_by_itself(self) -> str:
+        """How it ended without our doing, told once; "" otherwise."""
+        if self.may_end or self.process is None or self.process.poll() is None:
+            return ""
+        self.may_end = True
+        lines = self.log.read_text(errors="replace").strip().splitlines()
+        return f"{self.id} ended by itself with {self.process.returncode}: {''.join(lines[-1:])[:400]}"
+
+    def set_clock(self, offset_s: int) -> None:
+        """Its wall clock jumps to this far from the real one, within a second."""
+        assert self.clock is not None
+        following = self.clock.with_suffix(".new")
+        following.write_text(f"{offset_s:+d}s\n")
+        following.replace(self.clock)
+
+    def fill_disk(self) -> None:
+        """Take all room that its disk has left."""
+        with (self.data / FILLER).open("ab") as filler:
+            size_bytes = DISK_BYTES
+            while size_bytes >= _FILL_BYTES_MIN:
+                try:
+                    os.posix_fallocate(filler.fileno(), os.fstat(filler.fileno()).st_size, size_bytes)
+                except OSError:
+                    size_bytes //= 2
+
+    def free_disk(self) -> None:
+        """Give the room back."""
+        (self.data / FILLER).unlink(missing_ok=True)
+
+    def remove_small_disk(self, target: Path) -> None:
+        """Copy what lies on it to a place that outlasts this program, and unmount it."""
+        shutil.copytree(self.data, target, ignore=shutil.ignore_patterns(FILLER))
+        subprocess.run(["umount", self.data], check=True)
+
+
+def set_up(members: Sequence[Member], small_disk: Member | None) -> str:
+    """Make the cluster on disk; an admin's token. Blocking."""
+    for member in members:
+        member.prepare()
+    if small_disk is not None:
+        options = f"size={DISK_BYTES},mode=0700"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", small_disk.data], check=True)
+        small_disk.has_small_disk = True
+    first, *others = members
+    records = [member.record for member in members]
+    setup.init_cluster(
+        first.data,
+        coordinator_id=first.id,
+        cluster=CLUSTER_NAME,
+        members=records,
+        replicas=1,
+        write_quorum=1,
+        development=True,
+    )
+    for member in others:
+        setup.init_from_bundle(member.data, first.data / "cluster.bundle", member.id)
+    return _admin_token(first.data)
+
+
+def _admin_token(data: Path) -> str:
+    """Valid since an hour ago, so that a clock that is behind takes it too."""
+    files = CoordinatorFiles(data)
+    store = Store(files.state)
+    try:
+        authority = ClusterAuthority(
+            store, read_secret(files.cluster_key), CLUSTER_NAME, files.root.read_text("ascii")
+        )
+        return authority.sign_user_token(
+            subject=setup.ADMIN_USER_ID,
+            generation=store.token_generation(setup.ADMIN_USER_ID) or 0,
+            roles=("admin",),
+            groups=(),
+            at_ms=now_ms() - 3_600_000,
+            ttl_seconds=TOKEN_TTL_S,
+            token_id="chaos",
+        )
+    finally:
+        store.close()

@@ -1,0 +1,119 @@
+"""A short run of `make chaos`: each kind of fault once, on real processes, while clients write and read.
+
+In namespaces of its own where the machine allows it; what it does not allow is skipped with the reason.
+"""
+
+import contextlib
+import json
+import sqlite3
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.config import CoordinatorFiles
+from coordinator.records import CoordinatorRecord
+from tests.chaos.faults import KINDS
+from tests.chaos.members import Member, set_up
+from tests.chaos.verdict import compare_states
+
+ROOT = Path(__file__).resolve().parents[2]
+RUN_TIMEOUT_S = 240.0  # about 45 s on an idle machine; tests share theirs
+SEED = 11
+
+pytestmark = pytest.mark.timeout(RUN_TIMEOUT_S + 60)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of the program came to."""
+
+    code: int
+    said: str
+    report: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def short_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    directory = tmp_path_factory.mktemp("chaos")
+    report = directory / "report.json"
+    command = [sys.executable, "-m", "tests.chaos", "--once", "--seed", str(SEED), "--recovery-s-max", "0"]
+    done = subprocess.run(
+        [*command, "--report", str(report), "--data", str(directory / "data")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=RUN_TIMEOUT_S,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert report.exists(), said
+    return Run(done.returncode, said, json.loads(report.read_bytes()))
+
+
+@pytest.mark.parametrize("name", [kind.name for kind in KINDS])
+def test_writes_resume_after_fault(short_run: Run, name: str) -> None:
+    if why_not := short_run.report["skipped"].get(name):
+        pytest.skip(why_not)
+
+    assert short_run.report["faults"][name] == 1
+    assert min(short_run.report["resumed_s"][name]) >= 0, short_run.said
+
+
+def test_no_promise_is_broken(short_run: Run) -> None:
+    assert short_run.report["violations"] == [], short_run.said
+    assert short_run.code == 0, short_run.said
+
+
+def test_clients_did_something_in_between(short_run: Run) -> None:
+    outcomes = short_run.report["outcomes"]
+
+    assert {"create ok", "update ok", "read ok", "list ok"} <= set(outcomes)
+    assert short_run.report["operations"] > 500
+
+
+@pytest.fixture
+def stopped(tmp_path: Path) -> list[Member]:
+    """Two members of one cluster that never ran."""
+    records = [
+        CoordinatorRecord(coordinator_id=name, address="127.0.0.1", peer_port=7000, api_port=7001)
+        for name in ("c1", "c2")
+    ]
+    members = [
+        Member(record, tmp_path / record.coordinator_id, tmp_path / "logs" / record.coordinator_id)
+        for record in records
+    ]
+    set_up(members, None)
+    return members
+
+
+def test_equal_states_are_called_equal(stopped: list[Member]) -> None:
+    assert compare_states(stopped) == []
+
+
+def test_difference_between_states_is_shown(stopped: list[Member]) -> None:
+    with contextlib.closing(sqlite3.connect(CoordinatorFiles(stopped[1].data).state)) as db:
+        db.execute("UPDATE users SET generation = generation + 1")
+        db.commit()
+
+    (fault,) = compare_states(stopped)
+
+    assert "c1 and of c2 differ" in fault
+    assert "users" in fault
+
+
+def test_unknown_fault_is_refused_by_name() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.chaos", "--faults", "kill_leader,meteor"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert "no such fault: meteor" in done.stderr
