@@ -128,14 +128,14 @@ class Service:
             case MintCall():
                 return _encode(await self._mint(call))
             case AddCoordinatorCall():
-                self._require_admin(call.caller)
+                await self._require_admin(call.caller)
                 return _encode(await self._operations.add(call.record))
             case RemoveCoordinatorCall():
-                self._require_admin(call.caller)
+                await self._require_admin(call.caller)
                 await self._operations.remove(call.coordinator_id)
                 return _encode(None)
             case TransferLeaderCall():
-                self._require_admin(call.caller)
+                await self._require_admin(call.caller)
                 return _encode(await self._operations.transfer(call.target))
             case SnapshotChunkCall():
                 return _encode(await self._snapshot_chunk(peer.identity, call))
@@ -189,9 +189,10 @@ class Service:
     def _answer(self, query: AnyQuery) -> bytes:
         return _value(self._store.answer(query, at_ms=now_ms()))
 
-    def _require_admin(self, caller: Caller) -> None:
-        """Raises Refused or Unauthorized."""
-        self._answer(CheckAdmin(caller=self._callers.proved(caller)))
+    async def _require_admin(self, caller: Caller) -> None:
+        """Raises Refused or Unauthorized. A token that was revoked is refused from then on, everywhere."""
+        self._require_leader()
+        await self._read(CheckAdmin(caller=caller))
 
     async def _snapshot_chunk(self, identity: Identity, call: SnapshotChunkCall) -> Chunk:
         if identity.role is not Role.COORDINATOR:
@@ -279,7 +280,8 @@ class Service:
         return MintReply(token, user.user_id, expires_at_ms, user.roles, user.groups)
 
     def _status(self, call: StatusCall) -> StatusReply:
-        self._require_admin(call.caller)
+        # By the state that lies here: this answers without a quorum too.
+        self._answer(CheckAdmin(caller=self._callers.proved(call.caller)))
         view, at_s = self._view(), time.monotonic()
         files, blobs, blob_bytes = self._store.totals()
         return StatusReply(
