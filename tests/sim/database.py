@@ -8,6 +8,7 @@ committed.
 
 import random
 import sqlite3
+import weakref
 
 from coordinator.store import Store
 from tests.sim import genesis
@@ -21,9 +22,14 @@ class Database:
 
     def __init__(self, image: bytes, rand: random.Random) -> None:
         self._rand = rand
-        self.connection: sqlite3.Connection = genesis.connect(image)
+        self._connect(image)
         self._images = [image]  # the first is the checkpoint
         self.durable_index = 0  # what a power cut leaves at the least
+
+    def _connect(self, image: bytes) -> None:
+        self.connection: sqlite3.Connection = genesis.connect(image)
+        # A world is dropped as a whole, wherever it ended: what it had open is closed with it.
+        self._close = weakref.finalize(self, self.connection.close)
 
     def open(self) -> Store:
         """The product's store on this database."""
@@ -51,8 +57,8 @@ class Database:
 
     def replace(self, image: bytes) -> None:
         """The file is another one now, durable."""
-        self.connection.close()
-        self.connection = genesis.connect(image)
+        self._close()
+        self._connect(image)
         self._settle(image)
 
     def install(self, image: bytes) -> None:

@@ -5,6 +5,7 @@ Sessions for the clients and a few files are there from the start, so that no ru
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -49,18 +50,18 @@ def begin(voters: tuple[str, ...]) -> Genesis:
         Entry(index, 1, EntryKind.COMMAND, encode_envelope(Envelope(0, 0, 0, AT_MS, command)))
         for index, command in enumerate(commands, 1)
     )
-    connection = connect(b"")
-    Store.over(connection, connection).apply(entries)
     sessions = tuple(range(2, 2 + CLIENTS_MAX))  # a session's number is the index of the entry that opened it
-    return Genesis(entries, sessions, connection.serialize())
+    with closing(connect(b"")) as connection:
+        Store.over(connection, connection).apply(entries)
+        return Genesis(entries, sessions, connection.serialize())
 
 
 @lru_cache(maxsize=1)
 def empty_image() -> bytes:
     """The database of a member that knows nothing yet."""
-    connection = connect(b"")
-    Store.over(connection, connection)
-    return connection.serialize()
+    with closing(connect(b"")) as connection:
+        Store.over(connection, connection)
+        return connection.serialize()
 
 
 def connect(image: bytes) -> sqlite3.Connection:

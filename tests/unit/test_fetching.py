@@ -2,7 +2,7 @@
 
 import asyncio
 import zlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,11 +55,12 @@ class Target:
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> State:
+def state(tmp_path: Path) -> Iterator[State]:
     made = State(tmp_path / "source.sqlite")
     for number in range(USERS):
         made.user(f"user-{number}-{'x' * 500}")
-    return made
+    yield made
+    made.store.close()
 
 
 @asynccontextmanager

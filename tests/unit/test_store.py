@@ -45,7 +45,8 @@ def file_count(db: sqlite3.Connection) -> int:
 
 
 def test_applied_is_index_and_term_of_the_last_entry(tmp_path: Path, state: State) -> None:
-    assert Store(tmp_path / "new.sqlite").applied() == (0, 0)
+    with closing(Store(tmp_path / "new.sqlite")) as new:
+        assert new.applied() == (0, 0)
     state.store.apply([Entry(2, 7, EntryKind.NOOP, b"")])
     assert state.store.applied() == (2, 7)
     with closing(Store(state.path)) as again:
