@@ -94,7 +94,7 @@ def _place(path: Path, data: bytes, mode: int, settle: Callable[[str, str], None
         with contextlib.suppress(FileNotFoundError):
             temporary.unlink()
         raise
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def _link(temporary: str, final: str) -> None:
@@ -103,7 +103,8 @@ def _link(temporary: str, final: str) -> None:
     Path(temporary).unlink()
 
 
-def _sync_directory(directory: Path) -> None:
+def sync_directory(directory: Path) -> None:
+    """Make the names in a directory durable."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

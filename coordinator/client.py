@@ -3,9 +3,9 @@ deadline.
 
 One connection to every coordinator is kept up; who they are follows the view of the cluster. Changes go to
 the leader; reads to any coordinator, each of which answers linearizably, a random one first: so the members
-share them out. A change is retried under its
-session and sequence, so it is applied once however often it is sent; when the deadline passes, the caller
-is told Unavailable and does not know the outcome, like after any lost connection.
+share them out. A change is retried under its session and sequence, so it is applied once however often it is
+sent; when the deadline passes, the caller is told Unavailable and does not know the outcome, like after any
+lost connection.
 """
 
 import asyncio

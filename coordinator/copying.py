@@ -6,6 +6,8 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from ca.secretfiles import sync_directory
+
 PAUSE_S = 0.005  # after each step: a copy takes at most about 200 MB/s, and lets others to the disk
 PAGES_AT_ONCE = 256  # 1 MiB
 _SYNC_STEPS = 16  # what waits for the disk stays small: other files are synced on it meanwhile
@@ -28,15 +30,6 @@ def copy_database(source: Path, target: Path, *, pause_s: float = PAUSE_S) -> No
     finally:
         os.close(descriptor)
     sync_directory(target.parent)
-
-
-def sync_directory(directory: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _copy(source: Path, target: Path, descriptor: int, pause_s: float) -> None:

@@ -22,7 +22,8 @@ from coordinator.divergence import Divergence, DivergenceWatch
 from coordinator.driver import Driver
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.records import VOTER, ClusterView, HashReport, StateHash
+from coordinator.records import ClusterView, HashReport, StateHash
+from coordinator.store import members_of
 
 REPORTS_WAITING_MAX = 16  # of our own digests; the newest count
 LAST_REPORT_S = 2.0  # for our own digest to reach the others, who raise the alarm, before we end
@@ -101,7 +102,7 @@ class Digests:
     def _reported(self, report: HashReport | None) -> None:
         if report is None:
             return
-        voters = _voters(self._view())
+        voters = members_of(self._view().coordinators).voters
         found = self._watch.reported(report.coordinator_id, report.log_index, report.digest, voters)
         if found is not None:
             self._judge(found)
@@ -159,7 +160,3 @@ def _value(reply: bytes, kind: type[_T]) -> _T | None:
     """What a command replied; None for a refusal."""
     decoded = _REPLY.decode(reply)
     return None if decoded.refusal else msgspec.msgpack.decode(decoded.value, type=kind)
-
-
-def _voters(view: ClusterView) -> list[str]:
-    return [record.coordinator_id for record in view.coordinators if record.role == VOTER]

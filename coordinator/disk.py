@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ca.errors import Internal
+from ca.secretfiles import sync_directory
 
 NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -139,7 +140,7 @@ class OsDirectory:
 
     def __init__(self, path: Path, *, sync: Callable[[int], None] = os.fdatasync) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
-        _sync_directory(path.parent)  # also when it was there: who made it may have died before the sync
+        sync_directory(path.parent)  # also when it was there: who made it may have died before the sync
         self._path = path
         self._sync = sync
         self._descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -190,11 +191,3 @@ class OsDirectory:
     def close(self) -> None:
         """See `Directory.close`."""
         os.close(self._descriptor)
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

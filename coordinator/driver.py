@@ -32,15 +32,11 @@ from coordinator.worker import Worker
 TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these without a leader
 COMMAND_BYTES_MAX = 1 << 20  # no API body is larger, and no command larger than its body
 TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction
-LOG_BYTES_KEPT = (
-    64 << 20
-)  # a log below this is not compacted; two segments, which are read in a second at start
+LOG_BYTES_KEPT = 64 << 20  # a log below this is not compacted: two segments, read in a second at start
 ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
 SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
 TAKE_AGAIN_S = 30.0  # after no snapshot could be made
-APPLIED_INLINE_MAX = (
-    4  # entries: less work than the hand-over to a thread and back, twice the interpreter's lock
-)
+APPLIED_INLINE_MAX = 4  # entries: less work than the hand-over to a thread and back
 FULL_PAUSE_S = 0.5  # between two tries to apply on a full disk
 _T = TypeVar("_T")
 Applied = Callable[[Sequence[Entry], Sequence[bytes]], None]
@@ -173,19 +169,16 @@ class Driver:
         self._wake.set()
         return await done
 
-    async def change_members(
-        self, before: frozenset[str], members: Members, command: commands.RecordCoordinators
-    ) -> bytes:
-        """Change the membership of those in `before` to `members`, and apply `command` with it; the encoded
-        Reply.
+    async def change_members(self, before: Members, command: commands.RecordCoordinators) -> bytes:
+        """Change the membership from `before` to that of `command`, and apply it; the encoded Reply.
 
         Raises NotLeader, Unavailable as `propose` does; Conflict if this change can not be made now.
         """
         self._check_leads()
-        if self.members != before:
+        if self._member.members != before:
             raise Conflict("The membership has just been changed by another.")
-        # Once in the log, a contradiction would stop every member, at each start anew.
-        assert members == members_of(command.coordinators), "the log and the state would name other members"
+        # What the log says and what the state records is one thing: a contradiction would stop every member.
+        members = members_of(command.coordinators)
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._member.propose_membership(members, _encoded(command, 0, 0, 0), done)
         self._wake.set()
@@ -289,7 +282,7 @@ class Driver:
     def _begin_snapshot(self) -> None:
         is_free = self._taking is None or self._taking.done()
         if is_free and time.monotonic() >= self._take_again_at_s:
-            self._taking = asyncio.create_task(self._take_snapshot(), name="snapshot")
+            self._taking = asyncio.create_task(self._guard(self._take_snapshot), name="snapshot")
 
     async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """What fails in a task beside the cycle ends `run`."""

@@ -18,8 +18,8 @@ from coordinator.commands import RecordCoordinators
 from coordinator.config import COORDINATORS_MAX
 from coordinator.driver import Driver
 from coordinator.raft.core import NotLeader, Status
-from coordinator.raft.messages import Members
 from coordinator.records import LEARNER, VOTER, ClusterView, CoordinatorRecord
+from coordinator.store import members_of
 
 CAUGHT_UP_ENTRIES = 1000  # behind the commit index: a fraction of a second of writes
 CAUGHT_UP_LOOKS = 2  # one look may fall between two bursts of writes
@@ -85,7 +85,7 @@ class Operations:
         self._require_leader()
         if target == self._own_id:
             return target
-        voters = [record.coordinator_id for record in self._view().coordinators if record.role == VOTER]
+        voters = members_of(self._view().coordinators).voters
         if target and target not in voters:
             raise NotFound("No such coordinator with a vote.")
         candidates = [target] if target else [voter for voter in voters if voter != self._own_id]
@@ -134,7 +134,7 @@ class Operations:
         if not self._driver.is_leader:
             self._caught_up.clear()
             return []
-        learners = [record.coordinator_id for record in self._view().coordinators if record.role == LEARNER]
+        learners = members_of(self._view().coordinators).learners
         close = [learner for learner in learners if _is_close(status, learner)]
         self._caught_up = {learner: self._caught_up.get(learner, 0) + 1 for learner in close}
         return [learner for learner in close if self._caught_up[learner] >= CAUGHT_UP_LOOKS]
@@ -151,13 +151,12 @@ class Operations:
         return self._view()
 
     async def _change(self, view: ClusterView, coordinators: list[CoordinatorRecord]) -> None:
-        before = frozenset(record.coordinator_id for record in view.coordinators)
         coordinators = sorted(coordinators, key=lambda record: record.coordinator_id)
-        members = Members(_ids(coordinators, VOTER), _ids(coordinators, LEARNER))
-        await self._driver.change_members(before, members, RecordCoordinators(coordinators=coordinators))
+        command = RecordCoordinators(coordinators=coordinators)
+        await self._driver.change_members(members_of(view.coordinators), command)
 
     async def _check_majority_lives(self, left: list[CoordinatorRecord]) -> None:
-        voters = _ids(left, VOTER)
+        voters = members_of(left).voters
         if not voters:
             raise Conflict("The last coordinator with a vote cannot be removed.")
         majority = len(voters) // 2 + 1
@@ -219,7 +218,3 @@ def _check_free(record: CoordinatorRecord, view: ClusterView) -> None:
 def _is_close(status: Status, learner: str) -> bool:
     progress = status.progress.get(learner)
     return progress is not None and progress.active and progress.match + CAUGHT_UP_ENTRIES >= status.commit
-
-
-def _ids(coordinators: list[CoordinatorRecord], role: str) -> tuple[str, ...]:
-    return tuple(sorted(record.coordinator_id for record in coordinators if record.role == role))

@@ -22,9 +22,8 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound
-from ca.secretfiles import SECRET_MODE, write_durable
+from ca.secretfiles import SECRET_MODE, sync_directory, write_durable
 from coordinator.bounds import Count
-from coordinator.copying import sync_directory
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.store import Store, members_in
 

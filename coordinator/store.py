@@ -19,9 +19,10 @@ from typing import Any
 import msgspec
 
 from ca.errors import InsufficientStorage
+from ca.secretfiles import sync_directory
 from coordinator import machine
 from coordinator.commands import decode_envelope
-from coordinator.copying import PAUSE_S, copy_database, sync_directory
+from coordinator.copying import PAUSE_S, copy_database
 from coordinator.queries import AnyQuery
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members

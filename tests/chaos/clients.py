@@ -21,7 +21,6 @@ from coordinator.client import MetadataClient
 from coordinator.commands import CreateProjectFile, DeleteFile, UpdateProjectFile
 from coordinator.queries import GetProjectFile, ListProjectFiles
 from coordinator.records import (
-    DEFAULT_BUCKET_ID,
     Caller,
     ProjectFilePage,
     ProjectFileRecord,
@@ -29,6 +28,7 @@ from coordinator.records import (
 )
 from tests.history import Operation
 from tests.history_records import Kind, Outcome, Value
+from tests.unit import state
 
 DELETED = "(no such file)"  # what a register holds in the end; written once, by its only deleter
 KEYS_MAX = 24  # registers in use at a time
@@ -233,24 +233,14 @@ class Workload:
         return call.outcome == "ok"
 
     def _create_command(self, key: Key, value: str) -> CreateProjectFile:
-        return CreateProjectFile(
-            caller=self._caller,
-            file_uuid=key.file_uuid,
-            bucket_id=DEFAULT_BUCKET_ID,
+        return state.create(
+            self._caller,
+            key.file_uuid,
             filename="lab.gns3p",
-            content_type="application/octet-stream",
             size_bytes=1,
-            expected_sha256="",
-            retention_hours=None,
             project_id=key.project_id,
             project_name=value,
-            version_tag="",
-            compression="none",
-            include_images=False,
-            include_snapshots=False,
-            is_read_only=False,
-            keep_compute_ids=False,
-            reset_mac_addresses=False,
+            placement=[],  # the leader's business
         )
 
     async def _update(self, client: Client, key: Key) -> None:

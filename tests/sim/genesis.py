@@ -18,8 +18,9 @@ from coordinator.commands import (
     encode_envelope,
 )
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.records import DEFAULT_BUCKET_ID, Caller, CoordinatorRecord
+from coordinator.records import Caller, CoordinatorRecord
 from coordinator.store import Store
+from tests.unit import state
 
 ADMIN = Caller("admin", 1)
 CLIENTS_MAX = 8
@@ -82,26 +83,7 @@ def record_of(member: str, role: str = "voter") -> CoordinatorRecord:
 
 def create(key: str, value: str) -> CreateProjectFile:
     """The register `key` comes into being with `value`."""
-    return CreateProjectFile(
-        caller=ADMIN,
-        file_uuid=key,
-        bucket_id=DEFAULT_BUCKET_ID,
-        filename="lab.gns3project",
-        content_type="application/octet-stream",
-        size_bytes=None,
-        expected_sha256="",
-        retention_hours=None,
-        project_id="p1",
-        project_name=value,
-        version_tag="",
-        compression="none",
-        include_images=False,
-        include_snapshots=False,
-        is_read_only=False,
-        keep_compute_ids=False,
-        reset_mac_addresses=False,
-        placement=["n1"],
-    )
+    return state.create(ADMIN, key, project_name=value, placement=["n1"])
 
 
 def _bootstrap(voters: Sequence[str]) -> Bootstrap:

@@ -132,11 +132,7 @@ async def compacted(seat: Seat) -> None:
 
 async def let_in(leader: Driver, *ids: str, learners: Sequence[str] = ()) -> None:
     records = [record(each) for each in ids] + [record(each, "learner") for each in learners]
-    await leader.change_members(
-        leader.members,
-        Members(tuple(ids), tuple(learners)),
-        commands.RecordCoordinators(coordinators=records),
-    )
+    await leader.change_members(leader.status().members, commands.RecordCoordinators(coordinators=records))
 
 
 async def caught_up(leader: Driver, follower: Driver) -> None:
@@ -256,12 +252,12 @@ async def test_change_of_a_membership_that_is_no_longer_the_present_one_is_refus
     first = group.seat("c1")
     async with asyncio.timeout(DEADLINE_S), first.run() as leader:
         await leading(leader)
-        before = leader.members
+        before = leader.status().members
         await let_in(leader, "c1", learners=("c2",))
 
         late = commands.RecordCoordinators(coordinators=[record("c1"), record("c3", "learner")])
         with pytest.raises(Conflict, match="changed by another"):
-            await leader.change_members(before, Members(("c1",), ("c3",)), late)
+            await leader.change_members(before, late)
 
 
 async def test_log_is_not_compacted_past_a_snapshot_that_is_being_made(
