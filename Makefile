@@ -4,6 +4,9 @@
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
 #   make sim     the consensus under simulated faults (SIM_S=600)     make mutants   bugs that its tests must catch
 #   make chaos   real coordinators under real faults (CHAOS_S=600)
+#   make contract   requests made from the OpenAPI document, and its answers held against it
+#   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c
+#   make browser /docs and public links in Debian's Chromium, which is installed where that can be done
 .DELETE_ON_ERROR:
 
 VENV := .venv
@@ -12,6 +15,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= smoke
 PYTHON ?=
 TESTS ?= tests
+WORKERS ?= 2
 DATA ?= .filestore
 
 # A shim of pyenv or asdf may exist without its version: only an interpreter that runs counts.
@@ -31,7 +35,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test check sim mutants chaos bench constraints clean
+.PHONY: run install test check sim mutants chaos clients browser contract bench constraints clean
 
 run: $(INSTALLED)
 	@exec $(BIN)/filestore dev --data $(DATA)
@@ -47,7 +51,7 @@ $(INSTALLED): constraints.txt pyproject.toml
 	@touch $@
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -62,6 +66,15 @@ mutants: $(INSTALLED)
 
 chaos: $(INSTALLED)
 	$(BIN)/python -m tests.chaos
+
+clients: $(INSTALLED)
+	$(BIN)/python -m pytest -m long tests/clients
+
+browser: $(INSTALLED)
+	$(BIN)/python -m pytest -m long tests/browser
+
+contract: $(INSTALLED)
+	$(BIN)/python -m tests.contract
 
 bench: $(INSTALLED)
 	$(BIN)/python -m bench.$(BENCH)

@@ -15,6 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from ca import errors
 from ca.errors import FilestoreError, InvalidRequest
+from coordinator.logs import shown_path
 
 HEADERS_MAX: Final = 64
 HEADER_BYTES_MAX: Final = 8192  # of each field, and of the request target
@@ -41,9 +42,10 @@ def request_id(request: web.BaseRequest) -> str:
 def json_response(
     value: object, *, status: int = 200, headers: Mapping[str, str] | None = None
 ) -> web.Response:
-    """`value` (a msgspec Struct, a dict, a list, text) as JSON."""
+    """`value` (a msgspec Struct, a dict, a list, text) as JSON, not to be kept unless `headers` say so."""
     body = msgspec.json.encode(value)
-    return web.Response(body=body, status=status, headers=headers, content_type="application/json")
+    kept = {"Cache-Control": "no-store"} | dict(headers or {})
+    return web.Response(body=body, status=status, headers=kept, content_type="application/json")
 
 
 def error_response(error: FilestoreError, request: web.BaseRequest) -> web.Response:
@@ -85,7 +87,7 @@ def error_of(request: web.Request, problem: Exception) -> FilestoreError:
 def _from_http_exception(request: web.Request, exception: web.HTTPException) -> FilestoreError:
     """What aiohttp itself refuses, as one of ours."""
     if isinstance(exception, web.HTTPNotFound):
-        return errors.NotFound(f"No such endpoint: {request.path}")
+        return errors.NotFound(f"No such endpoint: {shown_path(request.path, None)}")
     if isinstance(exception, web.HTTPMethodNotAllowed):
         allow = ", ".join(sorted(exception.allowed_methods | {hdrs.METH_OPTIONS}))
         return errors.MethodNotAllowed(f"This endpoint answers to {allow}.", headers={hdrs.ALLOW: allow})
@@ -97,7 +99,10 @@ def _from_http_exception(request: web.Request, exception: web.HTTPException) -> 
 def from_malformed(problem: HttpProcessingError) -> InvalidRequest:
     """The parser's own words repeat what the client sent, so they are not used."""
     if isinstance(problem, LineTooLong) or problem.message.startswith("Too many headers"):
-        return InvalidRequest(f"A request has at most {HEADERS_MAX} headers of {HEADER_BYTES_MAX} bytes.")
+        return InvalidRequest(
+            f"A request has at most {HEADERS_MAX} headers; each of them, and the path, has at most"
+            f" {HEADER_BYTES_MAX} bytes."
+        )
     return InvalidRequest("The request is not well-formed HTTP/1.1.")
 
 

@@ -13,14 +13,21 @@ COUNT_MAX = 2**53 - 1  # what JSON carries exactly, and far below SQLite's 2^63 
 TEXT_CHARS_MAX = 1024
 TOKEN_CHARS_MAX = 4096
 PEM_CHARS_MAX = 32_768
+DOCUMENT_CHARS_MAX = 65_536  # JSON that is kept as text
 NAMES_MAX = 64
 NODES_MAX = 64  # holders of one blob, nodes of one placement
+INSTANT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999, which RFC 3339 can write
 IDS_MAX = 500  # in one question
+IMAGES_MAX = 200  # that one project is noted to need
+LABEL_CHARS_MAX = 255
 
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 Token = Annotated[str, Meta(max_length=TOKEN_CHARS_MAX)]
+Document = Annotated[str, Meta(max_length=DOCUMENT_CHARS_MAX)]
 Pem = Annotated[str, Meta(max_length=PEM_CHARS_MAX)]
+Instant = Annotated[int, Meta(ge=0, le=INSTANT_MS_MAX)]
+Label = Annotated[str, Meta(max_length=LABEL_CHARS_MAX)]
 Names = Annotated[list[Text], Meta(max_length=NAMES_MAX)]
 NodeIds = Annotated[list[Text], Meta(max_length=NODES_MAX)]
 Ids = Annotated[list[Text], Meta(max_length=IDS_MAX)]

@@ -170,8 +170,8 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
-    """`state`: healthy, suspect (silent for 10 s), down (silent for 10 min), joined (has not been heard
-    yet).
+    """`state`: healthy, draining (healthy, and being emptied), suspect (silent for 10 s), down (silent for
+    10 min), joined (has not been heard yet).
     """
 
     node: NodeRecord

@@ -56,6 +56,7 @@ class CoordinatorFiles:
         self.diverged = data / "diverged"
         self.log = data / "log"
         self.snapshots = data / "snapshots"
+        self.backups = data / "backups"
         self.state = data / "state.sqlite"
         self.audit = data / "audit.log"
         self.credential_path = data / "credential.pem"

@@ -74,6 +74,8 @@ class Connections(web.Server):
         request[_STARTED_S] = asyncio.get_running_loop().time()
         self.in_progress += 1
         try:
+            if request.version.major != 1:  # the parser lets HTTP/0.9 and 2.0 through
+                raise errors.InvalidRequest("The request line must end with HTTP/1.1 or HTTP/1.0.")
             if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
                 raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")
             response = await self._route(request)

@@ -47,6 +47,14 @@ _FREEING = (
     commands.DeleteFile,
     commands.TerminateUpload,
     commands.DeleteJoinToken,
+    commands.DeleteBucket,
+    commands.DeleteUser,
+    commands.RevokeUser,
+    commands.WithdrawPermission,
+    commands.RevokePublicToken,
+    commands.StartRun,
+    commands.RecordRun,
+    commands.Expire,
 )
 _log = logging.getLogger(__name__)
 

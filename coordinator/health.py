@@ -52,11 +52,12 @@ class NodeHealth:
         return "suspect" if silent_s < DOWN_S else "down"
 
     def candidates(self, nodes: Iterable[NodeRecord], *, at_s: float) -> list[Candidate]:
-        """The nodes that live and that peers can reach, with their room."""
+        """The nodes that live, that peers can reach and that are not draining, with their room."""
         found = []
         for node in nodes:
             heard = self._heard.get(node.node_id)
-            if heard is not None and node.peer_port and at_s - heard.at_s < PLACEABLE_S:
+            is_placeable = node.peer_port and not node.draining
+            if heard is not None and is_placeable and at_s - heard.at_s < PLACEABLE_S:
                 beat = heard.heartbeat
                 found.append(
                     Candidate(node.node_id, node.zone, node.weight, beat.free_bytes, beat.total_bytes)

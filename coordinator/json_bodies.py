@@ -1,5 +1,6 @@
 """JSON bodies: parsed strictly, checked against a type, refused with the name of the field first."""
 
+import functools
 import json
 import re
 import typing
@@ -21,15 +22,20 @@ def decode_json(data: bytes, body_type: type[T]) -> T:
     An optional field may be null or "", which mean absent. Duplicate keys, unknown fields, wrong types, deep
     nesting, NaN, numbers out of range, lone surrogates: InvalidRequest, whose details begin with the field.
     """
-    value = _parse_json(data) if data.strip() else {}
+    value = _parse_json(data) if data else {}
     if isinstance(value, dict):
-        for known in msgspec.structs.fields(body_type):  # type: ignore[arg-type]
-            if not known.required and value.get(known.encode_name, 0) in (None, ""):
-                del value[known.encode_name]
+        for name in _optional_fields(body_type):  # type: ignore[arg-type]  # a type is hashable
+            if value.get(name, 0) in (None, ""):
+                del value[name]
     try:
         return msgspec.convert(value, body_type, strict=True)
     except msgspec.ValidationError as error:
         raise InvalidRequest(_explain(str(error), body_type)) from None
+
+
+@functools.cache
+def _optional_fields(body_type: type) -> tuple[str, ...]:
+    return tuple(known.encode_name for known in msgspec.structs.fields(body_type) if not known.required)
 
 
 def _parse_json(data: bytes) -> Any:

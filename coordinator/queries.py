@@ -7,7 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from coordinator.bounds import Count, Ids, Text
+from coordinator.bounds import Count, Ids, Label, Text
+from coordinator.commands.access import Target
 from coordinator.records import Caller
 
 LIST_LIMIT_MAX = 1000
@@ -22,10 +23,29 @@ class GetView(Query, frozen=True, kw_only=True, tag="get_view"):
     """For members only: the ClusterView."""
 
 
+class ListQuery(Query, frozen=True, kw_only=True):
+    """A page after `cursor`, in the order of creation."""
+
+    caller: Caller
+    limit: PageLimit = LIST_LIMIT_MAX
+    cursor: Count = 0
+
+
 class GetUser(Query, frozen=True, kw_only=True, tag="get_user"):
     """The caller's own UserRecord."""
 
     caller: Caller
+
+
+class FindUser(Query, frozen=True, kw_only=True, tag="find_user"):
+    """Admin only: the UserRecord of `user_id`; not_found when there is none."""
+
+    caller: Caller
+    user_id: Text
+
+
+class ListUsers(ListQuery, frozen=True, kw_only=True, tag="list_users"):
+    """Admin only: a UserPage."""
 
 
 class CheckAdmin(Query, frozen=True, kw_only=True, tag="check_admin"):
@@ -51,12 +71,8 @@ class CheckJoinSecret(Query, frozen=True, kw_only=True, tag="check_join_secret")
     secret_sha256: Text
 
 
-class ListJoinTokens(Query, frozen=True, kw_only=True, tag="list_join_tokens"):
-    """Admin only: a JoinTokenPage after `cursor`, oldest first."""
-
-    caller: Caller
-    limit: PageLimit = LIST_LIMIT_MAX
-    cursor: Count = 0
+class ListJoinTokens(ListQuery, frozen=True, kw_only=True, tag="list_join_tokens"):
+    """Admin only: a JoinTokenPage."""
 
 
 class ListNodes(Query, frozen=True, kw_only=True, tag="list_nodes"):
@@ -72,13 +88,111 @@ class GetProjectFile(Query, frozen=True, kw_only=True, tag="get_project_file"):
     file_uuid: Text
 
 
-class ListProjectFiles(Query, frozen=True, kw_only=True, tag="list_project_files"):
-    """A ProjectFilePage: what the caller owns, for admins all; `project_id` "" means any; after `cursor`."""
+class ListFilesQuery(ListQuery, frozen=True, kw_only=True):
+    """What every list of files can be narrowed by, after access control: "" is any.
+
+    A page may be short of its limit, or empty, and have a next one: each looks at a bounded number of files.
+    """
+
+    status: Text = ""
+    filename_prefix: Label = ""
+
+
+class ListProjectFiles(ListFilesQuery, frozen=True, kw_only=True, tag="list_project_files"):
+    """A ProjectFilePage: what the caller owns, for admins all."""
+
+    project_id: Text = ""
+
+
+class GetManifest(Query, frozen=True, kw_only=True, tag="get_manifest"):
+    """Needs read: the Manifest of a project file; not_available before its upload ends."""
 
     caller: Caller
-    project_id: Text = ""
-    limit: PageLimit = LIST_LIMIT_MAX
-    cursor: Count = 0
+    file_uuid: Text
+
+
+class GetVm(Query, frozen=True, kw_only=True, tag="get_vm"):
+    """Needs read: the VmRecord."""
+
+    caller: Caller
+    file_uuid: Text
+
+
+class ListVms(ListFilesQuery, frozen=True, kw_only=True, tag="list_vms"):
+    """A VmPage: what the caller owns, for admins all; `md5` "" is any."""
+
+    md5: Text = ""
+
+
+class GetBackup(Query, frozen=True, kw_only=True, tag="get_backup"):
+    """Needs read: the BackupRecord."""
+
+    caller: Caller
+    file_uuid: Text
+
+
+class ListBackups(ListFilesQuery, frozen=True, kw_only=True, tag="list_backups"):
+    """A BackupPage: what the caller owns, for admins all."""
+
+
+class GetBucket(Query, frozen=True, kw_only=True, tag="get_bucket"):
+    """Needs read, but for the default bucket: the BucketRecord."""
+
+    caller: Caller
+    bucket_id: Text
+
+
+class ListBuckets(ListQuery, frozen=True, kw_only=True, tag="list_buckets"):
+    """A BucketPage: the default bucket and what the caller owns or was granted, for admins all."""
+
+
+class ListBucketFiles(ListFilesQuery, frozen=True, kw_only=True, tag="list_bucket_files"):
+    """Needs read on the bucket: a FilePage. In the default bucket: what the caller owns or was granted."""
+
+    bucket_id: Text
+
+
+class ListPermissions(ListQuery, frozen=True, kw_only=True, tag="list_permissions"):
+    """Needs admin on the bucket or file: a PermissionPage, expired entries too."""
+
+    target: Target
+    target_id: Text
+
+
+class ListPublicTokens(ListQuery, frozen=True, kw_only=True, tag="list_public_tokens"):
+    """Needs admin on the file: a PublicTokenPage, ended ones too."""
+
+    file_uuid: Text
+
+
+class GetPublicContent(Query, frozen=True, kw_only=True, tag="get_public_content"):
+    """The ContentRecord behind a public token, without a caller.
+
+    not_found when the bucket has no such token; gone when it is expired or revoked, or when who made it has
+    no admin permission on the file any more.
+    """
+
+    bucket_id: Text
+    token_sha256: Text
+
+
+class GetJobRun(Query, frozen=True, kw_only=True, tag="get_job_run"):
+    """Admin only: the JobRunRecord."""
+
+    caller: Caller
+    run_id: Text
+
+
+class ListJobRuns(ListQuery, frozen=True, kw_only=True, tag="list_job_runs"):
+    """Admin only: a JobRunPage, oldest first; `job_name` "" is any."""
+
+    job_name: Text = ""
+
+
+class GetLastRuns(Query, frozen=True, kw_only=True, tag="get_last_runs"):
+    """Admin only: a list of the newest JobRunRecord of each job that ever ran, by name."""
+
+    caller: Caller
 
 
 class GetUpload(Query, frozen=True, kw_only=True, tag="get_upload"):
@@ -110,13 +224,29 @@ class LiveUploads(Query, frozen=True, kw_only=True, tag="live_uploads"):
 AnyQuery = (
     GetView
     | GetUser
+    | FindUser
+    | ListUsers
     | CheckAdmin
-    | CheckJoinSecret
     | CheckJoinToken
+    | CheckJoinSecret
     | ListJoinTokens
     | ListNodes
     | GetProjectFile
     | ListProjectFiles
+    | GetManifest
+    | GetVm
+    | ListVms
+    | GetBackup
+    | ListBackups
+    | GetBucket
+    | ListBuckets
+    | ListBucketFiles
+    | ListPermissions
+    | ListPublicTokens
+    | GetPublicContent
+    | GetJobRun
+    | ListJobRuns
+    | GetLastRuns
     | GetUpload
     | GetContent
     | FindBlob

@@ -18,6 +18,8 @@ FAILED_AUTHENTICATION_BURST: Final = 20
 FAILED_AUTHENTICATION_PER_S: Final = 1.0
 JOINS_BURST: Final = 20  # a rack of machines behind one address, or a development cluster on loopback
 JOINS_PER_S: Final = 0.2
+PUBLIC_TOKENS_BURST: Final = 20  # tokens that lead nowhere; nobody guesses one of 256 bits
+PUBLIC_TOKENS_PER_S: Final = 1.0
 IPV6_PREFIX_BITS: Final = 64  # one subscriber holds a /64 and can take any address in it
 BODY_BYTES_PER_S_MIN: Final = 1024  # slower than the slowest modem is not a client but an attack
 
@@ -101,19 +103,23 @@ class TokenBuckets:
 
 
 class RateLimits:
-    """The limits of one process: failed authentications, and attempts to join."""
+    """The limits of one process: failed authentications, attempts to join, public tokens that failed."""
 
     def __init__(
         self,
         *,
         failed_authentication_burst: int = FAILED_AUTHENTICATION_BURST,
         joins_burst: int = JOINS_BURST,
+        public_tokens_burst: int = PUBLIC_TOKENS_BURST,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.failed_authentication = TokenBuckets(
             burst=failed_authentication_burst, per_s=FAILED_AUTHENTICATION_PER_S, clock_s=clock_s
         )
         self.joins = TokenBuckets(burst=joins_burst, per_s=JOINS_PER_S, clock_s=clock_s)
+        self.public_tokens = TokenBuckets(
+            burst=public_tokens_burst, per_s=PUBLIC_TOKENS_PER_S, clock_s=clock_s
+        )
 
 
 def _network_of(address: str) -> str:

@@ -3,12 +3,18 @@
 Times are milliseconds since 1970; the API makes text of them.
 """
 
-from msgspec import Struct
+from typing import Annotated, Literal
 
-from coordinator.bounds import Count, Pem, Text, Token
+from msgspec import Meta, Struct
+
+from coordinator.bounds import IMAGES_MAX, Count, Label, Pem, Text, Token
 
 DEFAULT_BUCKET_ID = "00000000-0000-0000-0000-000000000000"
 ADMIN_ROLE = "admin"
+PROJECT_FILE = "project_file"  # the kinds of file
+VM = "vm"
+BACKUP = "backup"
+SCHEDULE = "schedule"  # who starts what nobody asked for
 VOTER = "voter"
 LEARNER = "learner"
 REMOVED = "removed"
@@ -61,11 +67,74 @@ class ProjectFileRecord(FileRecord, frozen=True, kw_only=True):
     reset_mac_addresses: bool
 
 
+class VmRecord(FileRecord, frozen=True, kw_only=True):
+    """A virtual machine's disk image. `md5` is "" until its content is here."""
+
+    virt_type: str
+    format: str
+    vcpus: int
+    ram_mb: int
+    extra_attributes_json: str
+    md5: str
+
+
+class BackupRecord(FileRecord, frozen=True, kw_only=True):
+    """A backup. `parent_backup_uuid` is "" for a full one."""
+
+    backup_type: str
+    is_compressed: bool
+    is_encrypted: bool
+    parent_backup_uuid: str
+    source_node_id: str
+
+
 class ProjectFilePage(Struct, frozen=True):
-    """`next_cursor` is 0 when nothing remains."""
+    """`next_cursor` is 0 when nothing remains. A page may be short of its limit: filters left much out."""
 
     files: list[ProjectFileRecord]
     next_cursor: int
+
+
+class VmPage(Struct, frozen=True):
+    """As ProjectFilePage."""
+
+    files: list[VmRecord]
+    next_cursor: int
+
+
+class BackupPage(Struct, frozen=True):
+    """As ProjectFilePage."""
+
+    files: list[BackupRecord]
+    next_cursor: int
+
+
+class FilePage(Struct, frozen=True):
+    """As ProjectFilePage, for files of every kind."""
+
+    files: list[FileRecord]
+    next_cursor: int
+
+
+class ManifestImage(Struct, frozen=True):
+    """A disk image that a project needs; `md5` is "" where the archive does not say."""
+
+    filename: Label
+    md5: Label
+
+
+class Manifest(Struct, frozen=True, kw_only=True):
+    """What the archive of a project says of itself, as far as it could be read.
+
+    `archive`: `gns3` (a zip with a project in it), `damaged` (looks like one and cannot be read), `other`.
+    `truncated`: the project needs more images than are listed.
+    """
+
+    archive: Literal["gns3", "damaged", "other"]
+    project_name: Label = ""
+    format_version: Label = ""
+    images: Annotated[list[ManifestImage], Meta(max_length=IMAGES_MAX)] = []
+    truncated: bool = False
 
 
 class UploadRecord(Struct, frozen=True, kw_only=True):
@@ -79,13 +148,17 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     blob_sha256: str
     offset_bytes: int
     expires_at_ms: int
+    kind: str = ""
 
 
 class ContentRecord(Struct, frozen=True, kw_only=True):
-    """What a download needs: the record, and the nodes that hold the bytes."""
+    """What a download needs: the record, the nodes that hold the bytes, and since when these are what they
+    are: content never changes once it is available.
+    """
 
     file: FileRecord
     replicas: list[str]
+    available_at_ms: int = 0
 
 
 class BlobRecord(Struct, frozen=True, kw_only=True):
@@ -109,8 +182,112 @@ class UserRecord(Struct, frozen=True, kw_only=True):
     updated_at_ms: int
 
 
+class UserPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    users: list[UserRecord]
+    next_cursor: int
+
+
+class BucketRecord(Struct, frozen=True, kw_only=True):
+    """A bucket. `quota_bytes` 0 is none; `used_bytes` counts finished files, `file_count` all."""
+
+    bucket_id: str
+    name: str
+    owner_id: str
+    quota_bytes: int
+    used_bytes: int
+    file_count: int
+    created_at_ms: int
+    updated_at_ms: int
+
+
+class BucketPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    buckets: list[BucketRecord]
+    next_cursor: int
+
+
+class PermissionRecord(Struct, frozen=True, kw_only=True):
+    """A permission on a bucket or file. `expires_at_ms` None never ends."""
+
+    permission_id: str
+    permission: str
+    principal_type: str
+    principal_id: str
+    granted_by: str
+    created_at_ms: int
+    expires_at_ms: int | None
+
+
+class PermissionPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    permissions: list[PermissionRecord]
+    next_cursor: int
+
+
+class PublicTokenRecord(Struct, frozen=True, kw_only=True):
+    """A public token without its secret. `status`: active, expired or revoked, at the time of the answer."""
+
+    token_id: str
+    file_uuid: str
+    bucket_id: str
+    created_by: str
+    created_at_ms: int
+    expires_at_ms: int
+    status: str
+
+
+class PublicTokenPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    public_tokens: list[PublicTokenRecord]
+    next_cursor: int
+
+
+class JobRunRecord(Struct, frozen=True, kw_only=True):
+    """One run of a job on the leader `node_id`. `status`: running, completed or failed; `result` is JSON.
+
+    `completed_at_ms` is None while it runs; `invoked_by` is a user, or "schedule".
+    """
+
+    run_id: str
+    job_name: str
+    node_id: str
+    invoked_by: str
+    started_at_ms: int
+    completed_at_ms: int | None
+    status: str
+    parameters: str
+    result: str
+
+
+class JobRunPage(Struct, frozen=True):
+    """`next_cursor` is 0 when nothing remains."""
+
+    runs: list[JobRunRecord]
+    next_cursor: int
+
+
+class Expired(Struct, frozen=True, kw_only=True):
+    """What one Expire ended, in rows. `more`: it stopped at its bound."""
+
+    uploads: int = 0
+    retained: int = 0
+    tombstones: int = 0
+    permissions: int = 0
+    public_tokens: int = 0
+    join_tokens: int = 0
+    more: bool = False
+
+
 class NodeRecord(Struct, frozen=True, kw_only=True):
-    """A filestore node that has joined. `peer_port` is 0 until it has run once."""
+    """A filestore node that has joined. `peer_port` is 0 until it has run once.
+
+    `draining`: nothing new is placed there.
+    """
 
     node_id: str
     address: str
@@ -119,6 +296,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     zone: str
     weight: int
     joined_at_ms: int
+    draining: bool = False
 
 
 class CoordinatorRecord(Struct, frozen=True, kw_only=True):

@@ -64,8 +64,11 @@ CREATE TABLE IF NOT EXISTS users (
     generation     INTEGER NOT NULL,              -- tokens of an older generation are dead
     disabled       INTEGER NOT NULL,
     created_at_ms  INTEGER NOT NULL,
-    updated_at_ms  INTEGER NOT NULL
+    updated_at_ms  INTEGER NOT NULL,
+    sequence       INTEGER NOT NULL DEFAULT 0,    -- log index of the creation: the order of the list
+    deleted        INTEGER NOT NULL DEFAULT 0     -- 1: gone for everybody; the row keeps the generation
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS users_by_sequence ON users (sequence, user_id);
 
 CREATE TABLE IF NOT EXISTS join_tokens (
     sequence       INTEGER PRIMARY KEY,           -- log index of the creation: the order of the list
@@ -78,6 +81,9 @@ CREATE TABLE IF NOT EXISTS join_tokens (
     created_at_ms  INTEGER NOT NULL,
     expires_at_ms  INTEGER NOT NULL
 ) STRICT;
+CREATE INDEX IF NOT EXISTS join_tokens_by_expiry ON join_tokens (expires_at_ms);
+
+CREATE INDEX IF NOT EXISTS join_tokens_by_creator ON join_tokens (created_by);
 
 CREATE TABLE IF NOT EXISTS joins (                -- so that a repeated join gets the answer that was lost
     token_id           TEXT NOT NULL,
@@ -95,7 +101,8 @@ CREATE TABLE IF NOT EXISTS nodes (
     peer_port     INTEGER NOT NULL,               -- 0 until the node has announced it
     zone          TEXT NOT NULL,
     weight        INTEGER NOT NULL,
-    joined_at_ms  INTEGER NOT NULL
+    joined_at_ms  INTEGER NOT NULL,
+    draining      INTEGER NOT NULL DEFAULT 0      -- 1: nothing new is placed there
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS certificates (
@@ -117,13 +124,32 @@ CREATE TABLE IF NOT EXISTS buckets (
     used_bytes     INTEGER NOT NULL,
     file_count     INTEGER NOT NULL,
     created_at_ms  INTEGER NOT NULL,
-    updated_at_ms  INTEGER NOT NULL
+    updated_at_ms  INTEGER NOT NULL,
+    sequence       INTEGER NOT NULL DEFAULT 1     -- log index of the creation: the order of the list
 ) STRICT;
+CREATE INDEX IF NOT EXISTS buckets_by_sequence ON buckets (sequence, bucket_id);
+CREATE INDEX IF NOT EXISTS buckets_by_owner ON buckets (owner_id, sequence);
+
+-- Who may do what on a bucket, and on every file in it.
+CREATE TABLE IF NOT EXISTS bucket_permissions (
+    sequence       INTEGER PRIMARY KEY,           -- log index of the creation: the order of the list
+    permission_id  TEXT NOT NULL UNIQUE,
+    bucket_id      TEXT NOT NULL REFERENCES buckets (bucket_id) ON DELETE CASCADE,
+    principal      TEXT NOT NULL,                 -- 'user:ID', 'group:NAME' or 'role:NAME'
+    level          INTEGER NOT NULL,              -- 1 read, 2 write, 3 admin
+    granted_by     TEXT NOT NULL,
+    created_at_ms  INTEGER NOT NULL,
+    expires_at_ms  INTEGER,                       -- NULL never
+    UNIQUE (bucket_id, principal, level)
+) STRICT;
+CREATE INDEX IF NOT EXISTS bucket_permissions_by_principal ON bucket_permissions (principal, bucket_id);
+CREATE INDEX IF NOT EXISTS bucket_permissions_by_expiry ON bucket_permissions (expires_at_ms)
+    WHERE expires_at_ms IS NOT NULL;
 
 CREATE TABLE IF NOT EXISTS files (
     sequence         INTEGER PRIMARY KEY,         -- log index of the creation: the order of every list
     file_uuid        TEXT NOT NULL UNIQUE,
-    kind             TEXT NOT NULL,               -- 'project_file'; others are not built yet
+    kind             TEXT NOT NULL,               -- 'project_file', 'vm' or 'backup'
     bucket_id        TEXT NOT NULL REFERENCES buckets (bucket_id),
     owner_id         TEXT NOT NULL,
     filename         TEXT NOT NULL,
@@ -135,11 +161,15 @@ CREATE TABLE IF NOT EXISTS files (
     retention_hours  INTEGER,                     -- NULL keeps it
     available_at_ms  INTEGER,
     created_at_ms    INTEGER NOT NULL,
-    updated_at_ms    INTEGER NOT NULL
+    updated_at_ms    INTEGER NOT NULL,
+    due_at_ms        INTEGER                      -- when it is tombstoned, and then when it goes; NULL never
 ) STRICT;
 CREATE INDEX IF NOT EXISTS files_by_owner ON files (kind, owner_id, sequence);
 CREATE INDEX IF NOT EXISTS files_by_kind ON files (kind, sequence);
 CREATE INDEX IF NOT EXISTS files_by_bucket ON files (bucket_id, sequence);
+CREATE INDEX IF NOT EXISTS files_by_bucket_owner ON files (bucket_id, owner_id, sequence);
+CREATE INDEX IF NOT EXISTS files_by_due ON files (due_at_ms, sequence DESC) WHERE due_at_ms IS NOT NULL;
+DROP INDEX IF EXISTS files_by_retention;          -- of older versions: the time alone did not say what is due
 CREATE INDEX IF NOT EXISTS files_by_blob ON files (blob_sha256);
 
 CREATE TABLE IF NOT EXISTS project_files (
@@ -159,6 +189,88 @@ CREATE TABLE IF NOT EXISTS project_files (
 CREATE INDEX IF NOT EXISTS project_files_by_owner ON project_files (owner_id, sequence);
 CREATE INDEX IF NOT EXISTS project_files_by_project ON project_files (project_id, sequence);
 CREATE INDEX IF NOT EXISTS project_files_by_project_owner ON project_files (project_id, owner_id, sequence);
+
+-- What the archive of a project says of itself: a Manifest as JSON (coordinator/records.py).
+CREATE TABLE IF NOT EXISTS manifests (
+    sequence  INTEGER PRIMARY KEY REFERENCES files (sequence) ON DELETE CASCADE,
+    document  TEXT NOT NULL
+) STRICT;
+
+CREATE TABLE IF NOT EXISTS vms (
+    sequence               INTEGER PRIMARY KEY,
+    file_uuid              TEXT NOT NULL UNIQUE REFERENCES files (file_uuid) ON DELETE CASCADE,
+    owner_id               TEXT NOT NULL,
+    virt_type              TEXT NOT NULL,
+    format                 TEXT NOT NULL,
+    vcpus                  INTEGER NOT NULL,
+    ram_mb                 INTEGER NOT NULL,
+    md5                    TEXT NOT NULL DEFAULT '',  -- of the content, '' until it is here
+    extra_attributes_json  TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS vms_by_owner ON vms (owner_id, sequence);
+CREATE INDEX IF NOT EXISTS vms_by_md5 ON vms (md5, sequence) WHERE md5 <> '';
+
+CREATE TABLE IF NOT EXISTS backups (
+    sequence            INTEGER PRIMARY KEY,
+    file_uuid           TEXT NOT NULL UNIQUE REFERENCES files (file_uuid) ON DELETE CASCADE,
+    owner_id            TEXT NOT NULL,
+    backup_type         TEXT NOT NULL,            -- full or incremental
+    is_compressed       INTEGER NOT NULL,
+    is_encrypted        INTEGER NOT NULL,
+    parent_backup_uuid  TEXT NOT NULL,            -- '' or another backup; one that is named is not deleted
+    source_node_id      TEXT NOT NULL
+) STRICT;
+CREATE INDEX IF NOT EXISTS backups_by_owner ON backups (owner_id, sequence);
+CREATE INDEX IF NOT EXISTS backups_by_parent ON backups (parent_backup_uuid, sequence)
+    WHERE parent_backup_uuid <> '';
+
+-- Who may do what on one file, beside what its bucket grants.
+CREATE TABLE IF NOT EXISTS file_permissions (
+    sequence       INTEGER PRIMARY KEY,
+    permission_id  TEXT NOT NULL UNIQUE,
+    file_sequence  INTEGER NOT NULL REFERENCES files (sequence) ON DELETE CASCADE,
+    bucket_id      TEXT NOT NULL,                 -- the file's
+    principal      TEXT NOT NULL,
+    level          INTEGER NOT NULL,
+    granted_by     TEXT NOT NULL,
+    created_at_ms  INTEGER NOT NULL,
+    expires_at_ms  INTEGER,
+    UNIQUE (file_sequence, principal, level)
+) STRICT;
+CREATE INDEX IF NOT EXISTS file_permissions_by_principal
+    ON file_permissions (principal, bucket_id, file_sequence);
+CREATE INDEX IF NOT EXISTS file_permissions_by_expiry ON file_permissions (expires_at_ms)
+    WHERE expires_at_ms IS NOT NULL;
+
+-- Links to a file that need no credential. The secret is not here, only its hash.
+CREATE TABLE IF NOT EXISTS public_tokens (
+    sequence       INTEGER PRIMARY KEY,
+    token_id       TEXT NOT NULL UNIQUE,
+    token_sha256   TEXT NOT NULL UNIQUE,
+    file_sequence  INTEGER NOT NULL REFERENCES files (sequence) ON DELETE CASCADE,
+    created_by     TEXT NOT NULL,
+    created_at_ms  INTEGER NOT NULL,
+    expires_at_ms  INTEGER NOT NULL,
+    revoked        INTEGER NOT NULL               -- 1: gone, whatever the time
+) STRICT;
+CREATE INDEX IF NOT EXISTS public_tokens_by_file ON public_tokens (file_sequence, sequence);
+CREATE INDEX IF NOT EXISTS public_tokens_by_creator ON public_tokens (created_by, sequence);
+CREATE INDEX IF NOT EXISTS public_tokens_by_expiry ON public_tokens (expires_at_ms);
+
+CREATE TABLE IF NOT EXISTS job_runs (
+    sequence         INTEGER PRIMARY KEY,
+    run_id           TEXT NOT NULL UNIQUE,
+    job_name         TEXT NOT NULL,
+    node_id          TEXT NOT NULL,               -- the coordinator that works on it
+    invoked_by       TEXT NOT NULL,
+    started_at_ms    INTEGER NOT NULL,
+    completed_at_ms  INTEGER,
+    status           TEXT NOT NULL,               -- running, completed, failed
+    parameters       TEXT NOT NULL,               -- a JSON object
+    result           TEXT NOT NULL                -- JSON: what was done so far
+) STRICT;
+CREATE INDEX IF NOT EXISTS job_runs_by_job ON job_runs (job_name, sequence);
+CREATE UNIQUE INDEX IF NOT EXISTS job_runs_running ON job_runs (job_name) WHERE status = 'running';
 
 -- One row for an upload that has not ended. The first of `placement` takes the bytes.
 CREATE TABLE IF NOT EXISTS uploads (

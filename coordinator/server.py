@@ -25,6 +25,8 @@ from coordinator.digests import Digests, StateDiverged, check_not_diverged
 from coordinator.driver import Driver
 from coordinator.fetching import Fetcher
 from coordinator.health import NodeHealth
+from coordinator.job_runs import JobRuns
+from coordinator.job_works import job_works
 from coordinator.ledger import Ledger, open_ledger
 from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.link import end
@@ -118,6 +120,7 @@ async def _run(
             group.create_task(member.fetcher.run(), name="snapshot fetcher"),
             group.create_task(member.operations.run(), name="promotion of learners"),
             group.create_task(member.digests.run(), name="digests"),
+            group.create_task(member.job_runs.run(), name="background jobs"),
             group.create_task(_renew(files, config, member.authority, contexts), name="renewal"),
         ]
         await _serve(shell, application, peer_port, contexts, member, http)
@@ -165,6 +168,7 @@ class _Member:
             interval_s=config.digest_s,
             marker=files.diverged,
         )
+        self.job_runs = JobRuns(config.id, self.driver, ledger.store, job_works(files))
 
     def service(self, identity: Identity) -> Service:
         """What answers the calls of other members."""

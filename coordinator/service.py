@@ -48,16 +48,18 @@ from coordinator.commands import (
     AnnounceNode,
     AnyCommand,
     CompleteUpload,
-    CreateProjectFile,
+    CreateFile,
     JoinNode,
     RecordProgress,
     RenewCertificate,
     Reply,
     ReportHash,
+    TriggerJob,
 )
 from coordinator.digests import Digests
 from coordinator.driver import Driver
 from coordinator.health import NodeHealth
+from coordinator.jobs import check_parameters, job_kind
 from coordinator.operations import Operations
 from coordinator.placement import choose
 from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken
@@ -118,7 +120,11 @@ class Service:
             case ProposeCall():
                 return await self._propose(peer.identity, call)
             case ReadCall():
-                return await self._read(call.query)
+                known = self._view().version
+                await self._driver.read_barrier()
+                if self._view().version != known:  # the peer may have been removed before it asked
+                    self.check(peer)
+                return self._answer(self._callers.proved_in(call.query))
             case HeartbeatCall():
                 return _encode(await self._heartbeat(peer.identity, call))
             case JoinCall():
@@ -146,6 +152,9 @@ class Service:
         self._require_leader()
         _require_own(identity, call.command)
         command = self._callers.proved_in(call.command)
+        if isinstance(command, TriggerJob):
+            self._answer(CheckAdmin(caller=command.caller))  # others need not know which jobs there are
+            check_parameters(job_kind(command.job_name), command.parameters)
         return await self._change(
             self._stamped(command), call.session, call.sequence, call.acknowledged_below
         )
@@ -164,8 +173,10 @@ class Service:
         return _value(reply)
 
     def _stamped(self, command: AnyCommand) -> AnyCommand:
-        """The command with what only the leader knows: where new bytes go."""
-        if not isinstance(command, CreateProjectFile):
+        """The command with what only the leader knows: where new bytes go, who works on a job."""
+        if isinstance(command, TriggerJob):
+            return msgspec.structs.replace(command, node_id=self._identity.id)
+        if not isinstance(command, CreateFile):
             return command
         view = self._view()
         if view.nodes and self._health.is_silent():
@@ -173,11 +184,15 @@ class Service:
         candidates = self._health.candidates(view.nodes, at_s=time.monotonic())
         if len(candidates) < view.write_quorum:
             raise Refused(
-                Unavailable.code, f"{len(candidates)} nodes are alive, {view.write_quorum} must take a write."
+                Unavailable.code, f"{len(candidates)} nodes take new files, {view.write_quorum} must."
             )
         roomy = [candidate for candidate in candidates if candidate.has_room(command.size_bytes or 0)]
         if len(roomy) < view.write_quorum:
-            raise Refused(InsufficientStorage.code, f"{len(roomy)} nodes have room for this file.")
+            raise Refused(
+                InsufficientStorage.code,
+                f"{len(roomy)} nodes have room for {command.size_bytes or 0} bytes more,"
+                f" {view.write_quorum} must have it: delete files or add nodes.",
+            )
         placement = choose(command.file_uuid, roomy, view.replicas)
         return msgspec.structs.replace(command, placement=placement)
 
@@ -320,10 +335,12 @@ class Service:
         for node in view.nodes:
             heard = self._health.last(node.node_id)
             beat = heard.heartbeat if heard else HeartbeatCall(0, 0, 0)
+            state = self._health.state(node.node_id, at_s=at_s)
             states.append(
                 NodeStatus(
                     node=node,
-                    state=self._health.state(node.node_id, at_s=at_s),
+                    # One that is silent is so before anything else: an operator must act on that.
+                    state="draining" if node.draining and state == "healthy" else state,
                     heard_ms_ago=int((at_s - heard.at_s) * 1000) if heard else 0,
                     free_bytes=beat.free_bytes,
                     total_bytes=beat.total_bytes,

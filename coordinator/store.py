@@ -23,11 +23,12 @@ from ca.secretfiles import sync_directory
 from coordinator import machine
 from coordinator.commands import decode_envelope
 from coordinator.copying import PAUSE_S, copy_database
+from coordinator.machine import expiry, jobs
 from coordinator.queries import AnyQuery
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
-from coordinator.records import LEARNER, VOTER, CoordinatorRecord
+from coordinator.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
 CHECKPOINT_CHANGES = 4000  # of rows: some thousand pages in the WAL
@@ -37,6 +38,23 @@ WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it
 _CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
 _READ_CACHE_KIB = 16 * 1024
 _WRITE_CACHE_KIB = 64 * 1024  # the upper levels of every index of a million files
+_ADDED_COLUMNS = (  # of databases that an older version made: table, column, and its declaration
+    ("coordinators", "role", f"TEXT NOT NULL DEFAULT '{VOTER}'"),
+    ("users", "sequence", "INTEGER NOT NULL DEFAULT 0"),
+    ("users", "deleted", "INTEGER NOT NULL DEFAULT 0"),
+    ("nodes", "draining", "INTEGER NOT NULL DEFAULT 0"),
+    ("buckets", "sequence", "INTEGER NOT NULL DEFAULT 1"),
+    ("files", "due_at_ms", "INTEGER"),
+)
+_FILLED_COLUMNS = {  # what an added column holds in rows that are there already
+    ("users", "sequence"): "UPDATE users SET sequence ="
+    " (SELECT COUNT(*) FROM users AS others WHERE others.user_id < users.user_id)",
+    (
+        "files",
+        "due_at_ms",
+    ): "UPDATE files SET due_at_ms = available_at_ms + MIN(retention_hours, 876000) * 3600000"
+    " WHERE status = 'available' AND retention_hours IS NOT NULL",
+}
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 _log = logging.getLogger(__name__)
@@ -220,14 +238,26 @@ class Store:
         """The generation that a live token of this user carries; None if there is no such user or it is
         disabled.
         """
-        row = self._read_row("SELECT generation FROM users WHERE user_id = ? AND disabled = 0", user_id)
+        row = self._read_row(
+            "SELECT generation FROM users WHERE user_id = ? AND disabled = 0 AND deleted = 0", user_id
+        )
         return None if row is None else int(row[0])
+
+    def running_runs(self) -> list[JobRunRecord]:
+        """The job runs that have not ended, by the name of their job."""
+        with self._reading:
+            return jobs.running(self._reader)
+
+    def is_expire_due(self, *, at_ms: int) -> bool:
+        """Whether an Expire at this time would find anything."""
+        with self._reading:
+            return expiry.is_due(self._reader, at_ms)
 
     def totals(self) -> tuple[int, int, int]:
         """(files, blobs with a reference, their bytes once each)."""
         row = self._read_row(
             "SELECT (SELECT COALESCE(SUM(file_count), 0) FROM buckets), COUNT(*),"
-            " COALESCE(SUM(size_bytes), 0) FROM blobs WHERE reference_count > 0"
+            " CAST(MIN(TOTAL(size_bytes), 9007199254740991) AS INTEGER) FROM blobs WHERE reference_count > 0"
         )
         assert row is not None
         return row[0], row[1], row[2]
@@ -333,10 +363,12 @@ def _keep_wal(writer: sqlite3.Connection, path: Path) -> None:
 
 def _prepare(writer: sqlite3.Connection) -> None:
     writer.execute("PRAGMA foreign_keys = ON")
+    for table, column, declaration in _ADDED_COLUMNS:
+        columns = writer.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+        if columns and (column,) not in columns:
+            writer.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declaration}")
+            writer.execute(_FILLED_COLUMNS.get((table, column), ""))
     writer.executescript(files("coordinator").joinpath("schema.sql").read_text("utf-8"))
-    columns = writer.execute("SELECT name FROM pragma_table_info('coordinators')").fetchall()
-    if ("role",) not in columns:  # a database from before members came and went
-        writer.execute(f"ALTER TABLE coordinators ADD COLUMN role TEXT NOT NULL DEFAULT '{VOTER}'")
     writer.execute("INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)")
 
 

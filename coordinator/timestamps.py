@@ -12,7 +12,7 @@ _AT_MS_MAX: Final = 253_402_300_799_999  # 9999-12-31T23:59:59.999Z: years have 
 # RFC 3339, section 5.6; [0-9] because \d takes the digits of every script.
 _RFC3339: Final = re.compile(
     r"(?P<date>[0-9]{4}-[0-9]{2}-[0-9]{2})[Tt ](?P<time>[0-9]{2}:[0-9]{2}):(?P<second>[0-9]{2})"
-    r"(?:\.(?P<fraction>[0-9]{1,9}))?(?:[Zz]|(?P<sign>[+-])(?P<hours>[0-9]{2}):(?P<minutes>[0-9]{2}))"
+    r"(?:\.(?P<fraction>[0-9]{1,64}))?(?:[Zz]|(?P<sign>[+-])(?P<hours>[0-9]{2}):(?P<minutes>[0-9]{2}))"
 )
 
 

@@ -126,7 +126,11 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
 
     Raises UnsupportedMediaType, PayloadTooLarge beyond 1 MiB, RequestTimeout, InvalidRequest and ClientGone.
     """
-    if hdrs.CONTENT_TYPE in request.headers and request.content_type != "application/json":
+    if (
+        request.body_exists
+        and hdrs.CONTENT_TYPE in request.headers
+        and request.content_type != "application/json"
+    ):
         raise errors.UnsupportedMediaType("Content-Type: application/json is what this endpoint takes.")
     too_large = errors.PayloadTooLarge(f"A JSON body has at most {JSON_BYTES_MAX} bytes.")
     if (request.content_length or 0) > JSON_BYTES_MAX:

@@ -5,14 +5,14 @@ from aiohttp import web
 from coordinator.audit import AuditLog
 from coordinator.server import Shell
 from coordinator.web import new_application
-from node.api.routes import metadata_routes
+from node.api.routes import METADATA, client_routes
 from node.api.services import API, ApiServices
 from node.server import public_url
 
 
 def application(shell: Shell) -> web.Application:
     """The application of `coordinator.server.run_coordinator`."""
-    app = new_application(metadata_routes(), component="coordinator", metrics=shell.metrics)
+    app = new_application(client_routes(METADATA), component="coordinator", metrics=shell.metrics)
     app[API] = ApiServices(
         metadata=shell.metadata,
         view=shell.view,

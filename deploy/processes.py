@@ -4,6 +4,7 @@ ready.
 
 import ctypes
 import http.client
+import os
 import random
 import signal
 import socket
@@ -15,15 +16,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ca.errors import Unavailable
+from ca.errors import InvalidRequest, Unavailable
 
 LOOPBACK = "127.0.0.1"
 POLL_S = 0.05
 PROBE_TIMEOUT_S = 2.0
 STOP_TIMEOUT_S = 25.0  # a node drains for at most 20 s
+PORTS_VARIABLE = "FILESTORE_PORTS"
 # Below the range from which outgoing connections take theirs: a port must still be free at the next start.
-PORT_MIN = 20000
-PORT_MAX = 32000
+PORTS_DEFAULT = "20000-32000"
 PR_SET_PDEATHSIG = 1
 
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
@@ -113,12 +114,23 @@ def is_ready(port: int, context: ssl.SSLContext) -> bool:
 
 
 def free_ports(count: int) -> list[int]:
-    """Loopback ports on which nobody listens now, in a row. Raises Unavailable when none are found."""
+    """Loopback ports on which nobody listens now, in a row, out of FILESTORE_PORTS (`LOW-HIGH`).
+
+    Raises Unavailable when none are found, InvalidRequest when the variable is no such range.
+    """
+    low, high = _port_range(os.environ.get(PORTS_VARIABLE, PORTS_DEFAULT))
     for _ in range(1000):
-        base = random.randrange(PORT_MIN, PORT_MAX - count)
+        base = random.randint(low, max(low, high - count))
         if all(_is_free(port) for port in range(base, base + count)):
             return list(range(base, base + count))
-    raise Unavailable(f"No {count} free ports in a row between {PORT_MIN} and {PORT_MAX}.")
+    raise Unavailable(f"No {count} free ports in a row between {low} and {high}.")
+
+
+def _port_range(text: str) -> tuple[int, int]:
+    low, _, high = text.partition("-")
+    if not (low.isdecimal() and high.isdecimal() and 1 <= int(low) <= int(high) <= 65535):
+        raise InvalidRequest(f"{PORTS_VARIABLE}: expected two ports such as {PORTS_DEFAULT}.")
+    return int(low), int(high)
 
 
 def _is_free(port: int) -> bool:

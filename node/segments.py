@@ -95,13 +95,18 @@ class Checkpoint:
     size_bytes: int
     sha256: "hashlib._Hash"
     segment: "xxhash.xxh3_64"
+    md5: "hashlib._Hash | None" = None
 
 
 class SegmentHasher:
-    """Hashes a stream once for both: sha256 of all of it, XXH3 of each segment. For one thread at a time."""
+    """Hashes a stream once for both: sha256 of all of it, XXH3 of each segment. For one thread at a time.
 
-    def __init__(self) -> None:
+    On request MD5 of all of it too: what emulators know their images by. It proves nothing here.
+    """
+
+    def __init__(self, *, with_md5: bool = False) -> None:
         self._sha256 = hashlib.sha256()
+        self._md5 = hashlib.md5(usedforsecurity=False) if with_md5 else None
         self._segment = xxhash.xxh3_64()
         self._digests = bytearray()  # of whole segments only
         self.size_bytes = 0
@@ -110,6 +115,8 @@ class SegmentHasher:
         """Takes the next bytes; large buffers are hashed without the interpreter's lock, and never copied."""
         view = memoryview(buffer)
         self._sha256.update(view)
+        if self._md5 is not None:
+            self._md5.update(view)
         position = 0
         while position < len(view):
             room_bytes = SEGMENT_BYTES - self.size_bytes % SEGMENT_BYTES
@@ -125,6 +132,10 @@ class SegmentHasher:
         """The hash of everything so far, 64 lower-case hexadecimal digits."""
         return self._sha256.hexdigest()
 
+    def md5(self) -> str:
+        """The same by MD5, 32 digits; "" when it was not asked for."""
+        return self._md5.hexdigest() if self._md5 is not None else ""
+
     def sums(self) -> SegmentSums:
         """The checksums so far; those of whole segments will not change."""
         partial = self._segment.digest() if self.size_bytes % SEGMENT_BYTES else b""
@@ -132,13 +143,15 @@ class SegmentHasher:
 
     def checkpoint(self) -> Checkpoint:
         """The present state; it stays valid while the stream goes on."""
-        return Checkpoint(self.size_bytes, self._sha256.copy(), self._segment.copy())
+        md5 = self._md5.copy() if self._md5 is not None else None
+        return Checkpoint(self.size_bytes, self._sha256.copy(), self._segment.copy(), md5)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Back to an earlier state of this same stream."""
         assert checkpoint.size_bytes <= self.size_bytes
         self._sha256 = checkpoint.sha256.copy()
         self._segment = checkpoint.segment.copy()
+        self._md5 = checkpoint.md5.copy() if checkpoint.md5 is not None else None
         del self._digests[checkpoint.size_bytes // SEGMENT_BYTES * DIGEST_BYTES :]
         self.size_bytes = checkpoint.size_bytes
 

@@ -30,12 +30,12 @@ from coordinator.roster import read_known
 from coordinator.view import View
 from coordinator.web import Listener, new_application, serve
 from node.admission import admit_members
-from node.api.routes import metadata_routes
+from node.api.routes import METADATA, client_routes
 from node.api.services import API, ApiServices
 from node.blobs import BlobStore
 from node.config import NodeConfig, NodeFiles
 from node.content.locks import UploadLocks
-from node.content.routes import content_routes
+from node.content.routes import OPERATIONS, content_routes
 from node.disk import DiskWorkers
 from node.metrics import NodeMetrics
 from node.peers import PeerClient
@@ -177,10 +177,12 @@ async def _readiness(config: NodeConfig, view: View, watch: DiskWatch) -> str:
 def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:
     """`https://HOST:PORT` of a node's client port.
 
-    For a node that the view does not know yet: that of this process, if it is a node, else of any. Each node
-    passes on what another one holds, and finds a new peer without the view. Raises Unavailable.
+    For a node that the view does not know yet: that of this process, if it is a node, else of any that has
+    run. Each node passes on what another one holds, and finds a new peer without the view. Raises
+    Unavailable.
     """
-    node: NodeRecord | NodeConfig | None = view.node(node_id) or own or next(iter(view.current.nodes), None)
+    serving = [node for node in view.current.nodes if node.peer_port and not node.draining]
+    node: NodeRecord | NodeConfig | None = view.node(node_id) or own or next(iter(serving), None)
     if node is None:
         raise Unavailable("The address of no node is known here yet.")
     host = f"[{node.address}]" if ":" in node.address else node.address
@@ -233,7 +235,8 @@ async def _close_all(listeners: list[Listener]) -> None:
 
 
 def _client_application(services: NodeServices, metrics: Metrics) -> web.Application:
-    app = new_application([*metadata_routes(), *content_routes()], component="node", metrics=metrics)
+    routes = client_routes([*METADATA, *OPERATIONS])
+    app = new_application(routes, component="node", metrics=metrics)
     app[API], app[NODE] = services.api, services
     return app
 

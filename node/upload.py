@@ -38,16 +38,19 @@ class Upload:
         data: int,
         record: OffsetRecord,
         finished: FinishedBlob | None,
+        with_md5: bool,
     ) -> None:
         """Made by `UploadStore.open` only, which calls `recover` too. `data` is -1 once it is `finished`."""
         self.file_uuid = file_uuid
         self.size_bytes: int | None = None
         self.broken = False
         self.finished = finished
+        self.with_md5 = with_md5
         self._blobs, self._disk = blobs, blobs.disk
         self._give_back = give_back
         self._directory, self._data, self._record = directory, data, record
-        self._hasher = SegmentHasher()
+        self._hasher = SegmentHasher(with_md5=with_md5)
+        self._md5_finished = ""
         self._held: Checkpoint | None = None
         self._durable = self._hasher.checkpoint()
         self._unsynced_bytes = 0
@@ -132,7 +135,7 @@ class Upload:
         if offset >= self.offset:
             self._held = None
             return
-        known = (self._held, self._durable, SegmentHasher().checkpoint())
+        known = (self._held, self._durable, SegmentHasher(with_md5=self.with_md5).checkpoint())
         nearest = max((c for c in known if c and c.size_bytes <= offset), key=lambda c: c.size_bytes)
         try:
             if offset < self._record.offset:
@@ -166,6 +169,16 @@ class Upload:
             self.broken = True
             raise storage_error(error) from error
         return found
+
+    def md5(self) -> str:
+        """The MD5 of finished content, 32 lower-case hexadecimal digits; "" unless it was asked for.
+
+        After a restart the content is read again for it. Raises Internal; BlobMissing or BlobDamaged.
+        """
+        assert self.finished is not None
+        if self.with_md5 and not self._md5_finished:
+            self._md5_finished = self._read_md5(self.finished)
+        return self._md5_finished
 
     def close(self) -> None:
         """Gives the upload back to the store; what was not synced may be gone at the next `open`.
@@ -227,8 +240,22 @@ class Upload:
         blobs.install(found, self._hasher.sums(), source="data", parent=self._directory)
         self._disk.fsync(self._directory)
         self.finished = found
+        self._md5_finished = self._hasher.md5()
         os.close(self._data)
         self._data = -1
+
+    def _read_md5(self, finished: FinishedBlob) -> str:
+        hasher = SegmentHasher(with_md5=True)
+        with self._blobs.open(finished.sha256) as blob:
+            try:
+                hasher.update_from(blob.fd, finished.size_bytes)
+            except EOFError as error:
+                raise blob.damaged("is shorter than it was") from error
+            except OSError as error:
+                raise storage_error(error) from error
+            if hasher.sha256() != finished.sha256:
+                raise blob.damaged("does not have its sha256")
+        return hasher.md5()
 
     def _go_back(self, checkpoint: Checkpoint, offset: int | None = None) -> None:
         """Cuts the data to `offset`, the checkpoint's by default; hashes what lies between the two again."""

@@ -41,17 +41,19 @@ class UploadStore:
         self._held: dict[str, Upload | None] = {}  # None: being opened
         self._idle: OrderedDict[str, Upload] = OrderedDict()  # kept open so that going on needs no hashing
 
-    def open(self, file_uuid: str, size_bytes: int | None) -> Upload:
+    def open(self, file_uuid: str, size_bytes: int | None, *, with_md5: bool = False) -> Upload:
         """The upload, new at offset 0 or where it durably stands, for this caller alone until `close`.
 
-        `size_bytes` is the declared size of the whole; None leaves it as it was. After a restart the bytes on
-        disk are hashed again, which takes as long as reading them. Raises UploadLocked while someone holds
-        it, Unavailable when too many are held, PayloadTooLarge when it has more than `size_bytes` already.
+        `size_bytes` is the declared size of the whole; None leaves it as it was. `with_md5`: the same at
+        every opening. After a restart the bytes on disk are hashed again, which takes as long as reading
+        them. Raises UploadLocked while someone holds it, Unavailable when too many are held, PayloadTooLarge
+        when it has more than `size_bytes` already.
         """
         _require_uuid(file_uuid)
         kept = self._reserve(file_uuid)
         try:
-            upload = kept if kept is not None and not kept.broken else self._load(file_uuid, kept)
+            upload = kept if kept and not kept.broken else self._load(file_uuid, kept, with_md5)
+            assert upload.with_md5 == with_md5
         except BaseException:
             self._cancel(file_uuid, kept)
             raise
@@ -78,7 +80,7 @@ class UploadStore:
         kept = self._reserve(file_uuid)
         try:
             os.stat(file_uuid, dir_fd=self.blobs.uploads_directory, follow_symlinks=False)
-            upload = kept or self._open_files(file_uuid)
+            upload = kept or self._open_files(file_uuid, with_md5=False)
             if kept is None:
                 upload.close_descriptors()
             return upload.durable_offset
@@ -148,9 +150,9 @@ class UploadStore:
             if kept is not None:
                 self._idle[file_uuid] = kept
 
-    def _load(self, file_uuid: str, broken: Upload | None) -> Upload:
+    def _load(self, file_uuid: str, broken: Upload | None, with_md5: bool) -> Upload:
         try:
-            upload = self._open_files(file_uuid)
+            upload = self._open_files(file_uuid, with_md5=with_md5)
         except OSError as error:
             raise storage_error(error) from error
         with self._lock:
@@ -164,7 +166,7 @@ class UploadStore:
             broken.close_descriptors()
         return upload
 
-    def _open_files(self, file_uuid: str) -> Upload:
+    def _open_files(self, file_uuid: str, *, with_md5: bool) -> Upload:
         """Opens or creates the files, cuts the data to the durable offset, and makes both durable."""
         uploads, disk = self.blobs.uploads_directory, self.blobs.disk
         with ExitStack() as opened:
@@ -190,6 +192,7 @@ class UploadStore:
             data=data,
             record=record,
             finished=finished,
+            with_md5=with_md5,
         )
 
 

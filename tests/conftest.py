@@ -1,5 +1,9 @@
-"""Fixtures: a cluster of real processes that harmless tests share, and one of its own for the others."""
+"""Fixtures: a cluster of real processes that harmless tests share, and one of its own for the others.
 
+Tests may run in several processes side by side; each takes its ports from a range of its own.
+"""
+
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,6 +12,12 @@ import pytest
 
 if TYPE_CHECKING:
     from tests.cluster.harness import Cluster
+
+PORTS_PER_WORKER = 1500
+
+if worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
+    first = 20000 + int(worker.removeprefix("gw")) % 8 * PORTS_PER_WORKER
+    os.environ["FILESTORE_PORTS"] = f"{first}-{first + PORTS_PER_WORKER - 1}"
 
 
 @pytest.fixture(scope="session")

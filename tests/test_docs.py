@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from ca.errors import CATALOGUE
-from deploy.processes import free_ports, wait_until
+from deploy.processes import PORTS_VARIABLE, free_ports, wait_until
 from tests.cluster.harness import Cluster, require_curl
 from tests.test_tidy import committed_files
 
@@ -59,7 +59,11 @@ def run_shell(script: str, directory: Path, environment: dict[str, str]) -> str:
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FILESTORE_")}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("FILESTORE_") or name == PORTS_VARIABLE
+    }
     return kept | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
 
 

@@ -143,6 +143,7 @@ def test_pure_packages_import_nothing_that_touches_the_world(package: str) -> No
 @pytest.mark.parametrize("package", PURE_PACKAGES)
 def test_pure_packages_import_only_pure_or_plain_data_modules_of_ours(package: str) -> None:
     data_modules = {
+        "coordinator.bounds",
         "coordinator.commands",
         "coordinator.queries",
         "coordinator.records",

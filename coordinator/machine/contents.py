@@ -3,24 +3,42 @@
 import sqlite3
 
 from ca.errors import Gone, NotAvailable
-from coordinator.machine import blobs, files
+from coordinator.commands import CompleteUpload
+from coordinator.machine import blobs, files, manifests
 from coordinator.machine.access import Level
-from coordinator.machine.change import Question
+from coordinator.machine.change import Change, Question
 from coordinator.queries import GetContent
-from coordinator.records import ContentRecord
+from coordinator.records import PROJECT_FILE, VM, ContentRecord
 
 
 def get(question: Question, query: GetContent) -> ContentRecord:
     """The record and the nodes that hold the bytes. Needs read."""
     row = files.require(question, query.caller, query.file_uuid, Level.READ)
+    check_available(row)
+    return record(question.db, query.file_uuid)
+
+
+def check_available(row: files.FileRow) -> None:
+    """Raises Gone or NotAvailable unless the content can be read now."""
     if row.status == "tombstoned":
         raise Gone("The retention period of this file has passed.")
     if row.status != "available":
         raise NotAvailable(f"This file is {row.status}: its content is not complete.")
-    return record(question.db, query.file_uuid)
 
 
 def record(db: sqlite3.Connection, file_uuid: str) -> ContentRecord:
     """The record of an available file with its replicas, by node id."""
     file = files.record(db, file_uuid)
-    return ContentRecord(file=file, replicas=blobs.replicas(db, file.blob_sha256))
+    (available_at_ms,) = db.execute(
+        "SELECT available_at_ms FROM files WHERE file_uuid = ?", (file_uuid,)
+    ).fetchone()
+    replicas = blobs.replicas(db, file.blob_sha256)
+    return ContentRecord(file=file, replicas=replicas, available_at_ms=available_at_ms)
+
+
+def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
+    """Keep what finished content says of itself: the md5 of a VM image, the manifest of a project file."""
+    if row.kind == VM:
+        change.db.execute("UPDATE vms SET md5 = ? WHERE sequence = ?", (command.md5, row.sequence))
+    elif row.kind == PROJECT_FILE and command.manifest is not None:
+        manifests.store(change, row.sequence, command.manifest)

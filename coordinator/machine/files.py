@@ -1,15 +1,32 @@
-"""The row that every stored file has, whatever kind it is: creation, lookup with permission, removal."""
+"""The row that every stored file has, whatever kind it is: creation, lookup with permission, removal, lists
+of buckets.
+"""
 
+import json
 import sqlite3
 from typing import Any
 
 from msgspec import Struct
 
-from ca.errors import InvalidRequest, NotFound, PayloadTooLarge
+from ca.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
+from coordinator.commands import DeleteFile
 from coordinator.machine import blobs
-from coordinator.machine.access import Level, User, require_level, require_user
+from coordinator.machine.access import (
+    Level,
+    User,
+    level_on_bucket,
+    own_or_granted,
+    require_bucket_level,
+    require_file_level,
+    require_user,
+)
 from coordinator.machine.change import Change, Question
-from coordinator.records import DEFAULT_BUCKET_ID, Caller, FileRecord
+from coordinator.machine.pages import LIST_SCAN_MAX, Condition, Listing, Row, file_filters, read_page
+from coordinator.queries import ListBucketFiles
+from coordinator.records import BACKUP, DEFAULT_BUCKET_ID, Caller, FilePage, FileRecord
+
+_WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
+
 
 FILE_COLUMNS = (
     "file_uuid, bucket_id, owner_id, filename, content_type, size_bytes, blob_sha256, status,"
@@ -61,22 +78,30 @@ def require(
     row = scope.db.execute(
         f"SELECT {ROW_COLUMNS} FROM files f WHERE f.file_uuid = ?", (file_uuid,)
     ).fetchone()
-    return permitted(user, file_uuid, row, level, kind)
+    return permitted(scope, user, file_uuid, row, level, kind)
 
 
 def permitted(
-    user: User, file_uuid: str, row: tuple[Any, ...] | None, level: Level, kind: str = ""
+    scope: Change | Question,
+    user: User,
+    file_uuid: str,
+    row: tuple[Any, ...] | None,
+    level: Level,
+    kind: str = "",
 ) -> FileRow:
     """The same for a row that was read already: it begins with ROW_COLUMNS, the rest is the reader's."""
     if row is None or kind not in ("", row[1]):
         raise NotFound("There is no such file.")
-    require_level(user, row[3], level, "file")
+    require_file_level(scope, user, level, owner_id=row[3], bucket_id=row[2], sequence=row[0])
     return FileRow(file_uuid, row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7] or "")
 
 
-def check_new(db: sqlite3.Connection, user: User, new: NewFile) -> None:
-    """Raises unless the user may create this file in its bucket and the bucket has room for it."""
-    row = db.execute(
+def check_new(scope: Change | Question, user: User, new: NewFile) -> None:
+    """Raises unless the user may create this file in its bucket and the bucket has room for it.
+
+    Every user may in the default bucket, in others it takes write.
+    """
+    row = scope.db.execute(
         "SELECT owner_id, quota_bytes, used_bytes, EXISTS (SELECT 1 FROM files WHERE file_uuid = ?)"
         " FROM buckets WHERE bucket_id = ?",
         (new.file_uuid, new.bucket_id),
@@ -85,7 +110,7 @@ def check_new(db: sqlite3.Connection, user: User, new: NewFile) -> None:
         raise InvalidRequest("bucket_id: there is no such bucket.")
     owner_id, quota_bytes, used_bytes, is_taken = row
     if new.bucket_id != DEFAULT_BUCKET_ID:
-        require_level(user, owner_id, Level.WRITE, "bucket")
+        require_bucket_level(scope, user, Level.WRITE, owner_id=owner_id, bucket_id=new.bucket_id)
     if quota_bytes and used_bytes + (new.size_bytes or 0) > quota_bytes:
         raise PayloadTooLarge(f"The quota of the bucket is {quota_bytes} bytes, {used_bytes} are used.")
     if is_taken:
@@ -119,8 +144,30 @@ def insert(change: Change, user: User, new: NewFile) -> None:
     )
 
 
+def delete(change: Change, command: DeleteFile) -> None:
+    """Remove the record and its file, and the reference to its blob. Needs admin on the file."""
+    row = require(change, command.caller, command.file_uuid, Level.ADMIN, command.kind)
+    require_removable(change.db, row)
+    remove(change, row)
+
+
+def require_removable(db: sqlite3.Connection, row: FileRow) -> None:
+    """Raises Conflict for a backup that others name as their parent."""
+    if row.kind != BACKUP:
+        return
+    named = db.execute(
+        "SELECT 1 FROM backups WHERE parent_backup_uuid = ? AND parent_backup_uuid <> '' LIMIT 1",
+        (row.file_uuid,),
+    ).fetchone()
+    if named is not None:
+        raise Conflict("Another backup builds on this one.")
+
+
 def remove(change: Change, row: FileRow) -> None:
-    """Take a file's rows away (its kind's row and its upload go with it) and drop its reference to a blob."""
+    """Take a file's rows away and drop its reference to a blob.
+
+    The row of its kind goes with it, its upload, its permissions and its public tokens.
+    """
     used_bytes = (row.size_bytes or 0) if row.blob_sha256 else 0
     change.db.execute("DELETE FROM files WHERE sequence = ?", (row.sequence,))
     change.db.execute(
@@ -139,6 +186,26 @@ def record(db: sqlite3.Connection, file_uuid: str) -> FileRecord:
     return FileRecord(**fields_of(row))
 
 
+def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:
+    """One page of the files in a bucket, oldest first. Needs read on the bucket.
+
+    Of the default bucket everybody sees what it owns, and what was granted on the file itself.
+    """
+    user = require_user(question.users, query.caller)
+    bucket = question.db.execute(
+        "SELECT owner_id FROM buckets WHERE bucket_id = ?", (query.bucket_id,)
+    ).fetchone()
+    if bucket is None:
+        raise NotFound("There is no such bucket.")
+    level = level_on_bucket(question, user, owner_id=bucket[0], bucket_id=query.bucket_id)
+    if level < Level.READ and query.bucket_id == DEFAULT_BUCKET_ID:
+        rows, next_cursor = _shared_page(question, user, query)
+    else:
+        require_bucket_level(question, user, Level.READ, owner_id=bucket[0], bucket_id=query.bucket_id)
+        rows, next_cursor = _bucket_page(question.db, query)
+    return FilePage([FileRecord(**fields_of(row)) for row in rows], next_cursor)
+
+
 def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
     """The fields of a FileRecord, from a row that begins with FILE_COLUMNS; the rest is the kind's own."""
     return {
@@ -153,3 +220,57 @@ def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
         "created_at_ms": row[8],
         "updated_at_ms": row[9],
     }
+
+
+def _bucket_page(db: sqlite3.Connection, query: ListBucketFiles) -> tuple[list[Row], int]:
+    listing = Listing(
+        columns=f"{FILE_COLUMNS}, f.sequence",
+        table="files f",
+        sequence="f.sequence",
+        candidates=(Condition("f.bucket_id = ?", (query.bucket_id,)),),
+        filters=file_filters(query.status, query.filename_prefix),
+    )
+    return read_page(db, listing, cursor=query.cursor, limit=query.limit)
+
+
+def _shared_page(question: Question, user: User, query: ListBucketFiles) -> tuple[list[Row], int]:
+    """What the user owns in the bucket, or has a permission on, and the cursor of the next page."""
+    filters = (own_or_granted(question, user), *file_filters(query.status, query.filename_prefix))
+    conditions = " AND ".join(condition.sql for condition in filters)
+    statement = (
+        f"SELECT {FILE_COLUMNS}, f.sequence FROM files f WHERE f.sequence IN (SELECT value FROM json_each(?))"
+        f" AND {conditions} ORDER BY f.sequence"
+    )
+    values = tuple(value for condition in filters for value in condition.values)
+    found: list[Row] = []
+    looked_at, after = 0, query.cursor
+    while looked_at < LIST_SCAN_MAX:
+        wanted = min(max(query.limit + 1, _WINDOW_ROWS_MIN), LIST_SCAN_MAX - looked_at)
+        window = _shared_sequences(question.db, user, query.bucket_id, after, wanted)
+        found += question.db.execute(statement, (json.dumps(window), *values)).fetchall()
+        if len(found) > query.limit:
+            return found[: query.limit], found[query.limit - 1][-1]
+        if len(window) < wanted:
+            return found, 0
+        looked_at, after = looked_at + wanted, window[-1]
+    return found, after
+
+
+def _shared_sequences(
+    db: sqlite3.Connection, user: User, bucket_id: str, after: int, rows_max: int
+) -> list[int]:
+    """The next files that the user owns there, or that a permission of its principals is or was on.
+
+    Each part is in the order of an index, so SQLite merges them without reading more than it answers.
+    """
+    granted = (
+        " UNION SELECT file_sequence FROM file_permissions"
+        " WHERE principal = ? AND bucket_id = ? AND file_sequence > ?"
+    )
+    values = [value for principal in user.principals for value in (principal, bucket_id, after)]
+    rows = db.execute(
+        "SELECT sequence FROM files WHERE bucket_id = ? AND owner_id = ? AND sequence > ?"
+        f"{granted * len(user.principals)} ORDER BY 1 LIMIT ?",
+        (bucket_id, user.user_id, after, *values, rows_max),
+    ).fetchall()
+    return [sequence for (sequence,) in rows]

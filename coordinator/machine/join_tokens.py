@@ -6,7 +6,7 @@ from typing import Any
 
 from ca.errors import Conflict, NotFound, Unauthorized
 from coordinator.commands import CreateJoinToken, DeleteJoinToken
-from coordinator.machine.access import require_admin
+from coordinator.machine.access import is_enabled_admin, require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
 from coordinator.records import JoinTokenPage, JoinTokenRecord
@@ -58,6 +58,11 @@ def delete(change: Change, command: DeleteJoinToken) -> None:
     change.db.execute("DELETE FROM joins WHERE token_id = ?", (command.token_id,))
 
 
+def delete_all(change: Change, user_id: str) -> None:
+    """Take back what this user has made and nobody has used."""
+    change.db.execute("DELETE FROM join_tokens WHERE created_by = ? AND uses = 0", (user_id,))
+
+
 def list_page(question: Question, query: ListJoinTokens) -> JoinTokenPage:
     """One page of all tokens, used and expired ones too, oldest first. Admin only."""
     require_admin(question.users, query.caller)
@@ -91,10 +96,15 @@ def require_secret(db: sqlite3.Connection, token_id: str, secret_sha256: str) ->
 
 
 def require_admitting(db: sqlite3.Connection, at_ms: int, token_id: str, node_id: str) -> None:
-    """Raises Unauthorized when the token is expired, used up, or bound to another node."""
-    bound_to, uses_max, uses, expires_at_ms = db.execute(
-        "SELECT node_id, uses_max, uses, expires_at_ms FROM join_tokens WHERE token_id = ?", (token_id,)
+    """Raises Unauthorized when the token is expired, used up, bound to another node, or when who made it is
+    no admin any more.
+    """
+    bound_to, uses_max, uses, expires_at_ms, created_by = db.execute(
+        "SELECT node_id, uses_max, uses, expires_at_ms, created_by FROM join_tokens WHERE token_id = ?",
+        (token_id,),
     ).fetchone()
+    if not is_enabled_admin(db, created_by):
+        raise Unauthorized("join token of somebody who is no admin any more")
     if at_ms >= expires_at_ms:
         raise Unauthorized("expired join token")
     if uses >= uses_max:

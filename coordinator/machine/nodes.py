@@ -1,17 +1,18 @@
-"""Filestore nodes: joining, their certificates, where their peers reach them."""
+"""Filestore nodes: joining, their certificates, where their peers reach them, and how they leave."""
 
 import sqlite3
 from typing import Any
 
-from ca.errors import NotFound, Unauthorized
-from coordinator.commands import AnnounceNode, JoinNode, RenewCertificate
+from ca.errors import Conflict, NotFound, Unauthorized
+from coordinator.commands import AnnounceNode, DrainNode, JoinNode, RemoveNode, RenewCertificate
 from coordinator.machine import join_tokens
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.queries import ListNodes
 from coordinator.records import CertificateRecord, NodeRecord
 
-NODE_COLUMNS = "node_id, address, api_port, peer_port, zone, weight, joined_at_ms"
+NODE_COLUMNS = "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining"
+COUNTED_MAX = 10_000  # of what a node still holds; an answer need not count a million
 
 
 def join(change: Change, command: JoinNode) -> CertificateRecord:
@@ -60,18 +61,49 @@ def renew_certificate(change: Change, command: RenewCertificate) -> CertificateR
 
 def announce(change: Change, command: AnnounceNode) -> NodeRecord:
     """Where peers reach a node, its zone and its weight."""
-    if change.db.execute("SELECT 1 FROM nodes WHERE node_id = ?", (command.node_id,)).fetchone() is None:
-        raise NotFound(f"There is no node {command.node_id}.")
+    _find(change.db, command.node_id)
     change.db.execute(
         "UPDATE nodes SET peer_port = ?, zone = ?, weight = ? WHERE node_id = ?",
         (command.peer_port, command.zone, command.weight, command.node_id),
     )
     change.touch_view()
-    row = change.db.execute(
-        f"SELECT {NODE_COLUMNS} FROM nodes WHERE node_id = ?",
-        (command.node_id,),
-    ).fetchone()
-    return node_record(row)
+    return _find(change.db, command.node_id)
+
+
+def drain(change: Change, command: DrainNode) -> NodeRecord:
+    """Place nothing new on a node, or (`draining` false) place there again. Admin only."""
+    require_admin(change.users, command.caller)
+    node = _find(change.db, command.node_id)
+    if node.draining == command.draining:
+        return node
+    change.db.execute(
+        "UPDATE nodes SET draining = ? WHERE node_id = ?", (int(command.draining), command.node_id)
+    )
+    change.touch_view()
+    return _find(change.db, command.node_id)
+
+
+def remove(change: Change, command: RemoveNode) -> None:
+    """Take a node out for good: its certificates are dead from now on, its id is free. Admin only.
+
+    Raises Conflict unless it is draining and empty: no replica of anything, no upload whose bytes come to it.
+    """
+    require_admin(change.users, command.caller)
+    db, node_id = change.db, command.node_id
+    if not _find(db, node_id).draining:
+        raise Conflict(f"The node {node_id} is not draining: drain it first.")
+    replicas = _count(db, "blob_replicas WHERE node_id = ?", node_id)
+    # No index: a node that holds no replica is left only seldom, and uploads under way are few.
+    uploads = _count(db, "uploads WHERE json_extract(placement, '$[0]') = ?", node_id)
+    if replicas or uploads:
+        raise Conflict(
+            f"The node {node_id} holds {_counted(replicas)} replicas, {_counted(uploads)} uploads."
+        )
+    db.execute("DELETE FROM nodes WHERE node_id = ?", (node_id,))
+    db.execute("UPDATE certificates SET revoked = 1 WHERE node_id = ?", (node_id,))
+    # A join that is repeated would get the certificate of then, which is dead now.
+    db.execute("DELETE FROM joins WHERE node_id = ?", (node_id,))
+    change.touch_view()
 
 
 def list_all(question: Question, query: ListNodes) -> list[NodeRecord]:
@@ -91,7 +123,25 @@ def node_record(row: tuple[Any, ...]) -> NodeRecord:
         zone=row[4],
         weight=row[5],
         joined_at_ms=row[6],
+        draining=bool(row[7]),
     )
+
+
+def _find(db: sqlite3.Connection, node_id: str) -> NodeRecord:
+    row = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes WHERE node_id = ?", (node_id,)).fetchone()
+    if row is None:
+        raise NotFound(f"There is no node {node_id}.")
+    return node_record(row)
+
+
+def _count(db: sqlite3.Connection, of: str, node_id: str) -> int:
+    """How many rows, COUNTED_MAX for as many and more."""
+    row = db.execute(f"SELECT COUNT(*) FROM (SELECT 1 FROM {of} LIMIT {COUNTED_MAX})", (node_id,)).fetchone()
+    return int(row[0])
+
+
+def _counted(count: int) -> str:
+    return f"{count} or more" if count == COUNTED_MAX else str(count)
 
 
 def _store_certificate(change: Change, node_id: str, certificate: CertificateRecord) -> None:

@@ -4,6 +4,7 @@ import msgspec
 from msgspec import Struct
 
 from ca.errors import ChecksumMismatch, Conflict, Gone, InvalidRequest, PayloadTooLarge, Unavailable
+from coordinator.bounds import COUNT_MAX
 from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress, TerminateUpload
 from coordinator.machine import blobs, contents, files
 from coordinator.machine.access import Level, require_user
@@ -42,6 +43,7 @@ def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRec
         blob_sha256="",
         offset_bytes=0,
         expires_at_ms=expires_at_ms,
+        kind=new.kind,
     )
 
 
@@ -97,9 +99,9 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
 
 
 def complete(change: Change, command: CompleteUpload) -> ContentRecord:
-    """Make the file available with the replicas that hold it.
+    """Make the file available with the replicas that hold it, and keep what its content says of itself.
 
-    Needs write, whatever was true when it began.
+    Needs write, whatever was true when it began. Again with the same content changes nothing.
     """
     row, upload = _require(change, command.caller, command.file_uuid)
     if row.status not in ("pending", "uploading"):
@@ -112,9 +114,10 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     change.db.execute(
         "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
-        " updated_at_ms = ? WHERE sequence = ?",
-        (command.blob_sha256, command.size_bytes, change.at_ms, change.at_ms, row.sequence),
+        " updated_at_ms = ?, due_at_ms = ? + MIN(retention_hours, 876000) * 3600000 WHERE sequence = ?",
+        (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, row.sequence),
     )
+    contents.describe(change, row, command)
     change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
     change.db.execute(
         "UPDATE buckets SET used_bytes = used_bytes + ?, updated_at_ms = ? WHERE bucket_id = ?",
@@ -124,10 +127,11 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
 
 
 def terminate(change: Change, command: TerminateUpload) -> None:
-    """Give up an upload that has not ended. Needs write."""
+    """Give up an upload that has not ended. Needs write. A conflict when a backup names it as its parent."""
     row = files.require(change, command.caller, command.file_uuid, Level.WRITE)
     if row.status not in ("pending", "uploading"):
         raise Conflict("This upload has ended; delete the file instead.")
+    files.require_removable(change.db, row)
     files.remove(change, row)
 
 
@@ -139,8 +143,8 @@ def _check_content(change: Change, row: files.FileRow, command: CompleteUpload) 
     quota_bytes, used_bytes = change.db.execute(
         "SELECT quota_bytes, used_bytes FROM buckets WHERE bucket_id = ?", (row.bucket_id,)
     ).fetchone()
-    if quota_bytes and used_bytes + command.size_bytes > quota_bytes:
-        raise PayloadTooLarge(f"The quota of the bucket is {quota_bytes} bytes, {used_bytes} are used.")
+    if used_bytes + command.size_bytes > (quota_bytes or COUNT_MAX):
+        raise PayloadTooLarge(f"The bucket may hold {quota_bytes or COUNT_MAX} bytes, it holds {used_bytes}.")
     write_quorum = change.db.execute("SELECT write_quorum FROM cluster").fetchone()[0]
     marks = ", ".join("?" * len(command.replicas))
     known = change.db.execute(
@@ -163,7 +167,7 @@ def _require(
         " FROM files f LEFT JOIN uploads u ON u.file_uuid = f.file_uuid WHERE f.file_uuid = ?",
         (file_uuid,),
     ).fetchone()
-    file = files.permitted(user, file_uuid, row, Level.WRITE)
+    file = files.permitted(scope, user, file_uuid, row, Level.WRITE)
     placement, offset_bytes, expires_at_ms = row[-3:]
     return file, None if placement is None else _Upload(_node_ids(placement), offset_bytes, expires_at_ms)
 
@@ -190,4 +194,5 @@ def _record(row: files.FileRow, upload: _Upload | None) -> UploadRecord:
         blob_sha256=row.blob_sha256,
         offset_bytes=upload.offset_bytes if upload else row.size_bytes or 0,
         expires_at_ms=upload.expires_at_ms if upload else 0,
+        kind=row.kind,
     )

@@ -1,38 +1,82 @@
-"""Users: roles, groups, and the generation that makes their tokens live or dead."""
+"""Users: roles, groups, and the generation that makes their tokens live or dead.
+
+The row of a deleted user stays, so that its generation does: should the id come back, old tokens stay dead.
+"""
 
 import json
+from typing import Any
 
 import msgspec
 
-from ca.errors import Unauthorized
-from coordinator.commands import AdmitUser
+from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
+from coordinator.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
+from coordinator.machine import join_tokens, permissions, public_tokens
 from coordinator.machine.access import require_admin, require_user
 from coordinator.machine.change import Change, Question
-from coordinator.queries import CheckAdmin, GetUser
-from coordinator.records import UserRecord
+from coordinator.machine.pages import LIST_SCAN_MAX
+from coordinator.queries import CheckAdmin, FindUser, GetUser, ListUsers
+from coordinator.records import (
+    ADMIN_ROLE,
+    BACKUP,
+    DEFAULT_BUCKET_ID,
+    PROJECT_FILE,
+    VM,
+    Caller,
+    UserPage,
+    UserRecord,
+)
 
 _names = msgspec.json.Decoder(list[str]).decode
+NAMES_CHARS_MAX = 2000  # all names with their quotes and commas: what fits into a token of 4 KiB
 _COLUMNS = "user_id, roles, groups, generation, disabled, created_at_ms, updated_at_ms"
 
 
 def admit(change: Change, command: AdmitUser) -> UserRecord:
-    """Create the user, or update its roles and groups where they are given. Admin only."""
-    db, at_ms = change.db, change.at_ms
+    """Create the user, or update its roles and groups where they are given. Admin only.
+
+    Raises Conflict for a disabled user, which gets no token, and for a caller that drops its own role admin.
+    """
     require_admin(change.users, command.caller)
-    if _find(change, command.user_id) is None:
-        db.execute(
-            "INSERT INTO users (user_id, roles, groups, generation, disabled, created_at_ms, updated_at_ms)"
-            " VALUES (?, '[]', '[]', 1, 0, ?, ?)",
-            (command.user_id, at_ms, at_ms),
-        )
-    if command.roles is not None:
-        _store(change, command.user_id, "roles", command.roles)
-    if command.groups is not None:
-        _store(change, command.user_id, "groups", command.groups)
-    change.users.forget(command.user_id)
     user = _find(change, command.user_id)
-    assert user is not None
-    return user
+    if user is not None and user.disabled:
+        raise Conflict("This user is disabled.")
+    _check_own(command.caller, command.user_id, command.roles)
+    return _put(change, command.user_id, command.roles, command.groups)
+
+
+def put(change: Change, command: PutUser) -> UserRecord:
+    """Create the user or change it; None leaves a field as it is. Admin only.
+
+    Raises Conflict for a caller that disables itself or drops its own role admin.
+    """
+    require_admin(change.users, command.caller)
+    _check_own(command.caller, command.user_id, command.roles, disabled=bool(command.disabled))
+    return _put(change, command.user_id, command.roles, command.groups, command.disabled)
+
+
+def delete(change: Change, command: DeleteUser) -> None:
+    """Make a user unknown: tokens die, permissions and public tokens end, roles and groups go. Admin only.
+
+    Raises NotFound, or Conflict while it owns buckets or files, and for the caller itself.
+    """
+    require_admin(change.users, command.caller)
+    _require(change, command.user_id)
+    if command.user_id == command.caller.subject:
+        raise Conflict("Another admin must delete this user.")
+    _check_owns_nothing(change, command.user_id)
+    _end_what_it_was_given(change, command.user_id)
+    change.db.execute(
+        "UPDATE users SET deleted = 1, roles = '[]', groups = '[]', disabled = 0, updated_at_ms = ?"
+        " WHERE user_id = ?",
+        (change.at_ms, command.user_id),
+    )
+
+
+def revoke(change: Change, command: RevokeUser) -> None:
+    """End every permission, token and public token of a user in one change; it stays. Admin only."""
+    require_admin(change.users, command.caller)
+    _require(change, command.user_id)
+    _end_what_it_was_given(change, command.user_id)
 
 
 def get(question: Question, query: GetUser) -> UserRecord:
@@ -44,24 +88,130 @@ def get(question: Question, query: GetUser) -> UserRecord:
     return user
 
 
+def find(question: Question, query: FindUser) -> UserRecord:
+    """The record of any user. Admin only."""
+    require_admin(question.users, query.caller)
+    return _require(question, query.user_id)
+
+
 def check_admin(question: Question, query: CheckAdmin) -> UserRecord:
     """The caller's own record, if it has the role admin."""
     require_admin(question.users, query.caller)
     return get(question, GetUser(caller=query.caller))
 
 
-def _store(change: Change, user_id: str, column: str, names: list[str]) -> None:
-    assert column in {"roles", "groups"}
+def list_page(question: Question, query: ListUsers) -> UserPage:
+    """One page of users, oldest first. Admin only.
+
+    The first admin has the sequence 0, so the cursor is the sequence that the page begins with.
+    """
+    require_admin(question.users, query.caller)
+    rows = question.db.execute(
+        f"SELECT {_COLUMNS}, sequence, deleted FROM users WHERE sequence >= ?"
+        " ORDER BY sequence, user_id LIMIT ?",
+        (query.cursor, LIST_SCAN_MAX),
+    )
+    found: list[UserRecord] = []
+    looked_at, after = 0, 0
+    for row in rows:
+        if len(found) == query.limit and not row[-1]:
+            return UserPage(found, row[-2])
+        if not row[-1]:
+            found.append(_record(row))
+        looked_at, after = looked_at + 1, row[-2]
+    return UserPage(found, after + 1 if looked_at == LIST_SCAN_MAX else 0)
+
+
+def _check_own(caller: Caller, user_id: str, roles: list[str] | None, *, disabled: bool = False) -> None:
+    """Raises Conflict when the caller would lock itself out: some admin always remains."""
+    if caller.subject != user_id:
+        return
+    if disabled:
+        raise Conflict("Another admin must disable this user.")
+    if roles is not None and ADMIN_ROLE not in roles:
+        raise Conflict("Another admin must take the role admin from this user.")
+
+
+def _check_owns_nothing(change: Change, user_id: str) -> None:
+    owned = change.db.execute(
+        "SELECT EXISTS (SELECT 1 FROM files WHERE kind IN (?, ?, ?) AND owner_id = ?),"
+        " EXISTS (SELECT 1 FROM buckets WHERE owner_id = ? AND bucket_id <> ?)",
+        (PROJECT_FILE, VM, BACKUP, user_id, user_id, DEFAULT_BUCKET_ID),
+    ).fetchone()
+    if owned[0]:
+        raise Conflict("This user owns files.")
+    if owned[1]:
+        raise Conflict("This user owns buckets.")
+
+
+def _end_what_it_was_given(change: Change, user_id: str) -> None:
+    permissions.withdraw_all(change, user_id)
+    public_tokens.revoke_all(change, user_id)
+    join_tokens.delete_all(change, user_id)
     change.db.execute(
-        f"UPDATE users SET {column} = ?, updated_at_ms = ? WHERE user_id = ?",
-        (json.dumps(sorted(set(names))), change.at_ms, user_id),
+        "UPDATE users SET generation = generation + 1, updated_at_ms = ? WHERE user_id = ?",
+        (change.at_ms, user_id),
+    )
+    change.users.forget(user_id)
+
+
+def _put(
+    change: Change,
+    user_id: str,
+    roles: list[str] | None,
+    groups: list[str] | None,
+    disabled: bool | None = None,
+) -> UserRecord:
+    """Write what is given; the rest stays as it is, or is empty for a new user.
+
+    Raises InvalidRequest for more names than a token has room for.
+    """
+    known = _find(change, user_id)
+    kept = known or UserRecord(
+        user_id=user_id, roles=[], groups=[], generation=0, disabled=False, created_at_ms=0, updated_at_ms=0
+    )
+    names = (kept.roles if roles is None else roles) + (kept.groups if groups is None else groups)
+    if sum(len(name) + 3 for name in names) > NAMES_CHARS_MAX:
+        raise InvalidRequest(f"roles: roles and groups have at most {NAMES_CHARS_MAX} characters together.")
+    if known is None:
+        change.db.execute(
+            f"INSERT INTO users ({_COLUMNS}, sequence) VALUES (?, '[]', '[]', 1, 0, ?, ?, ?)"
+            " ON CONFLICT (user_id) DO UPDATE SET deleted = 0, created_at_ms = excluded.created_at_ms,"
+            " updated_at_ms = excluded.updated_at_ms, sequence = excluded.sequence",
+            (user_id, change.at_ms, change.at_ms, change.log_index),
+        )
+    if roles is not None:
+        _store(change, user_id, "roles", json.dumps(sorted(set(roles))))
+    if groups is not None:
+        _store(change, user_id, "groups", json.dumps(sorted(set(groups))))
+    if disabled is not None:
+        _store(change, user_id, "disabled", int(disabled))
+    change.users.forget(user_id)
+    return _require(change, user_id)
+
+
+def _store(change: Change, user_id: str, column: str, value: str | int) -> None:
+    assert column in {"roles", "groups", "disabled"}
+    change.db.execute(
+        f"UPDATE users SET {column} = ?, updated_at_ms = ? WHERE user_id = ?", (value, change.at_ms, user_id)
     )
 
 
+def _require(scope: Change | Question, user_id: str) -> UserRecord:
+    user = _find(scope, user_id)
+    if user is None:
+        raise NotFound("There is no such user.")
+    return user
+
+
 def _find(scope: Change | Question, user_id: str) -> UserRecord | None:
-    row = scope.db.execute(f"SELECT {_COLUMNS} FROM users WHERE user_id = ?", (user_id,)).fetchone()
-    if row is None:
-        return None
+    row = scope.db.execute(
+        f"SELECT {_COLUMNS} FROM users WHERE user_id = ? AND deleted = 0", (user_id,)
+    ).fetchone()
+    return None if row is None else _record(row)
+
+
+def _record(row: tuple[Any, ...]) -> UserRecord:
     return UserRecord(
         user_id=row[0],
         roles=_names(row[1]),

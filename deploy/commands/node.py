@@ -1,4 +1,4 @@
-"""`filestore node`: join a cluster, and run a node."""
+"""`filestore node`: join a cluster, and run a node; how one leaves is beside."""
 
 import asyncio
 import sys
@@ -8,6 +8,7 @@ import click
 import uvloop
 
 from deploy.commands.connection import read_text
+from deploy.commands.node_group import drain, remove, undrain
 
 API_PORT = 7443
 PEER_PORT = 7444
@@ -114,3 +115,7 @@ def run(data: Path, http: str | None) -> None:
     from node.server import run_node
 
     uvloop.run(run_node(data, http=http))
+
+
+for _command in (drain, undrain, remove):
+    node.add_command(_command)

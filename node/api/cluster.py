@@ -1,19 +1,21 @@
-"""The cluster itself: joining it, its authority, its nodes and join tokens."""
+"""The cluster itself: joining it, its authority and its join tokens."""
+
+from typing import Final
 
 from aiohttp import web
 
 from ca.certificates import root_digest
-from ca.errors import NotFound, Unauthorized
+from ca.errors import Conflict, NotFound, Unauthorized
 from ca.identity import check_address, check_member_id, check_port
 from ca.jointoken import is_token_id, new_join_token, secret_digest, split_bearer
 from coordinator.calls import JoinCall
 from coordinator.commands import CreateJoinToken, DeleteJoinToken
-from coordinator.queries import ListJoinTokens, ListNodes
+from coordinator.queries import ListJoinTokens
 from coordinator.records import JoinTokenPage, JoinTokenRecord, NodeRecord
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response, read_json
 from node.api.access import audited, authenticate, bearer, check_join_rate, refuse_join
-from node.api.bodies import (
+from node.api.bodies.cluster import (
     ClusterAuthority,
     CoordinatorAddress,
     CreateJoinTokenBody,
@@ -23,20 +25,27 @@ from node.api.bodies import (
     JoinTokenBody,
     JoinTokenList,
     MintedJoinToken,
-    NodeBody,
-    NodeList,
 )
-from node.api.pages import cursor_text, page_response, query_cursor, query_limit
+from node.api.operation import NOT_STORED, Answer, Operation
+from node.api.pages import (
+    NEXT_PAGE,
+    PAGE_PARAMETERS,
+    cursor_text,
+    page_response,
+    query_cursor,
+    query_limit,
+)
 from node.api.services import API, ApiServices
 
-_TOKENS_PATH = "/api/v1/cluster/join-tokens"
+_CLUSTER: Final = "/api/v1/cluster"
+_TOKENS: Final = f"{_CLUSTER}/join-tokens"
+_TAG: Final = "Cluster"
 
 
 async def join(request: web.Request) -> web.Response:
-    """POST /api/v1/cluster/join/filestore, with a join token as credential.
+    """The credential is a join token. The same token, id and key again get the same answer for a while.
 
-    A node id that is taken is a conflict: proving possession of its certificate is not built yet here, so
-    such a node is given another id.
+    A node id that is taken is a conflict: such a node is given another one.
     """
     check_join_rate(request)
     services = request.app[API]
@@ -63,7 +72,7 @@ async def join(request: web.Request) -> web.Response:
 
 
 async def authority(request: web.Request) -> web.Response:
-    """GET /api/v1/cluster/ca: the root and where the coordinators are. No credential."""
+    """A joiner compares the root with the fingerprint in its token. No credential."""
     view = request.app[API].view.current
     coordinators = [
         CoordinatorAddress(
@@ -79,22 +88,8 @@ async def authority(request: web.Request) -> web.Response:
     )
 
 
-async def list_nodes(request: web.Request) -> web.Response:
-    """GET /api/v1/cluster/nodes: admins only."""
-    nodes = await _nodes(request)
-    return json_response(NodeList(count=len(nodes), nodes=nodes))
-
-
-async def get_node(request: web.Request) -> web.Response:
-    """GET /api/v1/cluster/nodes/{id}: admins only."""
-    for node in await _nodes(request):
-        if node.id == request.match_info["id"]:
-            return json_response(node)
-    raise NotFound("No such node.")
-
-
 async def create_join_token(request: web.Request) -> web.Response:
-    """POST /api/v1/cluster/join-tokens: admins only; the whole token is in this answer and nowhere else."""
+    """The whole token is in this answer and nowhere else. Admins only."""
     caller = await authenticate(request)
     body = await read_json(request, CreateJoinTokenBody)
     services = request.app[API]
@@ -116,12 +111,12 @@ async def create_join_token(request: web.Request) -> web.Response:
         node_id=record.node_id,
         max_uses=record.uses_max,
     )
-    headers = {"Location": f"{_TOKENS_PATH}/{token.token_id}", "Cache-Control": "no-store"}
+    headers = {"Location": f"{_TOKENS}/{token.token_id}", "Cache-Control": "no-store"}
     return json_response(answer, status=201, headers=headers)
 
 
 async def list_join_tokens(request: web.Request) -> web.Response:
-    """GET /api/v1/cluster/join-tokens: admins only, without the secrets."""
+    """Oldest first, without the secrets. Admins only."""
     caller = await authenticate(request)
     query = ListJoinTokens(caller=caller, limit=query_limit(request), cursor=query_cursor(request))
     page = await request.app[API].metadata.read(query, JoinTokenPage)
@@ -142,7 +137,7 @@ async def list_join_tokens(request: web.Request) -> web.Response:
 
 
 async def delete_join_token(request: web.Request) -> web.Response:
-    """DELETE /api/v1/cluster/join-tokens/{token_id}: admins only."""
+    """The token admits nobody any more; nodes that have joined with it stay. Admins only."""
     caller = await authenticate(request)
     token_id = request.match_info["token_id"]
     if not is_token_id(token_id):
@@ -153,25 +148,70 @@ async def delete_join_token(request: web.Request) -> web.Response:
     return json_response(DeletedJoinToken(deleted=True, token_id=token_id))
 
 
-async def _nodes(request: web.Request) -> list[NodeBody]:
-    caller = await authenticate(request)
-    services = request.app[API]
-    records = await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
-    return [
-        NodeBody(
-            id=record.node_id,
-            url=url_of(services, record),
-            address=record.address,
-            api_port=record.api_port,
-            peer_port=record.peer_port,
-            zone=record.zone,
-            weight=record.weight,
-            joined_at=rfc3339(record.joined_at_ms),
-        )
-        for record in records
-    ]
-
-
 def url_of(services: ApiServices, record: NodeRecord) -> str:
     """Where clients reach a node; "" while this member's view does not have it yet."""
     return services.public_url(record.node_id) if services.view.node(record.node_id) is not None else ""
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="join_node",
+        tag=_TAG,
+        method="POST",
+        path=f"{_CLUSTER}/join/filestore",
+        handler=join,
+        summary="Join as a node",
+        body=JoinBody,
+        answers={200: Answer(description="The node has joined.", body=JoinResult, headers=NOT_STORED)},
+        credential="join token",
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="get_authority",
+        tag=_TAG,
+        method="GET",
+        path=f"{_CLUSTER}/ca",
+        handler=authority,
+        summary="Show the root certificate and where the coordinators are",
+        answers={200: Answer(description="The cluster's authority.", body=ClusterAuthority)},
+        credential="none",
+    ),
+    Operation(
+        name="create_join_token",
+        tag=_TAG,
+        method="POST",
+        path=_TOKENS,
+        handler=create_join_token,
+        summary="Mint a join token",
+        body=CreateJoinTokenBody,
+        is_body_required=False,
+        answers={
+            201: Answer(
+                description="The token, shown this once.",
+                body=MintedJoinToken,
+                headers={"Location": "The path of the new token.", **NOT_STORED},
+            )
+        },
+        changes=True,
+    ),
+    Operation(
+        name="list_join_tokens",
+        tag=_TAG,
+        method="GET",
+        path=_TOKENS,
+        handler=list_join_tokens,
+        summary="List the join tokens",
+        query=PAGE_PARAMETERS,
+        answers={200: Answer(description="A page of join tokens.", body=JoinTokenList, headers=NEXT_PAGE)},
+    ),
+    Operation(
+        name="delete_join_token",
+        tag=_TAG,
+        method="DELETE",
+        path=f"{_TOKENS}/{{token_id}}",
+        handler=delete_join_token,
+        summary="Revoke a join token",
+        answers={200: Answer(description="The token is gone.", body=DeletedJoinToken)},
+    ),
+)

@@ -1,17 +1,17 @@
 """The coordinators: how they are, and changes of their group."""
 
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from ca.errors import InvalidRequest, NotFound, Unavailable
+from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_address, check_member_id, check_port
 from coordinator.calls import FollowerStatus, NodeStatus, StatusReply
 from coordinator.records import CoordinatorRecord
 from coordinator.web import json_response, read_json
 from node.api.access import audited, authenticate
-from node.api.bodies import (
+from node.api.bodies.coordinators import (
     AddCoordinatorBody,
     ClusterStatus,
     CoordinatorBody,
@@ -22,11 +22,17 @@ from node.api.bodies import (
     TransferLeaderBody,
 )
 from node.api.cluster import url_of
+from node.api.operation import Answer, Operation
 from node.api.services import API, ApiServices
+
+_CLUSTER: Final = "/api/v1/cluster"
+_COORDINATORS: Final = f"{_CLUSTER}/coordinators"
+_TAG: Final = "Cluster"
+_WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
 
 
 async def status(request: web.Request) -> web.Response:
-    """GET /api/v1/cluster/status: admins only. It answers without a quorum too."""
+    """It answers without a quorum too. Admins only."""
     caller = await authenticate(request)
     services = request.app[API]
     replies = await services.metadata.status(caller)
@@ -42,7 +48,7 @@ async def status(request: web.Request) -> web.Response:
     answer = ClusterStatus(
         cluster=best.cluster,
         leader=leader,
-        healthy=bool(leader) and everyone_is_well and all(node.state == "healthy" for node in best.nodes),
+        healthy=bool(leader) and everyone_is_well and all(node.state in _WELL for node in best.nodes),
         coordinators=coordinators,
         nodes=[_node_state(services, node) for node in best.nodes],
         files=best.files,
@@ -53,7 +59,7 @@ async def status(request: web.Request) -> web.Response:
 
 
 async def add(request: web.Request) -> web.Response:
-    """POST /api/v1/cluster/coordinators: admins only. The same again changes nothing."""
+    """A coordinator that runs joins the group; the same again changes nothing. Admins only."""
     caller = await authenticate(request)
     body = await read_json(request, AddCoordinatorBody)
     services = request.app[API]
@@ -76,7 +82,7 @@ async def add(request: web.Request) -> web.Response:
 
 
 async def remove(request: web.Request) -> web.Response:
-    """DELETE /api/v1/cluster/coordinators/{id}: admins only. One that was removed already is no error."""
+    """It leaves for good; one that was removed already is no error. Admins only."""
     caller = await authenticate(request)
     try:
         coordinator_id = check_member_id(request.match_info["id"])
@@ -88,7 +94,7 @@ async def remove(request: web.Request) -> web.Response:
 
 
 async def transfer_leader(request: web.Request) -> web.Response:
-    """POST /api/v1/cluster/leader: admins only. Another coordinator leads when this is answered."""
+    """Another coordinator leads when this is answered. Admins only."""
     caller = await authenticate(request)
     body = await read_json(request, TransferLeaderBody)
     target = check_member_id(body.id) if body.id else ""
@@ -153,3 +159,51 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         zone=seen.node.zone,
         weight=seen.node.weight,
     )
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="get_cluster_status",
+        tag=_TAG,
+        method="GET",
+        path=f"{_CLUSTER}/status",
+        handler=status,
+        summary="Show how the cluster is",
+        answers={200: Answer(description="How it is.", body=ClusterStatus)},
+    ),
+    Operation(
+        name="add_coordinator",
+        tag=_TAG,
+        method="POST",
+        path=_COORDINATORS,
+        handler=add,
+        summary="Add a coordinator",
+        body=AddCoordinatorBody,
+        answers={201: Answer(description="The coordinator is a learner.", body=CoordinatorBody)},
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="remove_coordinator",
+        tag=_TAG,
+        method="DELETE",
+        path=f"{_COORDINATORS}/{{id}}",
+        handler=remove,
+        summary="Remove a coordinator",
+        answers={200: Answer(description="It is out of the group.", body=RemovedCoordinator)},
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="transfer_leader",
+        tag=_TAG,
+        method="POST",
+        path=f"{_CLUSTER}/leader",
+        handler=transfer_leader,
+        summary="Let another coordinator lead",
+        body=TransferLeaderBody,
+        is_body_required=False,
+        answers={200: Answer(description="Who leads now.", body=Leader)},
+        errors=(Conflict,),
+    ),
+)

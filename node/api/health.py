@@ -1,19 +1,24 @@
 """What watches a process from outside: is it alive, can it serve, and its numbers. No credential."""
 
+from typing import Final
+
 from aiohttp import hdrs, web
 
 from coordinator.web import METRICS, json_response
-from node.api.bodies import Health
+from node.api.bodies.health import Health
+from node.api.operation import NOT_STORED, Answer, Operation
 from node.api.services import API
+
+_TAG: Final = "Health"
 
 
 async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
-    """GET /healthz: the process answers."""
+    """The process answers. No credential."""
     return json_response(Health(status="ok"), headers={"Cache-Control": "no-store"})
 
 
 async def ready(request: web.Request) -> web.Response:
-    """GET /readyz: 200 when requests can be served here; 503 whose details say what is missing.
+    """200 when requests can be served here; 503 whose details say what is missing. No credential.
 
     A coordinator with a full disk serves reads: its status is `disk_full`, with 200.
     """
@@ -24,6 +29,50 @@ async def ready(request: web.Request) -> web.Response:
 
 
 async def metrics(request: web.Request) -> web.Response:
-    """GET /metrics: Prometheus text, or OpenMetrics when Accept asks for it."""
+    """Prometheus text, or OpenMetrics when Accept asks for it. No credential."""
     text, content_type = request.app[METRICS].exposition(request.headers.get(hdrs.ACCEPT, ""))
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type, "Cache-Control": "no-store"})
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="is_alive",
+        tag=_TAG,
+        method="GET",
+        path="/healthz",
+        handler=lives,
+        summary="Whether the process lives",
+        answers={200: Answer(description="It does.", body=Health, headers=NOT_STORED)},
+        credential="none",
+        is_json=False,
+    ),
+    Operation(
+        name="is_ready",
+        tag=_TAG,
+        method="GET",
+        path="/readyz",
+        handler=ready,
+        summary="Whether the process can serve",
+        answers={200: Answer(description="It can.", body=Health, headers=NOT_STORED)},
+        credential="none",
+        is_json=False,
+    ),
+    Operation(
+        name="get_metrics",
+        tag=_TAG,
+        method="GET",
+        path="/metrics",
+        handler=metrics,
+        summary="The numbers of the process",
+        answers={
+            200: Answer(
+                description="One sample a line.",
+                media_type="text/plain",
+                media_type_else="application/openmetrics-text",
+                headers=NOT_STORED,
+            ),
+        },
+        credential="none",
+        is_json=False,
+    ),
+)

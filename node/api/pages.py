@@ -3,17 +3,29 @@
 A cursor is the log index of the last element shown, so that a list stays stable while others come and go.
 """
 
+from typing import Annotated, Final
 from urllib.parse import urlencode
 
 from aiohttp import web
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ca.errors import InvalidRequest
 from coordinator.bounds import COUNT_MAX, TEXT_CHARS_MAX
 from coordinator.queries import LIST_LIMIT_MAX
 from coordinator.web import json_response
+from node.api.bodies.fields import NextCursor
+from node.api.operation import Parameter
 
-NUMBER_DIGITS_MAX = 16  # COUNT_MAX has as many
+NUMBER_DIGITS_MAX: Final = 16  # COUNT_MAX has as many
+NEXT_PAGE: Final = {"Link": 'Where the next page is (RFC 8288, `rel="next"`); absent on the last one.'}
+PAGE_PARAMETERS: Final = (
+    Parameter(
+        name="limit",
+        description=f"How many elements at most, 1..{LIST_LIMIT_MAX}; left out: as many as there may be.",
+        type=Annotated[int, Meta(ge=1, le=LIST_LIMIT_MAX, examples=[100])],
+    ),
+    Parameter(name="cursor", description="`next_cursor` of the page before.", type=NextCursor),
+)
 
 
 def page_response(request: web.Request, answer: Struct, next_cursor: int, **filters: str) -> web.Response:

@@ -1,48 +1,44 @@
 """Project files: `/api/v1/project-files`."""
 
-import uuid_utils
+from typing import Final
+
 from aiohttp import web
 
-from coordinator.commands import CreateProjectFile, DeleteFile, UpdateProjectFile
-from coordinator.queries import GetProjectFile, ListProjectFiles
-from coordinator.records import ProjectFilePage, ProjectFileRecord, UploadRecord
-from coordinator.timestamps import rfc3339
+from ca.errors import NotAvailable, PayloadTooLarge
+from coordinator.commands import CreateProjectFile, UpdateProjectFile
+from coordinator.queries import GetManifest, GetProjectFile, ListProjectFiles
+from coordinator.records import PROJECT_FILE, Manifest, ProjectFilePage, ProjectFileRecord
 from coordinator.web import json_response, read_json
-from node.api.access import audited, authenticate
-from node.api.bodies import (
+from node.api.access import authenticate
+from node.api.bodies.checks import check_label, path_uuid
+from node.api.bodies.fields import FilterText
+from node.api.bodies.files import DeletedFile, file_body_fields
+from node.api.bodies.project_files import (
     CreateProjectFileBody,
-    DeletedFile,
+    ManifestBody,
+    ManifestImageBody,
     ProjectFileBody,
     ProjectFileList,
     UpdateProjectFileBody,
-    UploadInitialisation,
-    check_filename,
-    check_label,
-    check_media_type,
-    check_sha256,
-    check_uuid,
-    path_uuid,
 )
-from node.api.pages import cursor_text, page_response, query_cursor, query_limit, query_text
+from node.api.creation import CREATED, created, file_fields
+from node.api.files import delete_of_kind
+from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
+from node.api.operation import Answer, Operation, Parameter
+from node.api.pages import NEXT_PAGE, cursor_text, query_text
 from node.api.services import API
 
-_PATH = "/api/v1/project-files"
-_KIND = "project_file"
+_PATH: Final = "/api/v1/project-files"
+_FILE: Final = f"{_PATH}/{{file_uuid}}"
+_TAG: Final = "Project files"
 
 
 async def create(request: web.Request) -> web.Response:
-    """POST: file record, project row and upload in one change; 201 with where the bytes go."""
+    """File record, project metadata and upload are made in one change. Needs write on the bucket."""
     caller = await authenticate(request)
     body = await read_json(request, CreateProjectFileBody)
     command = CreateProjectFile(
-        caller=caller,
-        file_uuid=str(uuid_utils.uuid7()),
-        bucket_id=check_uuid(body.bucket_id, "bucket_id"),
-        filename=check_filename(body.filename),
-        content_type=check_media_type(body.content_type),
-        size_bytes=body.size_bytes,
-        expected_sha256=check_sha256(body.blob_sha256),
-        retention_hours=body.retention_period,
+        **file_fields(caller, body),
         project_id=check_label(body.project_id, "project_id"),
         project_name=check_label(body.project_name or "", "project_name"),
         version_tag=check_label(body.version_tag or "", "version_tag"),
@@ -53,41 +49,51 @@ async def create(request: web.Request) -> web.Response:
         keep_compute_ids=body.keep_compute_ids,
         reset_mac_addresses=body.reset_mac_addresses,
     )
-    services = request.app[API]
-    upload = await services.metadata.propose(command, UploadRecord)
-    assert upload.placement, "an upload without a node to take it"
-    answer = UploadInitialisation(
-        file_uuid=upload.file_uuid,
-        upload_url=f"{services.public_url(upload.placement[0])}/api/v1/files/{upload.file_uuid}/content",
-        expires_at=rfc3339(upload.expires_at_ms),
-        status=upload.status,
-    )
-    return json_response(answer, status=201, headers={"Location": f"{_PATH}/{upload.file_uuid}"})
+    return await created(request, command, _PATH)
 
 
 async def list_page(request: web.Request) -> web.Response:
-    """GET: the caller's project files, for admins all; `?project_id=`, `?limit=`, `?cursor=`."""
+    """The caller's project files, for admins all, oldest first. Filters come after access control."""
     caller = await authenticate(request)
-    limit, project_id = query_limit(request), query_text(request, "project_id")
-    query = ListProjectFiles(caller=caller, project_id=project_id, limit=limit, cursor=query_cursor(request))
+    filters, project_id = file_filters(request), query_text(request, "project_id")
+    query = ListProjectFiles(caller=caller, project_id=project_id, **filters)
     page = await request.app[API].metadata.read(query, ProjectFilePage)
     answer = ProjectFileList(
         count=len(page.files),
         project_files=[_body_of(record) for record in page.files],
         next_cursor=cursor_text(page.next_cursor),
     )
-    return page_response(request, answer, page.next_cursor, project_id=project_id)
+    return filtered_response(request, answer, page.next_cursor, filters, project_id=project_id)
 
 
 async def get(request: web.Request) -> web.Response:
-    """GET of one: needs read."""
+    """File record and project metadata in one. Needs read."""
     caller = await authenticate(request)
     query = GetProjectFile(caller=caller, file_uuid=path_uuid(request))
     return json_response(_body_of(await request.app[API].metadata.read(query, ProjectFileRecord)))
 
 
+async def get_manifest(request: web.Request) -> web.Response:
+    """What the stored archive says of itself: read from it, not declared by anybody. Needs read.
+
+    There is none before the upload has ended.
+    """
+    caller = await authenticate(request)
+    file_uuid = path_uuid(request)
+    manifest = await request.app[API].metadata.read(GetManifest(caller=caller, file_uuid=file_uuid), Manifest)
+    answer = ManifestBody(
+        file_uuid=file_uuid,
+        archive=manifest.archive,
+        project_name=manifest.project_name,
+        format_version=manifest.format_version,
+        images=[ManifestImageBody(filename=image.filename, md5=image.md5) for image in manifest.images],
+        truncated=manifest.truncated,
+    )
+    return json_response(answer)
+
+
 async def update(request: web.Request) -> web.Response:
-    """PATCH: needs write; what the body leaves out stays."""
+    """What the body leaves out stays as it is. Needs write on the file."""
     caller = await authenticate(request)
     file_uuid = path_uuid(request)
     body = await read_json(request, UpdateProjectFileBody)
@@ -107,27 +113,13 @@ async def update(request: web.Request) -> web.Response:
 
 
 async def delete(request: web.Request) -> web.Response:
-    """DELETE: needs admin on the file. The record goes at once, the blob when nothing refers to it."""
-    caller = await authenticate(request)
-    file_uuid = path_uuid(request)
-    command = DeleteFile(caller=caller, file_uuid=file_uuid, kind=_KIND)
-    async with audited(request, "delete_file", principal=caller.subject, target=file_uuid):
-        await request.app[API].metadata.propose(command, type(None))
-    return json_response(DeletedFile(file_uuid=file_uuid))
+    """The record goes at once, the blob when nothing refers to it any more. Needs admin on the file."""
+    return await delete_of_kind(request, PROJECT_FILE)
 
 
 def _body_of(record: ProjectFileRecord) -> ProjectFileBody:
     return ProjectFileBody(
-        file_uuid=record.file_uuid,
-        bucket_id=record.bucket_id,
-        owner_id=record.owner_id,
-        filename=record.filename,
-        content_type=record.content_type,
-        size_bytes=record.size_bytes,
-        blob_sha256=record.blob_sha256,
-        status=record.status,
-        created_at=rfc3339(record.created_at_ms),
-        updated_at=rfc3339(record.updated_at_ms),
+        **file_body_fields(record),
         project_id=record.project_id,
         project_name=record.project_name,
         version_tag=record.version_tag,
@@ -142,3 +134,73 @@ def _body_of(record: ProjectFileRecord) -> ProjectFileBody:
 
 def _checked(text: str | None, field: str) -> str | None:
     return None if text is None else check_label(text, field)
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="create_project_file",
+        tag=_TAG,
+        method="POST",
+        path=_PATH,
+        handler=create,
+        summary="Create a project file and begin its upload",
+        body=CreateProjectFileBody,
+        answers=CREATED,
+        errors=(PayloadTooLarge,),
+        changes=True,
+    ),
+    Operation(
+        name="list_project_files",
+        tag=_TAG,
+        method="GET",
+        path=_PATH,
+        handler=list_page,
+        summary="List project files",
+        query=(
+            Parameter(name="project_id", description="Only files of this project.", type=FilterText),
+            *FILE_PARAMETERS,
+        ),
+        answers={
+            200: Answer(description="A page of project files.", body=ProjectFileList, headers=NEXT_PAGE)
+        },
+    ),
+    Operation(
+        name="get_project_file",
+        tag=_TAG,
+        method="GET",
+        path=_FILE,
+        handler=get,
+        summary="Show a project file",
+        answers={200: Answer(description="The project file.", body=ProjectFileBody)},
+    ),
+    Operation(
+        name="get_project_manifest",
+        tag=_TAG,
+        method="GET",
+        path=f"{_FILE}/manifest",
+        handler=get_manifest,
+        summary="Show what a project's archive holds",
+        answers={200: Answer(description="What the archive says.", body=ManifestBody)},
+        errors=(NotAvailable,),
+    ),
+    Operation(
+        name="update_project_file",
+        tag=_TAG,
+        method="PATCH",
+        path=_FILE,
+        handler=update,
+        summary="Change the metadata of a project file",
+        body=UpdateProjectFileBody,
+        answers={200: Answer(description="The project file as it is now.", body=ProjectFileBody)},
+        changes=True,
+    ),
+    Operation(
+        name="delete_project_file",
+        tag=_TAG,
+        method="DELETE",
+        path=_FILE,
+        handler=delete,
+        summary="Delete a project file",
+        answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
+    ),
+)

@@ -1,46 +1,73 @@
-"""Every route of the metadata API, for the client ports of nodes and coordinators alike."""
+"""The routes of the client ports, made from the operations that a process serves.
+
+A coordinator serves METADATA; a node the content of files too.
+"""
 
 import re
+from collections.abc import Iterable
 from typing import Final
 
 from aiohttp import hdrs, web
 
 from ca.errors import NotAcceptable
-from node.api import auth, cluster, coordinators, health, project_files
+from node.api import (
+    backups,
+    buckets,
+    cluster,
+    coordinators,
+    files,
+    health,
+    jobs,
+    nodes,
+    permissions,
+    project_files,
+    public_tokens,
+    users,
+    vms,
+)
 from node.api.access import Handler, watched
+from node.api.documentation import Documentation
+from node.api.operation import Operation
 
-_API: Final = "/api/v1"
+METADATA: Final[tuple[Operation, ...]] = (
+    *project_files.OPERATIONS,
+    *vms.OPERATIONS,
+    *backups.OPERATIONS,
+    *files.OPERATIONS,
+    *buckets.OPERATIONS,
+    *permissions.OPERATIONS,
+    *public_tokens.OPERATIONS,
+    *users.OPERATIONS,
+    *jobs.OPERATIONS,
+    *cluster.OPERATIONS,
+    *nodes.OPERATIONS,
+    *coordinators.OPERATIONS,
+    *health.OPERATIONS,
+)
 _QUALITY: Final = re.compile(r"q=(0|0\.[0-9]{0,3}|1|1\.0{0,3})", re.IGNORECASE)
 _MATCHING: Final = {"application/json": 3, "application/*": 2, "*/*": 1}  # and how specific each is
 
 
-def metadata_routes() -> list[web.RouteDef]:
-    """The routes to mount. Their handlers find what they need in `app[API]` and `app[METRICS]`."""
-    file, node = f"{_API}/project-files/{{file_uuid}}", f"{_API}/cluster/nodes/{{id}}"
-    tokens = f"{_API}/cluster/join-tokens"
+def client_routes(operations: Iterable[Operation]) -> list[web.RouteDef]:
+    """The routes of a client port that serves these operations, and their documentation with them.
+
+    Their handlers find what they need in `app[API]` and `app[METRICS]`.
+    """
+    return mounted(Documentation(operations).operations)
+
+
+def mounted(operations: Iterable[Operation]) -> list[web.RouteDef]:
+    """A route for each operation. HEAD comes with GET, unless it is an operation of its own."""
+    listed = list(operations)
+    own_heads = {operation.path for operation in listed if operation.method == hdrs.METH_HEAD}
     return [
-        web.post(f"{_API}/project-files", _json(project_files.create)),
-        web.get(f"{_API}/project-files", _json(project_files.list_page)),
-        web.get(file, _json(project_files.get)),
-        web.patch(file, _json(project_files.update)),
-        web.delete(file, _json(project_files.delete)),
-        web.post(f"{_API}/auth/users/{{user_id}}/token", _json(auth.mint)),
-        web.get(f"{_API}/auth/whoami", _json(auth.whoami)),
-        web.get("/.well-known/jwks.json", _json(auth.key_set)),
-        web.post(f"{_API}/cluster/join/filestore", _json(cluster.join)),
-        web.get(f"{_API}/cluster/ca", _json(cluster.authority)),
-        web.get(f"{_API}/cluster/status", _json(coordinators.status)),
-        web.post(f"{_API}/cluster/coordinators", _json(coordinators.add)),
-        web.delete(f"{_API}/cluster/coordinators/{{id}}", _json(coordinators.remove)),
-        web.post(f"{_API}/cluster/leader", _json(coordinators.transfer_leader)),
-        web.get(f"{_API}/cluster/nodes", _json(cluster.list_nodes)),
-        web.get(node, _json(cluster.get_node)),
-        web.post(tokens, _json(cluster.create_join_token)),
-        web.get(tokens, _json(cluster.list_join_tokens)),
-        web.delete(f"{tokens}/{{token_id}}", _json(cluster.delete_join_token)),
-        web.get("/healthz", health.lives),
-        web.get("/readyz", health.ready),
-        web.get("/metrics", health.metrics),
+        web.route(
+            operation.method,
+            operation.path,
+            _json(operation.handler) if operation.is_json else watched(operation.handler),
+            **({"allow_head": operation.path not in own_heads} if operation.method == hdrs.METH_GET else {}),
+        )
+        for operation in listed
     ]
 
 

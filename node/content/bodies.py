@@ -1,18 +1,32 @@
 """The JSON answers of the content routes."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from node.api.bodies.fields import SIZE_BYTES_MAX, BlobSha256, FileStatus, FileUuid, SizeBytes
+
+Offset = Annotated[
+    int,
+    Meta(
+        ge=0,
+        le=SIZE_BYTES_MAX,
+        description="Bytes of the upload that survive a crash; for an available file, its size.",
+        examples=[524288],
+    ),
+]
 
 
 class ContentStored(Struct, frozen=True, kw_only=True):
     """The file is available."""
 
-    file_uuid: str
-    status: str
-    blob_sha256: str
-    size_bytes: int
+    file_uuid: FileUuid
+    status: FileStatus
+    blob_sha256: BlobSha256
+    size_bytes: SizeBytes
 
 
 class UploadOffset(Struct, frozen=True, kw_only=True):
-    """Bytes of an upload that are durable; for an available file, its size."""
+    """Where an upload stands."""
 
-    offset: int
+    offset: Offset

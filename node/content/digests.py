@@ -1,19 +1,43 @@
-"""Digests that a request declares for its body (RFC 9530; the older Digest of RFC 3230). Pure.
+"""Digests that a request declares for its body (RFC 9530; the older Digest of RFC 3230; tus checksum). Pure.
 
-Only sha-256 is compared; a field that names other algorithms alone is ignored, as RFC 9530, section 2 allows.
+Of the fields of RFC 9530 only sha-256 is compared; one that names other algorithms alone is ignored, as its
+section 2 allows. A tus checksum by an algorithm that is not offered is refused.
 """
 
 import base64
 import binascii
+import hashlib
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-from ca.errors import InvalidRequest
+from ca.errors import ChecksumMismatch, InvalidRequest
 
-_STRUCTURED = re.compile(r"sha-256=:([A-Za-z0-9+/=]{1,64}):")  # RFC 9530: a dictionary of byte sequences
+# RFC 9530: a dictionary of byte sequences, whose parameters mean nothing to us (RFC 8941, section 3.1.2).
+_STRUCTURED = re.compile(r"sha-256=:([A-Za-z0-9+/=]{1,64}):(?:;[ -~]*)?")
 _PLAIN = re.compile(r"sha-256=([A-Za-z0-9+/=]{1,64})", re.IGNORECASE)  # RFC 3230: a list of name=base64
 DIGEST_FIELDS = ("Repr-Digest", "Digest")  # of the whole content
 PIECE_FIELD = "Content-Digest"  # of the bytes in this request
+TUS_FIELD = "Upload-Checksum"  # likewise, of a PATCH
+TUS_ALGORITHMS = ("sha256", "sha1", "md5")  # as hashlib names them too
+
+
+@dataclass(frozen=True, slots=True)
+class Checksum:
+    """What the bytes of a request must hash to. `field`: the header that says so."""
+
+    field: str
+    algorithm: str
+    digest: bytes
+
+    def new(self) -> "hashlib._Hash":
+        """A hash to compare with."""
+        return hashlib.new(self.algorithm, usedforsecurity=False)
+
+    def require(self, found: "hashlib._Hash") -> None:
+        """Raises ChecksumMismatch unless the bytes that `found` has seen are those."""
+        if found.digest() != self.digest:
+            raise ChecksumMismatch(f"{self.field}: the bytes have {self.algorithm} {found.hexdigest()}.")
 
 
 def whole_digest(headers: Mapping[str, str]) -> str:
@@ -30,6 +54,31 @@ def whole_digest(headers: Mapping[str, str]) -> str:
 def piece_digest(headers: Mapping[str, str]) -> str:
     """The sha256 (hex) declared for the bytes of this request, "" when none is. Raises InvalidRequest."""
     return _digest(headers, PIECE_FIELD)
+
+
+def piece_checksums(headers: Mapping[str, str]) -> tuple[Checksum, ...]:
+    """Everything that is declared for the bytes of this request. Raises InvalidRequest naming the field."""
+    found = []
+    if sha256 := piece_digest(headers):
+        found.append(Checksum(PIECE_FIELD, "sha256", bytes.fromhex(sha256)))
+    if TUS_FIELD in headers:
+        found.append(tus_checksum(headers[TUS_FIELD]))
+    return tuple(found)
+
+
+def tus_checksum(value: str) -> Checksum:
+    """An Upload-Checksum, `ALGORITHM BASE64` (tus checksum extension). Raises InvalidRequest."""
+    algorithm, _, encoded = value.partition(" ")
+    if algorithm not in TUS_ALGORITHMS:
+        raise InvalidRequest(f"{TUS_FIELD}: the algorithm must be one of {', '.join(TUS_ALGORITHMS)}.")
+    checksum_bytes = hashlib.new(algorithm, usedforsecurity=False).digest_size
+    try:
+        digest = base64.b64decode(encoded, validate=True)
+    except ValueError:  # not ASCII, or not base64
+        digest = b""
+    if len(digest) != checksum_bytes:
+        raise InvalidRequest(f"{TUS_FIELD}: must hold a {algorithm} of {checksum_bytes} bytes in base64.")
+    return Checksum(TUS_FIELD, algorithm, digest)
 
 
 def repr_digest(sha256: str) -> str:

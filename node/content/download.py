@@ -4,14 +4,13 @@ An answer never ends early in silence: when no replica can go on, the connection
 """
 
 import secrets
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from aiohttp import web
 
-from coordinator.queries import GetContent
-from coordinator.records import Caller, ContentRecord
+from coordinator.records import ContentRecord
 from node.conditions import Outcome, content_disposition, evaluate, http_date, if_range_holds
 from node.content.digests import repr_digest
 from node.content.sources import read_anywhere
@@ -45,19 +44,21 @@ class Plan:
         return len(self.closing) + sum(len(s.opening) + s.stop - s.start for s in self.stretches)
 
 
-async def download(
-    request: web.Request, services: NodeServices, caller: Caller, file_uuid: str
+async def serve_content(
+    request: web.Request, services: NodeServices, content: ContentRecord, *, policy: Mapping[str, str]
 ) -> web.StreamResponse:
-    """The content, some of it, 304, or a redirect to a node that holds it. Raises FilestoreError."""
-    query = GetContent(caller=caller, file_uuid=file_uuid)
-    content = await services.api.metadata.read(query, ContentRecord)
+    """The content, some of it, 304, or a redirect to a node that holds it, for who may read it.
+
+    `policy`: further headers of every answer. Raises FilestoreError.
+    """
     if _wants_redirect(request) and (holder := _other_holder(services, content)):
-        location = services.api.public_url(holder) + request.path
-        return web.Response(status=307, headers={"Location": location, "Cache-Control": "no-store"})
-    headers = _content_headers(content)
-    modified_at_ms = content.file.updated_at_ms
+        location = services.api.public_url(holder) + request.rel_url.raw_path
+        moved = {"Location": location, "Cache-Control": "private, no-store"}
+        return web.Response(status=307, headers=dict(policy) | moved)
+    headers = _content_headers(content) | dict(policy)
+    modified_at_ms = content.available_at_ms
     if evaluate(request.method, request.headers, headers["ETag"], modified_at_ms) is Outcome.NOT_MODIFIED:
-        return web.Response(status=304, headers=_not_modified(headers))
+        return web.Response(status=304, headers=_not_modified(headers, policy))
     plan = plan_answer(request, content, headers["ETag"])
     response = web.StreamResponse(status=plan.status, headers=headers | plan.headers)
     response.content_length = plan.length_bytes
@@ -73,7 +74,7 @@ def plan_answer(request: web.Request, content: ContentRecord, etag: str) -> Plan
     """Which bytes answer this request. Raises RangeNotSatisfiable."""
     size_bytes = content.file.size_bytes
     ranges = None
-    if request.method == "GET" and _range_counts(request, etag, content.file.updated_at_ms):
+    if request.method == "GET" and _range_counts(request, etag, content.available_at_ms):
         ranges = parse_range(request.headers.get("Range"), size_bytes)
     if ranges is None:
         return Plan(200, {"Content-Type": content.file.content_type}, [Stretch(b"", 0, size_bytes)])
@@ -120,17 +121,17 @@ def _content_headers(content: ContentRecord) -> dict[str, str]:
     return {
         "Accept-Ranges": "bytes",
         "ETag": f'"{file.blob_sha256}"',
-        "Last-Modified": http_date(file.updated_at_ms),
+        "Last-Modified": http_date(content.available_at_ms),
         "Repr-Digest": repr_digest(file.blob_sha256),
         "Content-Disposition": content_disposition(file.filename),
         "X-Content-Type-Options": "nosniff",
-        "Cache-Control": "private, no-cache",
+        "Content-Security-Policy": "default-src 'none'; sandbox",  # should a browser show it all the same
     }
 
 
-def _not_modified(headers: dict[str, str]) -> dict[str, str]:
+def _not_modified(headers: Mapping[str, str], policy: Mapping[str, str]) -> dict[str, str]:
     """What a 304 repeats (RFC 9110, section 15.4.5)."""
-    return {name: headers[name] for name in ("ETag", "Last-Modified", "Cache-Control")}
+    return {name: headers[name] for name in ("ETag", "Last-Modified", *policy)}
 
 
 def _wants_redirect(request: web.Request) -> bool:

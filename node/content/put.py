@@ -5,16 +5,16 @@ must tell (or be chunked). A piece starts where the upload stands. An empty piec
 */TOTAL` at the end of the content asks again for the completion that failed before.
 """
 
-import hashlib
 import re
 
 from aiohttp import web
 
 from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, OffsetMismatch, PayloadTooLarge
 from coordinator.records import UploadRecord
-from coordinator.web import body_chunks, json_response
+from coordinator.web import json_response
 from node.content.bodies import ContentStored, UploadOffset
-from node.content.digests import piece_digest, whole_digest
+from node.content.digests import piece_checksums, piece_digest, whole_digest
+from node.content.replay import is_repeated
 from node.content.upload import Session
 from node.ranges import ContentRange, parse_content_range
 
@@ -52,9 +52,9 @@ def body_length(request: web.Request) -> int | None:
 
 async def _put_whole(session: Session) -> web.StreamResponse:
     expected = _expected_sha256(session)
-    _check_whole_length(session.record, body_length(session.request))
     if session.kept is None:
-        return await _replay(session)
+        return await _replay(session, 0, expected)
+    _check_whole_length(session.record, body_length(session.request))
     declared_bytes = session.record.size_bytes
 
     def check(received_bytes: int) -> None:
@@ -75,7 +75,9 @@ async def _put_piece(session: Session, piece: ContentRange) -> web.StreamRespons
         raise InvalidRequest(f"Content-Range: the body has {length_bytes} bytes.")
     expected = whole_digest(session.request.headers)
     if session.kept is None:
-        raise Conflict("This upload has ended: the file is available.")
+        if piece.stop != session.record.size_bytes or piece.total not in (None, piece.stop):
+            raise Conflict("This upload has ended: the file is available.")
+        return await _replay(session, piece.start, expected)
     start = session.upload.offset
     if piece.start != start:
         raise OffsetMismatch(f"Content-Range: this upload stands at {start}.", offset=start)
@@ -88,7 +90,7 @@ async def _put_piece(session: Session, piece: ContentRange) -> web.StreamRespons
         if received_bytes != piece.stop - piece.start:
             raise InvalidRequest(f"Content-Range: the body has {received_bytes} bytes.")
 
-    await session.receive(piece_sha256=piece_digest(session.request.headers), check=check)
+    await session.receive(checksums=piece_checksums(session.request.headers), check=check)
     if not session.is_complete:
         return json_response(UploadOffset(offset=session.upload.offset), status=202)
     return await _complete(session, expected)
@@ -101,7 +103,7 @@ async def _put_nothing(session: Session, total: int) -> web.StreamResponse:
     if session.kept is None:
         if session.record.size_bytes != total:
             raise InvalidRequest(f"Content-Range: the content has {session.record.size_bytes} bytes.")
-        return json_response(_stored(session.record))
+        return await _replay(session, total, whole_digest(session.request.headers))
     if session.upload.offset <= total:
         await _declare_total(session, total)
     if not session.is_complete:
@@ -122,15 +124,13 @@ async def _complete(session: Session, expected: str) -> web.StreamResponse:
     )
 
 
-async def _replay(session: Session) -> web.StreamResponse:
-    """A whole PUT to a file that is available.
+async def _replay(session: Session, start: int, expected: str) -> web.StreamResponse:
+    """The last step of an upload once more, from `start` to the end: answers as the first time did.
 
-    The same content answers as the first time did, other is refused.
+    Raises Conflict for other content, ChecksumMismatch for a digest that is not that of the content.
     """
-    hasher = hashlib.sha256()
-    async for chunk in body_chunks(session.request):
-        await session.services.disk.run(hasher.update, chunk)
-    if hasher.hexdigest() != session.record.blob_sha256:
+    checksums = piece_checksums(session.request.headers)
+    if not await is_repeated(session, start, checksums, whole_sha256=expected):
         raise Conflict("This upload has ended: the file is available with other content.")
     return json_response(_stored(session.record))
 

@@ -1,124 +1,271 @@
-"""The routes of file content, for a node's client port and, for what is passed on, its peer port."""
+"""The routes of file content, for a node's client port and, for what is passed on, its peer port.
 
-import re
-from collections.abc import Awaitable, Callable
+Downloads at `/api/v1/files/{file_uuid}`, uploads at `.../content`, offsets at `.../status`, public links at
+`/api/v1/public/files/{bucket_uuid}/{token}`.
+"""
+
+from typing import Final
 
 from aiohttp import web
 
-from ca.errors import FilestoreError, NotFound
-from coordinator.queries import GetUpload
-from coordinator.records import Caller, UploadRecord
-from coordinator.web import json_response
-from node.api.access import authenticate, watched
-from node.content import put, tus
-from node.content.bodies import UploadOffset
-from node.content.download import download
-from node.content.passing import pass_on
-from node.content.upload import Session, upload_session
-from node.services import NODE, NodeServices
+from ca.errors import (
+    ChecksumMismatch,
+    Conflict,
+    FilestoreError,
+    Gone,
+    NotAvailable,
+    OffsetMismatch,
+    PreconditionFailed,
+    RangeNotSatisfiable,
+    RateLimited,
+    UploadLocked,
+)
+from node.api.operation import Answer, Operation, Parameter
+from node.api.routes import mounted
+from node.content import handlers, tus
+from node.content.bodies import ContentStored, UploadOffset
 
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_Act = Callable[[Session], Awaitable[web.StreamResponse]]
-_Require = Callable[[web.Request, UploadRecord], None]
-_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+_TAG: Final = "Files"
+_FILE: Final = "/api/v1/files/{file_uuid}"
+_CONTENT: Final = f"{_FILE}/content"
+_PUBLIC: Final = "/api/v1/public/files/{bucket_uuid}/{token}"
+_ANY_TYPE: Final = "*/*"  # that of the file
+_VERSION: Final = {"Tus-Resumable": "The version of the protocol: 1.0.0."}
+
+_CACHED: Final = {
+    "ETag": "The SHA-256 of the content, in quotes; strong.",
+    "Last-Modified": "When the file last changed.",
+    "Cache-Control": "`private, no-cache`; on public links `private, no-store`.",
+}
+_OF_CONTENT: Final = _CACHED | {
+    "Accept-Ranges": "`bytes`.",
+    "Content-Length": "Bytes in this answer.",
+    "Repr-Digest": "The SHA-256 of the whole content (RFC 9530).",
+    "Content-Disposition": "`attachment` with the filename (RFC 6266).",
+}
+_WHOLE: Final = Answer(description="All of the content.", media_type=_ANY_TYPE, headers=_OF_CONTENT)
+_PART: Final = Answer(
+    description="The ranges that were asked for; several of them as multipart/byteranges.",
+    media_type=_ANY_TYPE,
+    headers=_OF_CONTENT | {"Content-Range": "Of a single range: which bytes these are."},
+)
+_UNCHANGED: Final = Answer(description="The caller's copy is still good.", headers=_CACHED)
+_ELSEWHERE: Final = Answer(
+    description="On request: a node that holds the content itself.",
+    headers={"Location": "The same path on that node.", "Cache-Control": "`private, no-store`."},
+)
+_HEADERS_ONLY: Final = {
+    200: Answer(description="What GET would answer, without content.", headers=_OF_CONTENT),
+    304: _UNCHANGED,
+    307: _ELSEWHERE,
+}
+_REDIRECT: Final = (Parameter(name="redirect", description="`1`: redirect me to a node that holds it."),)
+_CONDITIONS: Final = (
+    Parameter(name="If-Match", description="Only this content: an entity tag, or a list of them."),
+    Parameter(name="If-None-Match", description="Only other content than this."),
+    Parameter(name="If-Modified-Since", description="Only when it has changed since."),
+    Parameter(name="If-Unmodified-Since", description="Only when it has not."),
+    Parameter(name="Prefer", description="`redirect`: as `?redirect=1`."),
+)
+_RANGES: Final = (
+    Parameter(name="Range", description="`bytes=0-499,-500`, up to 16 ranges. Other units are ignored."),
+    Parameter(name="If-Range", description="The range only of this content, else all of it."),
+)
+_READING: Final[tuple[type[FilestoreError], ...]] = (Gone, NotAvailable, PreconditionFailed)
+
+_CONTENT_DIGEST: Final = Parameter(
+    name="Content-Digest", description="`sha-256=:BASE64:` of the bytes in this request (RFC 9530)."
+)
+_REPR_DIGEST: Final = Parameter(
+    name="Repr-Digest",
+    description="`sha-256=:BASE64:` of the whole content (RFC 9530), checked when it is complete.",
+)
+_TUS_RESUMABLE: Final = Parameter(name="Tus-Resumable", description="`1.0.0`.", is_required=True)
+_PROGRESS: Final = _VERSION | {
+    "Upload-Offset": "Where the upload stands now.",
+    "Upload-Expires": "When it is given up unless bytes come; absent when it has ended.",
+}
+_WRITING: Final[tuple[type[FilestoreError], ...]] = (
+    Conflict,
+    OffsetMismatch,
+    Gone,
+    UploadLocked,
+    ChecksumMismatch,
+)
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="download_file",
+        tag=_TAG,
+        method="GET",
+        path=_FILE,
+        handler=handlers.download_file,
+        summary="Download content",
+        query=_REDIRECT,
+        headers=(*_RANGES, *_CONDITIONS),
+        answers={200: _WHOLE, 206: _PART, 304: _UNCHANGED, 307: _ELSEWHERE},
+        errors=(*_READING, RangeNotSatisfiable),
+        is_json=False,
+    ),
+    Operation(
+        name="head_file",
+        tag=_TAG,
+        method="HEAD",
+        path=_FILE,
+        handler=handlers.download_file,
+        summary="Look at content without downloading it",
+        query=_REDIRECT,
+        headers=_CONDITIONS,
+        answers=_HEADERS_ONLY,
+        errors=_READING,
+        is_json=False,
+    ),
+    Operation(
+        name="upload_offset",
+        tag=_TAG,
+        method="GET",
+        path=f"{_FILE}/status",
+        handler=handlers.upload_status,
+        summary="Show where an upload stands",
+        answers={200: Answer(description="Where it stands.", body=UploadOffset)},
+        errors=(Gone, UploadLocked),
+    ),
+    Operation(
+        name="put_content",
+        tag=_TAG,
+        method="PUT",
+        path=_CONTENT,
+        handler=handlers.put_content,
+        summary="Upload content, whole or in pieces",
+        takes="application/octet-stream",
+        headers=(
+            Parameter(name="Content-Range", description="`bytes A-B/TOTAL`, where TOTAL may be `*`."),
+            _CONTENT_DIGEST,
+            _REPR_DIGEST,
+            Parameter(name="Digest", description="`sha-256=BASE64` of the whole content (RFC 3230)."),
+        ),
+        answers={
+            200: Answer(description="The content is complete, the file available.", body=ContentStored),
+            202: Answer(description="This piece is durable; more must come.", body=UploadOffset),
+        },
+        errors=_WRITING,
+        is_body_required=False,
+        is_json=False,
+        changes=True,
+    ),
+    Operation(
+        name="tus_options",
+        tag=_TAG,
+        method="OPTIONS",
+        path=_CONTENT,
+        handler=handlers.tus_options,
+        summary="Ask what of tus is spoken",
+        credential="none",
+        answers={
+            204: Answer(
+                description="What is spoken.",
+                headers=_VERSION
+                | {
+                    "Tus-Version": "Versions: 1.0.0.",
+                    "Tus-Extension": f"`{tus.EXTENSIONS}`.",
+                    "Tus-Max-Size": "Bytes of the largest file.",
+                    "Tus-Checksum-Algorithm": "What Upload-Checksum may use.",
+                    "Allow": "The methods of this path.",
+                },
+            )
+        },
+        is_json=False,
+    ),
+    Operation(
+        name="tus_head",
+        tag=_TAG,
+        method="HEAD",
+        path=_CONTENT,
+        handler=handlers.tus_head,
+        summary="Show where an upload stands (tus)",
+        headers=(Parameter(name="Tus-Resumable", description="`1.0.0`."),),
+        answers={
+            200: Answer(
+                description="Where it stands.",
+                headers=_PROGRESS
+                | {
+                    "Upload-Length": "Bytes of the whole, once that is known.",
+                    "Upload-Defer-Length": "`1` until then.",
+                    "Cache-Control": "`no-store`.",
+                },
+            )
+        },
+        errors=(Gone, UploadLocked, PreconditionFailed),
+        is_json=False,
+    ),
+    Operation(
+        name="tus_patch",
+        tag=_TAG,
+        method="PATCH",
+        path=_CONTENT,
+        handler=handlers.tus_patch,
+        summary="Upload the next bytes (tus)",
+        takes=tus.PATCH_TYPE,
+        headers=(
+            _TUS_RESUMABLE,
+            Parameter(name="Upload-Offset", description="Where these bytes begin.", is_required=True),
+            Parameter(name="Upload-Length", description="Bytes of the whole, once, if not declared yet."),
+            Parameter(
+                name="Upload-Checksum",
+                description="`ALGORITHM BASE64` of the bytes in this request: sha256, sha1 or md5.",
+            ),
+            _CONTENT_DIGEST,
+            _REPR_DIGEST,
+        ),
+        answers={204: Answer(description="The bytes are durable.", headers=_PROGRESS)},
+        errors=(*_WRITING, PreconditionFailed),
+        is_body_required=False,
+        is_json=False,
+        changes=True,
+    ),
+    Operation(
+        name="tus_delete",
+        tag=_TAG,
+        method="DELETE",
+        path=_CONTENT,
+        handler=handlers.tus_delete,
+        summary="Give an upload up (tus)",
+        headers=(_TUS_RESUMABLE,),
+        answers={204: Answer(description="It is gone.", headers=_VERSION)},
+        errors=(Conflict, Gone, UploadLocked, PreconditionFailed),
+        is_json=False,
+    ),
+    Operation(
+        name="download_public",
+        tag=_TAG,
+        method="GET",
+        path=_PUBLIC,
+        handler=handlers.download_public,
+        summary="Download content by a public link",
+        query=_REDIRECT,
+        headers=(*_RANGES, *_CONDITIONS),
+        credential="none",
+        answers={200: _WHOLE, 206: _PART, 304: _UNCHANGED, 307: _ELSEWHERE},
+        errors=(*_READING, RangeNotSatisfiable, RateLimited),
+        is_json=False,
+    ),
+    Operation(
+        name="head_public",
+        tag=_TAG,
+        method="HEAD",
+        path=_PUBLIC,
+        handler=handlers.download_public,
+        summary="Look at content by a public link",
+        query=_REDIRECT,
+        headers=_CONDITIONS,
+        credential="none",
+        answers=_HEADERS_ONLY,
+        errors=(*_READING, RateLimited),
+        is_json=False,
+    ),
+)
 
 
 def content_routes() -> list[web.RouteDef]:
-    """Downloads at `/api/v1/files/{file_uuid}`, uploads at `.../content`, offsets at `.../status`."""
-    file_path = "/api/v1/files/{file_uuid}"
-    content_path = f"{file_path}/content"
-    return [
-        web.get(file_path, watched(_download), allow_head=False),
-        web.head(file_path, watched(_download)),
-        web.get(f"{file_path}/status", watched(_status)),
-        web.options(content_path, tus.options),
-        web.head(content_path, watched(_tus(_head))),
-        web.patch(content_path, watched(_tus(_writing(tus.patch)))),
-        web.delete(content_path, watched(_tus(_writing(tus.delete)))),
-        web.put(content_path, watched(_writing(put.put, put.require_length))),
-    ]
-
-
-async def _download(request: web.Request) -> web.StreamResponse:
-    caller = await authenticate(request)
-    return await download(request, request.app[NODE], caller, _file_uuid(request))
-
-
-async def _status(request: web.Request) -> web.StreamResponse:
-    """Needs write on the file, like everything about its upload."""
-    services, _, record = await _begin(request)
-    if holder := _elsewhere(services, record):
-        return await pass_on(request, services.peers, holder)
-    return json_response(UploadOffset(offset=await _durable_offset(services, record)))
-
-
-async def _head(request: web.Request) -> web.StreamResponse:
-    services, _, record = await _begin(request)
-    if "Tus-Resumable" in request.headers:
-        tus.require_version(request.headers)
-    if holder := _elsewhere(services, record):
-        return await pass_on(request, services.peers, holder)
-    return tus.head(record, await _durable_offset(services, record))
-
-
-def _writing(act: _Act, require: _Require = lambda _request, _record: None) -> _Handler:
-    """A handler that has the upload for itself on the node that holds it, and is passed on by every other.
-
-    `require` looks at the request on the node that the client sent it to, before anything else.
-    """
-
-    async def handler(request: web.Request) -> web.StreamResponse:
-        seen_releases = request.app[NODE].locks.releases
-        services, caller, record = await _begin(request)
-        require(request, record)
-        if holder := _elsewhere(services, record):
-            with services.locks.writer(caller.subject):  # connections to peers are bounded too
-                return await pass_on(request, services.peers, holder)
-        async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
-            return await act(session)
-
-    return handler
-
-
-def _tus(handler: _Handler) -> _Handler:
-    """Errors carry the protocol version too (tus core, Tus-Resumable)."""
-
-    async def answering(request: web.Request) -> web.StreamResponse:
-        try:
-            return await handler(request)
-        except FilestoreError as error:
-            error.headers |= tus.RESUMABLE
-            raise
-
-    return answering
-
-
-async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadRecord]:
-    services = request.app[NODE]
-    caller = await authenticate(request)
-    query = GetUpload(caller=caller, file_uuid=_file_uuid(request))
-    return services, caller, await services.api.metadata.read(query, UploadRecord)
-
-
-async def _durable_offset(services: NodeServices, record: UploadRecord) -> int:
-    """What a client may count on, once an earlier request of a lost client has synced its bytes."""
-    if not record.placement:
-        return record.offset_bytes
-    await services.locks.settled(record.file_uuid)
-    try:
-        return await services.disk.run(services.uploads.durable_offset, record.file_uuid)
-    except NotFound:
-        return 0  # no byte has come yet
-
-
-def _elsewhere(services: NodeServices, record: UploadRecord) -> str:
-    """The node that holds the upload, "" when this one does or the upload has ended."""
-    holder = record.placement[0] if record.placement else services.node_id
-    return "" if holder == services.node_id else holder
-
-
-def _file_uuid(request: web.Request) -> str:
-    file_uuid = request.match_info["file_uuid"]
-    if _UUID.fullmatch(file_uuid) is None:
-        raise NotFound("No such file.")
-    return file_uuid
+    """The routes to mount where they are not described: on the peer port."""
+    return mounted(OPERATIONS)

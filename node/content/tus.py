@@ -1,9 +1,10 @@
-"""tus 1.0.0 on an upload's address: core, creation-defer-length, expiration, termination (tus.io/protocols).
+"""tus 1.0.0 on an upload's address: core, checksum, creation-defer-length, expiration, termination.
 
-The checksum extension is not built yet: it is not advertised, and an Upload-Checksum header is refused.
+The protocol: https://tus.io/protocols/resumable-upload. Uploads are created by the endpoints of their kinds,
+so the creation extension itself is not offered.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -19,11 +20,13 @@ from ca.errors import (
 from coordinator.commands import TerminateUpload
 from coordinator.records import UploadRecord
 from node.conditions import http_date
+from node.content.digests import TUS_ALGORITHMS, Checksum, piece_checksums, whole_digest
+from node.content.replay import is_repeated
 from node.content.upload import Session
 from node.ranges import SIZE_BYTES_MAX
 
 VERSION = "1.0.0"
-EXTENSIONS = "creation-defer-length,expiration,termination"
+EXTENSIONS = "checksum,creation-defer-length,expiration,termination"
 PATCH_TYPE = "application/offset+octet-stream"
 RESUMABLE = {"Tus-Resumable": VERSION}
 _DIGITS_MAX = 16  # SIZE_BYTES_MAX has as many
@@ -31,10 +34,15 @@ _DIGITS_MAX = 16  # SIZE_BYTES_MAX has as many
 
 @dataclass(frozen=True, slots=True)
 class PatchFields:
-    """What the headers of a PATCH say. `length_bytes` is the size of the whole, if declared here."""
+    """What the headers of a PATCH say. `length_bytes` is the size of the whole, if declared here.
+
+    `checksums` are of the bytes in this request, `whole_sha256` ("" if absent) is of the whole content.
+    """
 
     offset: int
     length_bytes: int | None
+    checksums: Sequence[Checksum] = ()
+    whole_sha256: str = ""
 
 
 async def options(_request: web.Request) -> web.StreamResponse:
@@ -43,6 +51,7 @@ async def options(_request: web.Request) -> web.StreamResponse:
         "Tus-Version": VERSION,
         "Tus-Extension": EXTENSIONS,
         "Tus-Max-Size": str(SIZE_BYTES_MAX),
+        "Tus-Checksum-Algorithm": ",".join(TUS_ALGORITHMS),
         "Allow": "DELETE, HEAD, OPTIONS, PATCH, PUT",
     }
     return web.Response(status=204, headers=RESUMABLE | headers)
@@ -62,24 +71,25 @@ async def patch(session: Session) -> web.StreamResponse:
     """Take the next bytes; those that complete the content also make the file available.
 
     Raises what `parse_patch` and `Session` do; OffsetMismatch with the right offset; Conflict for an upload
-    that has ended, unless this only repeats its last, empty step.
+    that has ended, unless this repeats its last step.
     """
     fields = parse_patch(session.request.headers)
     length_bytes = session.request.content_length
     if session.kept is None:
-        if fields.offset != session.record.size_bytes or length_bytes not in (None, 0):
+        declared = fields.whole_sha256
+        if not await is_repeated(session, fields.offset, fields.checksums, whole_sha256=declared):
             raise Conflict("This upload has ended: the file is available.")
-        return web.Response(status=204, headers=_progress(session.record, fields.offset))
+        return web.Response(status=204, headers=_progress(session.record, session.record.size_bytes or 0))
     if fields.offset != session.upload.offset:
         offset = session.upload.offset
         raise OffsetMismatch(f"Upload-Offset: this upload stands at {offset}.", offset=offset)
     if fields.length_bytes is not None:
         await _declare(session, fields.length_bytes)
     _check_room(session, fields.offset, length_bytes)
-    await session.receive()
+    await session.receive(checksums=fields.checksums)
     offset = session.upload.offset
     if session.is_complete:
-        await session.complete()
+        await session.complete(fields.whole_sha256)
     return web.Response(status=204, headers=_progress(session.record, offset))
 
 
@@ -104,15 +114,13 @@ def parse_patch(headers: Mapping[str, str]) -> PatchFields:
     require_version(headers)
     if headers.get("Content-Type", "").strip().lower() != PATCH_TYPE:
         raise UnsupportedMediaType(f"Content-Type: must be {PATCH_TYPE}.")
-    if "Upload-Checksum" in headers:
-        raise InvalidRequest("Upload-Checksum: the checksum extension is not built yet; send it without.")
     if "Upload-Offset" not in headers:
         raise InvalidRequest("Upload-Offset: is required.")
     offset = _size(headers, "Upload-Offset")
     length_bytes = _size(headers, "Upload-Length") if "Upload-Length" in headers else None
     if length_bytes is not None and length_bytes < offset:
         raise InvalidRequest("Upload-Length: is smaller than Upload-Offset.")
-    return PatchFields(offset, length_bytes)
+    return PatchFields(offset, length_bytes, piece_checksums(headers), whole_digest(headers))
 
 
 def require_version(headers: Mapping[str, str]) -> None:

@@ -6,8 +6,8 @@ durable and reported.
 """
 
 import asyncio
-import hashlib
-from collections.abc import AsyncIterator, Callable, Iterator
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
@@ -16,15 +16,20 @@ from aiohttp import web
 from ca.errors import (
     ChecksumMismatch,
     FilestoreError,
+    Forbidden,
     InvalidRequest,
     OffsetMismatch,
     PayloadTooLarge,
+    Unauthorized,
     Unavailable,
 )
 from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress
 from coordinator.queries import GetUpload
-from coordinator.records import Caller, ContentRecord, UploadRecord
+from coordinator.records import PROJECT_FILE, VM, Caller, ContentRecord, Manifest, UploadRecord
 from coordinator.web import body_chunks
+from node.archive import read_manifest
+from node.blobs import BlobStore
+from node.content.digests import Checksum
 from node.content.locks import Hold
 from node.damage import verify_blob
 from node.disk import write_overlapped
@@ -35,6 +40,7 @@ from node.upload import Upload
 PROGRESS_S = 30.0  # how often a long request reports: its expiry moves on, and a deleted file ends it
 
 Check = Callable[[int], None]
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -79,42 +85,44 @@ class Session:
     async def receive(
         self,
         *,
-        piece_sha256: str = "",
+        checksums: Sequence[Checksum] = (),
         check: Check = lambda _received_bytes: None,
         chunks: AsyncIterator[bytes] | None = None,
     ) -> None:
         """Take the request's body in and make it durable. `chunks`: the body, if its reading has begun.
 
         Bytes of a client that vanished or stalled are kept, and what ended it is raised. Nothing of this
-        request is kept when it has more bytes than were declared (PayloadTooLarge), does not hash to
-        `piece_sha256` (ChecksumMismatch), is malformed (InvalidRequest), or `check`, which is handed the
-        length of the whole body, raises one of these.
+        request is kept when it has more bytes than were declared (PayloadTooLarge), does not match one of
+        `checksums` (ChecksumMismatch), is malformed (InvalidRequest), comes from a caller who lost the
+        permission meanwhile (Forbidden, Unauthorized), or `check`, which is handed the length of the whole
+        body, raises one of these. With checksums nothing is kept either of a body that ends
+        early: nobody could check it.
         """
         start = self.upload.offset
-        piece_hash = hashlib.sha256() if piece_sha256 else None
-        if piece_hash is not None:
+        hashes = [checksum.new() for checksum in checksums]
+        if hashes:
             self.upload.hold()
 
         def write(chunk: bytes) -> None:  # in a worker thread
-            if piece_hash is not None:
-                piece_hash.update(chunk)
+            for found in hashes:
+                found.update(chunk)
             self.upload.append(chunk)
 
         try:
             with self._receiving():
                 await write_overlapped(self.services.disk, chunks or self._chunks(), write)
-            if piece_hash is not None and piece_hash.hexdigest() != piece_sha256:
-                raise ChecksumMismatch(f"Content-Digest: the bytes have sha256 {piece_hash.hexdigest()}.")
+            for checksum, found in zip(checksums, hashes, strict=True):
+                checksum.require(found)
             check(self.upload.offset - start)
-        except (PayloadTooLarge, ChecksumMismatch, InvalidRequest):
+            self.upload.release()
+            await self.settle()
+        except (PayloadTooLarge, ChecksumMismatch, InvalidRequest, Forbidden, Unauthorized):
             await self._roll_back(start)
             raise
         except BaseException:
             with suppress(FilestoreError):
-                await (self.settle() if piece_hash is None else self._roll_back(start))
+                await (self._roll_back(start) if hashes else self.settle())
             raise
-        self.upload.release()
-        await self.settle()
 
     @contextmanager
     def _receiving(self) -> Iterator[None]:
@@ -135,7 +143,7 @@ class Session:
     async def _roll_back(self, offset: int) -> None:
         """Drop the bytes from `offset` on, and tell the log as far as it listens."""
         await self.services.disk.run(self.upload.rollback_to, offset)
-        with suppress(Unavailable):
+        with suppress(Unavailable, Forbidden, Unauthorized):
             await self.settle()
 
     async def _restart(self) -> None:
@@ -152,7 +160,9 @@ class Session:
     async def open(self) -> None:
         """Open the bytes so far; after a restart of the node this hashes them."""
         uploads, record = self.services.uploads, self.record
-        self.kept = await self.services.disk.run(uploads.open, record.file_uuid, record.size_bytes)
+        self.kept = await self.services.disk.run(
+            uploads.open, record.file_uuid, record.size_bytes, with_md5=record.kind == VM
+        )
 
     async def declare(self, size_bytes: int) -> None:
         """Fix the size of an upload that began without one. Raises Conflict when it has another by now."""
@@ -164,14 +174,17 @@ class Session:
         """Everything between the last byte and `available`; may be repeated after any failure.
 
         Raises ChecksumMismatch when the content does not hash to `sha256` or to what its creator declared
-        (it is dropped then), Unavailable when too few copies could be made (it is kept), OffsetMismatch when
-        it was whole before but its disk has damaged it since: it has to come again.
+        (it is dropped then), or when these two contradict each other; Unavailable when too few copies could
+        be made (it is kept); OffsetMismatch when it was whole before but its disk has damaged it since: it
+        has to come again.
         """
         services, record = self.services, self.record
         if self.upload.finished is not None:
             await self._check_finished(self.upload.finished.sha256)
-        expected = sha256 or record.expected_sha256 or None
-        blob = await services.disk.run(self.upload.finish, expected)
+        expected = {digest for digest in (sha256, record.expected_sha256) if digest}
+        if len(expected) > 1:
+            raise ChecksumMismatch("The digests declared for this content contradict each other.")
+        blob = await services.disk.run(self.upload.finish, next(iter(expected), None))
         replicas = await services.replication.spread(blob, record.placement)
         command = CompleteUpload(
             caller=self.caller,
@@ -179,6 +192,8 @@ class Session:
             blob_sha256=blob.sha256,
             size_bytes=blob.size_bytes,
             replicas=replicas,
+            md5=await services.disk.run(self.upload.md5),
+            manifest=await self._manifest(blob.sha256),
         )
         content = await services.api.metadata.propose(command, ContentRecord)
         services.metrics.uploads_completed.inc()
@@ -192,10 +207,21 @@ class Session:
         services = self.services
         try:
             await verify_blob(services.disk, services.blobs, services.metrics, sha256)
+            await services.disk.run(self.upload.md5)
         except (BlobMissing, BlobDamaged) as error:
             await self._restart()
             await self.settle()
             raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
+
+    async def _manifest(self, sha256: str) -> Manifest | None:
+        """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""
+        if self.record.kind != PROJECT_FILE:
+            return None
+        try:
+            return await self.services.disk.run(_read_manifest, self.services.blobs, sha256)
+        except (OSError, FilestoreError, BlobMissing, BlobDamaged) as error:
+            _log.warning("an archive was not looked at", extra={"sha256": sha256, "reason": str(error)})
+            return None
 
     async def _chunks(self) -> AsyncIterator[bytes]:
         """The request's body; keeps the hold alive and the log informed while it flows."""
@@ -249,6 +275,11 @@ async def upload_session(
         finally:
             if session.kept is not None:
                 session.kept.close()
+
+
+def _read_manifest(blobs: BlobStore, sha256: str) -> Manifest:
+    with blobs.open(sha256) as blob:
+        return read_manifest(blob.fd, blob.size_bytes)
 
 
 async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

@@ -329,8 +329,12 @@ def test_coordinator_whose_state_differs_stops_itself_and_is_rebuilt(small_clust
     with running(guest) as child:
         assert child.process.wait(SOON_S) == 1  # it does not start again
     cluster.create()
-    alarms = [cluster.logs()[member.id] for member in cluster.coordinators if member != odd]
-    assert all(f"odd: {odd.id}" in text for text in alarms)
+    others = [member.id for member in cluster.coordinators if member != odd]
+    wait_until(
+        lambda: all(f"odd: {odd.id}" in cluster.logs()[name] for name in others),
+        what="both others name the odd one",
+        timeout_s=SOON_S,
+    )
     output = done(cluster, "coordinator", "rebuild", "--data", str(data), "--id", guest.id)
     assert "Set aside" in output
     done(cluster, "coordinator", "rebuild", "--data", str(data), "--id", guest.id)  # as after an interruption

@@ -39,7 +39,7 @@ def test_node_without_a_copy_redirects_who_asks_for_it_and_serves_who_does_not(f
             if node in holders:
                 assert (answer.status, answer.body) == (200, content)
                 continue
-            assert (answer.status, answer.headers["cache-control"]) == (307, "no-store")
+            assert (answer.status, answer.headers["cache-control"]) == (307, "private, no-store")
             assert answer.headers["location"] in [f"{holder.url}/api/v1{path}" for holder in holders]
             assert four.get(answer.headers["location"]).body == content
 

@@ -180,7 +180,7 @@ def test_tus_upload_of_deferred_length(cluster: Cluster) -> None:
     assert upload.offset() == 4
     assert upload.patch(4, b"efg", Upload_Length="7").status == 204
     assert upload.patch(7, b"").status == 204
-    assert upload.patch(4, b"efg").status == 409
+    assert upload.patch(4, b"efx").status == 409
     assert upload.content() == b"abcdefg"
 
 
@@ -206,7 +206,7 @@ def test_options_tells_what_is_spoken_without_a_credential(cluster: Cluster) -> 
     upload = Upload(cluster)
     answer = cluster.request("OPTIONS", f"/files/{upload.file_uuid}/content", token=None)
     assert (answer.status, answer.headers["tus-version"]) == (204, "1.0.0")
-    assert answer.headers["tus-extension"] == "creation-defer-length,expiration,termination"
+    assert answer.headers["tus-extension"] == "checksum,creation-defer-length,expiration,termination"
 
 
 def test_terminated_upload_is_gone_everywhere(cluster: Cluster) -> None:
@@ -225,7 +225,9 @@ def test_finished_upload_is_not_terminated(cluster: Cluster) -> None:
     assert upload.content() == b"abcd"
 
 
-def begin(upload: Upload, content: bytes, length_bytes: int) -> http.client.HTTPSConnection:
+def begin(
+    upload: Upload, content: bytes, length_bytes: int, *, checksum: str = ""
+) -> http.client.HTTPSConnection:
     """A PATCH of which only the beginning is sent."""
     connection = http.client.HTTPSConnection(
         "127.0.0.1", upload.holder.api_port, timeout=30, context=upload.cluster.context
@@ -238,6 +240,8 @@ def begin(upload: Upload, content: bytes, length_bytes: int) -> http.client.HTTP
         "Authorization": f"Bearer {upload.cluster.admin_token}",
         "Expect": "100-continue",
     }
+    if checksum:
+        headers["Upload-Checksum"] = checksum
     for name, value in headers.items():
         connection.putheader(name, value)
     connection.endheaders()

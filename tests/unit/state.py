@@ -11,7 +11,7 @@ from coordinator import commands, queries
 from coordinator.commands import Envelope, Reply
 from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange
-from coordinator.records import Caller, CertificateRecord, CoordinatorRecord
+from coordinator.records import DEFAULT_BUCKET_ID, Caller, CertificateRecord, CoordinatorRecord
 from coordinator.store import Store, members_of
 
 ADMIN = Caller("admin", 1)
@@ -21,9 +21,9 @@ HOUR_MS = 3_600_000
 class State:
     """Applies one command to a log entry each, at a time that the test moves."""
 
-    def __init__(self, path: Path, *, write_quorum: int = 2) -> None:
+    def __init__(self, path: Path, *, write_quorum: int = 2, store: Store | None = None) -> None:
         self.path = path
-        self.store = Store(path)
+        self.store = store or Store(path)
         self.log_index = 0
         self.at_ms = 1_000_000
         self.entries: list[Entry] = []
@@ -43,6 +43,16 @@ class State:
         entry = Entry(self.log_index, 1, EntryKind.COMMAND, commands.encode_envelope(envelope))
         return self.apply_entry(entry)
 
+    def apply_batch(self, *batch: commands.AnyCommand) -> list[Any]:
+        """The values of commands that are applied in one transaction."""
+        entries = []
+        for command in batch:
+            self.log_index += 1
+            encoded = commands.encode_envelope(Envelope(0, 0, 0, self.at_ms, command))
+            entries.append(Entry(self.log_index, 1, EntryKind.COMMAND, encoded))
+        self.entries += entries
+        return [_value(reply) for reply in self.store.apply(entries)]
+
     def apply_entry(self, entry: Entry) -> Any:
         """The same for an entry that follows the last one."""
         self.log_index = entry.index
@@ -57,10 +67,18 @@ class State:
         """The whole database as SQL, to compare two of them."""
         return dump(self.path)
 
-    def user(self, user_id: str) -> Caller:
-        """A caller whose user exists."""
-        self.apply(commands.AdmitUser(caller=ADMIN, user_id=user_id, roles=None, groups=None))
-        return Caller(user_id, 1)
+    def user(
+        self, user_id: str, *, roles: list[str] | None = None, groups: list[str] | None = None
+    ) -> Caller:
+        """A caller whose user exists, with a token of its present generation."""
+        admit = commands.AdmitUser(caller=ADMIN, user_id=user_id, roles=roles, groups=groups)
+        return Caller(user_id, self.apply(admit)["generation"])
+
+    def done(self, command: commands.AnyCommand) -> Any:
+        """The value of a command that must not be refused."""
+        value = self.apply(command)
+        assert not isinstance(value, Refusal), f"{value}: {value.details}"
+        return value
 
     def nodes(self, *node_ids: str) -> None:
         """Let nodes join."""
@@ -154,7 +172,7 @@ def create(caller: Caller, file_uuid: str, **changes: Any) -> commands.CreatePro
     command = commands.CreateProjectFile(
         caller=caller,
         file_uuid=file_uuid,
-        bucket_id="00000000-0000-0000-0000-000000000000",
+        bucket_id=DEFAULT_BUCKET_ID,
         filename="lab.gns3project",
         content_type="application/octet-stream",
         size_bytes=None,
@@ -171,6 +189,112 @@ def create(caller: Caller, file_uuid: str, **changes: Any) -> commands.CreatePro
         reset_mac_addresses=False,
         placement=["n1", "n2", "n3"],
     )
+    return msgspec.structs.replace(command, **changes)
+
+
+def create_vm(caller: Caller, file_uuid: str, **changes: Any) -> commands.CreateVm:
+    """A disk image of unknown size in the default bucket."""
+    command = commands.CreateVm(
+        caller=caller,
+        file_uuid=file_uuid,
+        bucket_id=DEFAULT_BUCKET_ID,
+        filename="disk.qcow2",
+        content_type="application/octet-stream",
+        size_bytes=None,
+        expected_sha256="",
+        retention_hours=None,
+        virt_type="qemu",
+        format="qcow2",
+        vcpus=1,
+        ram_mb=512,
+        extra_attributes_json="{}",
+        placement=["n1", "n2", "n3"],
+    )
+    return msgspec.structs.replace(command, **changes)
+
+
+def create_backup(caller: Caller, file_uuid: str, **changes: Any) -> commands.CreateBackup:
+    """A full backup of unknown size in the default bucket."""
+    command = commands.CreateBackup(
+        caller=caller,
+        file_uuid=file_uuid,
+        bucket_id=DEFAULT_BUCKET_ID,
+        filename="backup.tar",
+        content_type="application/octet-stream",
+        size_bytes=None,
+        expected_sha256="",
+        retention_hours=None,
+        backup_type="full",
+        is_compressed=False,
+        is_encrypted=False,
+        parent_backup_uuid="",
+        source_node_id="",
+        placement=["n1", "n2", "n3"],
+    )
+    return msgspec.structs.replace(command, **changes)
+
+
+def create_bucket(caller: Caller, bucket_id: str, **changes: Any) -> commands.CreateBucket:
+    """A bucket without a quota, named as its id."""
+    command = commands.CreateBucket(caller=caller, bucket_id=bucket_id, name=bucket_id, quota_bytes=0)
+    return msgspec.structs.replace(command, **changes)
+
+
+def grant(
+    caller: Caller, on: str, principal: str, permission: Any = "read", **changes: Any
+) -> commands.GrantPermission:
+    """A lasting permission on `file:ID` or `bucket:ID` for `user:ID`, `group:NAME` or `role:NAME`."""
+    target, _, target_id = on.partition(":")
+    principal_type, _, principal_id = principal.partition(":")
+    command = commands.GrantPermission(
+        caller=caller,
+        target="bucket" if target == "bucket" else "file",
+        target_id=target_id,
+        permission_id=f"{on} {principal} {permission}",
+        permission=permission,
+        principal_type=principal_type,  # type: ignore[arg-type]
+        principal_id=principal_id,
+        expires_at_ms=None,
+    )
+    return msgspec.structs.replace(command, **changes)
+
+
+def list_permissions(caller: Caller, on: str, **changes: Any) -> queries.ListPermissions:
+    """The permissions on `file:ID` or `bucket:ID`."""
+    target, _, target_id = on.partition(":")
+    query = queries.ListPermissions(
+        caller=caller, target="bucket" if target == "bucket" else "file", target_id=target_id
+    )
+    return msgspec.structs.replace(query, **changes)
+
+
+def withdraw(caller: Caller, on: str, permission_id: str) -> commands.WithdrawPermission:
+    """The end of a permission on `file:ID` or `bucket:ID`."""
+    target, _, target_id = on.partition(":")
+    return commands.WithdrawPermission(
+        caller=caller,
+        target="bucket" if target == "bucket" else "file",
+        target_id=target_id,
+        permission_id=permission_id,
+    )
+
+
+def public_token(caller: Caller, file_uuid: str, token_id: str, **changes: Any) -> commands.CreatePublicToken:
+    """A link for a day, with the digest `sha-ID`."""
+    command = commands.CreatePublicToken(
+        caller=caller,
+        file_uuid=file_uuid,
+        bucket_id="",
+        token_id=token_id,
+        token_sha256=f"sha-{token_id}",
+        expires_at_ms=None,
+    )
+    return msgspec.structs.replace(command, **changes)
+
+
+def put_user(user_id: str, **changes: Any) -> commands.PutUser:
+    """A change of a user by the admin that leaves everything as it is."""
+    command = commands.PutUser(caller=ADMIN, user_id=user_id, roles=None, groups=None, disabled=None)
     return msgspec.structs.replace(command, **changes)
 
 

@@ -53,14 +53,14 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("text", [*BAD, TOKEN.bearer])
+@pytest.mark.parametrize("text", [*BAD, TOKEN.bearer], ids=range(len(BAD) + 1))
 def test_what_is_no_token_is_refused_without_repeating_it(text: str) -> None:
     with pytest.raises(InvalidRequest, match=r"^join_token: ") as caught:
         JoinToken.parse(text)
     assert TOKEN.secret[:-1] not in caught.value.details
 
 
-@pytest.mark.parametrize("value", BAD)
+@pytest.mark.parametrize("value", BAD, ids=range(len(BAD)))
 def test_what_is_no_bearer_is_unauthorized(value: str) -> None:
     with pytest.raises(Unauthorized):
         split_bearer(value)

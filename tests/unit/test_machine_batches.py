@@ -15,9 +15,20 @@ from coordinator.commands import AnyCommand, Envelope, OpenSession, encode_envel
 from coordinator.machine import sessions
 from coordinator.machine.digests import TABLES
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.records import Caller
+from coordinator.records import Caller, Manifest
 from coordinator.store import Store
-from tests.unit.state import ADMIN, bootstrap, complete, coordinator, create, join, join_token, membership
+from tests.unit.state import (
+    ADMIN,
+    bootstrap,
+    complete,
+    coordinator,
+    create,
+    create_backup,
+    create_vm,
+    join,
+    join_token,
+    membership,
+)
 
 SESSIONS_FEW = 2  # so that sessions end within a short log
 USER = Caller("u1", 1)
@@ -42,6 +53,16 @@ def admit(user_id: str, *roles: str) -> commands.AdmitUser:
     return commands.AdmitUser(caller=ADMIN, user_id=user_id, roles=list(roles), groups=None)
 
 
+def finish(caller: Caller, file_uuid: str) -> commands.CompleteUpload:
+    whole = complete(caller, file_uuid, "aa", ["n1", "n2"])
+    return msgspec.structs.replace(whole, md5="0" * 32, manifest=Manifest(archive="gns3"))
+
+
+def build_on(caller: Caller, file_uuid: str, parent_uuid: str) -> commands.CreateBackup:
+    backup_type = "incremental" if parent_uuid else "full"
+    return create_backup(caller, file_uuid, backup_type=backup_type, parent_backup_uuid=parent_uuid)
+
+
 callers = st.sampled_from([ADMIN, USER, Caller("u1", 2)])
 uuids = st.sampled_from(["f1", "f2"])
 any_command = st.one_of(
@@ -59,7 +80,15 @@ any_command = st.one_of(
         st.integers(0, 2),
     ),
     st.builds(lambda c, f: commands.DeclareSize(caller=c, file_uuid=f, size_bytes=5), callers, uuids),
-    st.builds(lambda c, f: complete(c, f, "aa", ["n1", "n2"]), callers, uuids),
+    st.builds(finish, callers, uuids),
+    st.builds(create_vm, callers, uuids),
+    st.builds(build_on, callers, uuids, st.sampled_from(["", "f1", "f2"])),
+    st.builds(
+        lambda c, f, parent: commands.UpdateBackup(caller=c, file_uuid=f, parent_backup_uuid=parent),
+        callers,
+        uuids,
+        st.sampled_from(["", "f1", "f2"]),
+    ),
     st.builds(lambda c, f: commands.TerminateUpload(caller=c, file_uuid=f), callers, uuids),
     st.builds(lambda c, f: commands.DeleteFile(caller=c, file_uuid=f, kind=""), callers, uuids),
     st.sampled_from([admit("u1"), admit("u1", "admin"), admit("u2", "admin")]),

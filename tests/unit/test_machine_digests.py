@@ -10,13 +10,29 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from coordinator import commands
 from coordinator.machine.digests import COLUMNS_LEFT_OUT, TABLES
 from coordinator.raft.messages import Entry, EntryKind
+from coordinator.records import Manifest
 from coordinator.store import Store
-from tests.unit.state import ADMIN, State, complete, coordinator, create, join, join_token, membership
+from tests.unit.state import (
+    ADMIN,
+    State,
+    complete,
+    coordinator,
+    create,
+    create_backup,
+    create_bucket,
+    create_vm,
+    grant,
+    join,
+    join_token,
+    membership,
+    public_token,
+)
 
 SLICES_MAX = 200
 
@@ -28,7 +44,15 @@ def rich_state(path: Path) -> State:
     session = state.apply(commands.OpenSession(nonce="x"))
     state.apply(create(ADMIN, "f1"), session=session, sequence=1, acknowledged_below=1)
     state.apply(create(ADMIN, "f2", filename="größe \x01"))
-    state.apply(complete(ADMIN, "f2", "aa", ["n1", "n2"]))
+    whole = complete(ADMIN, "f2", "aa", ["n1", "n2"])
+    state.done(msgspec.structs.replace(whole, manifest=Manifest(archive="gns3")))
+    state.done(create_vm(ADMIN, "f3"))
+    state.done(create_backup(ADMIN, "f4"))
+    state.done(create_bucket(ADMIN, "b1"))
+    state.done(grant(ADMIN, "bucket:b1", "group:lab"))
+    state.done(grant(ADMIN, "file:f2", "user:bob", expires_at_ms=state.at_ms + 1))
+    state.done(public_token(ADMIN, "f2", "t1"))
+    state.done(commands.TriggerJob(caller=ADMIN, run_id="r1", job_name="expire", node_id="c1"))
     state.apply_entry(membership(state.log_index + 1, coordinator("c1"), coordinator("c2", role="learner")))
     state.apply(commands.HashState())
     return state

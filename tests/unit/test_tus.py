@@ -7,10 +7,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ca.errors import FilestoreError, InvalidRequest, PreconditionFailed, UnsupportedMediaType
+from ca.errors import (
+    ChecksumMismatch,
+    FilestoreError,
+    InvalidRequest,
+    PreconditionFailed,
+    UnsupportedMediaType,
+)
 from coordinator.records import UploadRecord
 from node.content import tus
-from node.content.digests import piece_digest, repr_digest, whole_digest
+from node.content.digests import (
+    TUS_ALGORITHMS,
+    piece_checksums,
+    piece_digest,
+    repr_digest,
+    tus_checksum,
+    whole_digest,
+)
 from node.ranges import SIZE_BYTES_MAX
 
 GOOD = {
@@ -69,9 +82,53 @@ def test_patch_with_a_bad_number_is_refused_naming_the_header(name: str, value: 
         tus.parse_patch(GOOD | {name: value})
 
 
-def test_patch_with_a_checksum_is_refused_rather_than_ignored() -> None:
+@pytest.mark.parametrize("algorithm", TUS_ALGORITHMS)
+def test_checksum_is_read_and_compared(algorithm: str) -> None:
+    digest = hashlib.new(algorithm, b"content").digest()
+    checksum = tus_checksum(f"{algorithm} {base64.b64encode(digest).decode()}")
+    assert (checksum.algorithm, checksum.digest) == (algorithm, digest)
+    found = checksum.new()
+    found.update(b"conten")
+    with pytest.raises(ChecksumMismatch, match="Upload-Checksum"):
+        checksum.require(found)
+    found.update(b"t")
+    checksum.require(found)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "",
+        "sha256",
+        f"sha512 {ENCODED}",
+        f"crc32 {ENCODED}",
+        f"SHA256 {ENCODED}",
+        f"sha1 {ENCODED}",
+        f"sha256 {ENCODED[:-2]}",
+        f"sha256  {ENCODED}",
+        f"sha256 {ENCODED} x",
+        "sha256 \u00fc",
+        "md5 !!!!",
+    ],
+)
+def test_malformed_or_unknown_checksum_is_refused_naming_the_header(value: str) -> None:
     with pytest.raises(InvalidRequest, match="Upload-Checksum"):
-        tus.parse_patch(GOOD | {"Upload-Checksum": "sha256 abc="})
+        tus.parse_patch(GOOD | {"Upload-Checksum": value})
+
+
+def test_patch_takes_every_digest_that_is_declared() -> None:
+    md5 = base64.b64encode(hashlib.md5(b"content").digest()).decode()
+    fields = tus.parse_patch(
+        GOOD
+        | {
+            "Upload-Checksum": f"md5 {md5}",
+            "Content-Digest": repr_digest(SHA256),
+            "Repr-Digest": repr_digest(SHA256),
+        }
+    )
+    assert [checksum.field for checksum in fields.checksums] == ["Content-Digest", "Upload-Checksum"]
+    assert fields.whole_sha256 == SHA256
+    assert piece_checksums({}) == ()
 
 
 def test_patch_without_offset_is_refused() -> None:
@@ -101,8 +158,9 @@ def test_head_of_unknown_size_says_so() -> None:
     assert "Upload-Length" not in headers
 
 
-async def test_options_does_not_advertise_what_is_not_built() -> None:
-    assert "checksum" not in tus.EXTENSIONS.split(",")
+def test_extensions_are_those_of_the_interface() -> None:
+    expected = {"checksum", "creation-defer-length", "expiration", "termination"}
+    assert set(tus.EXTENSIONS.split(",")) == expected
 
 
 @pytest.mark.parametrize(

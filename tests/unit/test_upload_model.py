@@ -34,7 +34,7 @@ class Model:
         self.durable = 0
         self.held: int | None = None
         self.noise = random.Random(7)
-        self.upload = machine.uploads.open(UUID, None)
+        self.upload = machine.uploads.open(UUID, None, with_md5=True)
 
     def do(self, action: str, number: int) -> None:
         getattr(self, action)(number)
@@ -68,7 +68,7 @@ class Model:
     def reopen(self, _: int) -> None:
         self.upload.close()
         self.content, self.held = self.content[: self.held], None
-        self.upload = self.machine.uploads.open(UUID, None)
+        self.upload = self.machine.uploads.open(UUID, None, with_md5=True)
 
     def kill(self, _: int) -> None:
         self.machine.restart()
@@ -102,7 +102,7 @@ class Model:
 
     def lose_what_is_not_durable(self) -> None:
         self.content, self.held = self.content[: self.durable], None
-        self.upload = self.machine.uploads.open(UUID, None)
+        self.upload = self.machine.uploads.open(UUID, None, with_md5=True)
 
 
 @settings(max_examples=60, deadline=None)
@@ -116,5 +116,6 @@ def test_upload_is_the_byte_string_that_came_whatever_happens(
         model.do(action, number)
     model.upload.release()
     model.upload.finish(hashlib.sha256(model.content).hexdigest())
+    assert model.upload.md5() == hashlib.md5(model.content).hexdigest()
     assert_stored(machine, model.content)
     machine.stop()

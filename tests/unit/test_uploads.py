@@ -9,7 +9,7 @@ import pytest
 
 from ca import errors
 from node import upload as upload_module
-from node.segments import FinishedBlob
+from node.segments import BlobDamaged, FinishedBlob
 from tests.unit.upload_machine import CONTENT, OTHER, SHA256, UUID, Crash, Machine, assert_stored
 
 
@@ -304,3 +304,50 @@ def test_finished_record_is_durable_before_the_data_moves(machine: Machine) -> N
         upload.finish(SHA256)
     names = [names for path, names in machine.faults.synced if path == machine.path("data").parent]
     assert names == [["data", "finished", "offset"], ["finished", "offset"]]
+
+
+MD5 = hashlib.md5(CONTENT).hexdigest()
+
+
+def test_md5_is_kept_beside_the_sha256_through_rollbacks_and_restarts(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None, with_md5=True) as upload:
+        upload.append(CONTENT[:100_000])
+        upload.sync()
+        upload.hold()
+        upload.append(b"wrong")
+        upload.rollback_to(100_000)
+        upload.append(CONTENT[100_000:200_000])
+        upload.rollback_to(1000)
+        upload.append(CONTENT[1000:150_000])
+        upload.sync()
+    machine.restart()
+    with machine.uploads.open(UUID, None, with_md5=True) as upload:
+        upload.append(CONTENT[150_000:])
+        upload.finish(SHA256)
+        assert upload.md5() == MD5
+    with machine.uploads.open(UUID, None, with_md5=True) as upload:
+        assert upload.md5() == MD5
+    machine.restart()
+    with machine.uploads.open(UUID, None, with_md5=True) as upload:
+        assert upload.finish() == FinishedBlob(SHA256, len(CONTENT))
+        assert upload.md5() == MD5
+
+
+def test_md5_of_content_that_the_disk_has_changed_is_not_told(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None, with_md5=True) as upload:
+        upload.append(CONTENT)
+        upload.finish()
+    path = machine.directory / "blobs" / SHA256[:2] / SHA256[2:4] / SHA256
+    path.chmod(0o600)
+    with path.open("r+b") as file:
+        file.write(b"rot")
+    machine.restart()
+    with machine.uploads.open(UUID, None, with_md5=True) as upload, pytest.raises(BlobDamaged):
+        upload.md5()
+
+
+def test_md5_is_not_computed_unless_it_is_wanted(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        upload.finish()
+        assert upload.md5() == ""

@@ -1,30 +1,18 @@
 """Frames between members: what is sent arrives, and nothing else decodes."""
 
+from typing import Any
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from ca.errors import InvalidRequest
 from coordinator import commands, wire
 from coordinator.calls import ProposeCall
 from coordinator.commands import OpenSession
 from coordinator.raft.messages import Message, MessageKind
-from tests.unit.state import ADMIN, complete, create, join_token
-
-EVERY_NODE_COMMAND = (
-    OpenSession(nonce="n"),
-    join_token("t"),
-    commands.DeleteJoinToken(caller=ADMIN, token_id="t"),
-    commands.AnnounceNode(node_id="n1", peer_port=1, zone="", weight=1),
-    create(ADMIN, "f1", size_bytes=1, retention_hours=1),
-    commands.UpdateProjectFile(caller=ADMIN, file_uuid="f1", project_name="p"),
-    commands.DeleteFile(caller=ADMIN, file_uuid="f1", kind=""),
-    commands.RecordProgress(caller=ADMIN, file_uuid="f1", node_id="n1", offset_bytes=1),
-    commands.DeclareSize(caller=ADMIN, file_uuid="f1", size_bytes=1),
-    complete(ADMIN, "f1", "aa", ["n1", "n2"]),
-    commands.TerminateUpload(caller=ADMIN, file_uuid="f1"),
-)
 
 PROPOSAL = ProposeCall(0, 0, 0, OpenSession(nonce="n"))
 CALL = wire.CallFrame(1, 2000, wire.encode_call(PROPOSAL))
@@ -101,34 +89,68 @@ def test_call_beyond_a_bound_is_refused(call: object) -> None:
         wire.decode_call(msgspec.msgpack.encode(call))
 
 
-def _with(command: commands.Command, **changes: object) -> bytes:
-    """A proposal whose command has values that no constructor of ours would check."""
-    fields = msgspec.to_builtins(command) | changes
-    proposal = {"type": "propose", "session": 0, "sequence": 0, "acknowledged_below": 0, "command": fields}
-    return msgspec.msgpack.encode(proposal)
+def _example(kind: inspect.Type) -> Any:
+    """A value of a field's type, in its encoded form."""
+    match kind:
+        case inspect.UnionType():
+            return _example(next(part for part in kind.types if not isinstance(part, inspect.NoneType)))
+        case inspect.StructType(array_like=True):
+            return [_example(field.type) for field in kind.fields]
+        case inspect.StructType():
+            return {field.encode_name: _example(field.type) for field in kind.fields}
+        case inspect.LiteralType():
+            return kind.values[0]
+        case inspect.ListType():
+            return []
+        case inspect.IntType():
+            return 1
+        case inspect.BoolType():
+            return False
+    assert isinstance(kind, inspect.StrType), f"what bounds {kind}?"
+    return "x"
 
 
-def test_the_table_above_names_every_command_of_nodes() -> None:
-    assert {type(command) for command in EVERY_NODE_COMMAND} == set(commands.NODE_COMMANDS)
+def _beyond(kind: inspect.Type) -> list[Any]:
+    """Values that no bounded field of this type takes."""
+    match kind:
+        case inspect.UnionType():
+            return [wrong for part in kind.types for wrong in _beyond(part)]
+        case inspect.IntType():
+            assert kind.le is not None
+            return [-1, kind.le + 1, 2**63, 2**64 - 1]
+        case inspect.StrType():
+            assert kind.max_length is not None
+            return ["x" * (kind.max_length + 1)]
+        case inspect.ListType():
+            assert kind.max_length is not None
+            return [
+                [_example(kind.item_type)] * (kind.max_length + 1),
+                *([w] for w in _beyond(kind.item_type)),
+            ]
+        case inspect.LiteralType():
+            return ["x"]
+        case inspect.StructType() if not kind.array_like:
+            whole = _example(kind)
+            return [whole | {part.encode_name: wrong} for part in kind.fields for wrong in _beyond(part.type)]
+    return []
 
 
-def test_every_number_text_and_list_of_a_command_is_bounded() -> None:
-    for command in EVERY_NODE_COMMAND:
-        assert wire.decode_call(_with(command))
-        for field in msgspec.structs.fields(command):
-            value = getattr(command, field.name)
-            beyond: list[object] = []
-            if isinstance(value, bool):
-                continue
-            if isinstance(value, int):
-                beyond = [-1, 2**53, 2**63, 2**64 - 1]
-            elif isinstance(value, str):
-                beyond = ["x" * 1025]
-            elif isinstance(value, list):
-                beyond = [["x"] * 65, ["x" * 1025]]
-            for wrong in beyond:
-                with pytest.raises(InvalidRequest):
-                    wire.decode_call(_with(command, **{field.name: wrong}))
+def _proposal(fields: dict[str, Any]) -> bytes:
+    return msgspec.msgpack.encode(
+        {"type": "propose", "session": 0, "sequence": 0, "acknowledged_below": 0, "command": fields}
+    )
+
+
+@pytest.mark.parametrize("command", commands.NODE_COMMANDS, ids=lambda command: command.__name__)
+def test_every_number_text_and_list_of_a_command_is_bounded(command: type[commands.Command]) -> None:
+    kind = inspect.type_info(command)
+    assert isinstance(kind, inspect.StructType)
+    whole = _example(kind) | {"type": kind.tag}
+    assert wire.decode_call(_proposal(whole))
+    for field in kind.fields:
+        for wrong in _beyond(field.type):
+            with pytest.raises(InvalidRequest):
+                wire.decode_call(_proposal(whole | {field.encode_name: wrong}))
 
 
 def test_nesting_without_end_is_refused() -> None:

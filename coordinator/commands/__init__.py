@@ -1,0 +1,229 @@
+"""Every change to the replicated state, as data. The log holds these; `coordinator/machine` applies them.
+
+Ids and random values are stamped in by whoever builds the command, so that a retry carries the same ones;
+time (`Envelope.at_ms`) and placement by the leader that proposes it. A field is only ever added, with a
+default: logs of older versions must decode for ever. Fields hold what was validated at the edge; the
+machine checks them against state.
+"""
+
+import msgspec
+from msgspec import Struct
+
+from coordinator.bounds import Count
+from coordinator.commands.access import (
+    AdmitUser,
+    CreateBucket,
+    CreatePublicToken,
+    DeleteBucket,
+    DeleteUser,
+    GrantPermission,
+    PutUser,
+    RevokePublicToken,
+    RevokeUser,
+    UpdateBucket,
+    WithdrawPermission,
+)
+from coordinator.commands.cluster import (
+    COORDINATORS_LISTED_MAX,
+    HASH_ROWS_MAX,
+    SESSIONS_MAX,
+    AnnounceNode,
+    Bootstrap,
+    CreateJoinToken,
+    DeleteJoinToken,
+    DrainNode,
+    HashState,
+    JoinNode,
+    OpenSession,
+    RecordCoordinators,
+    RemoveNode,
+    RenewCertificate,
+    ReportHash,
+)
+from coordinator.commands.files import (
+    CompleteUpload,
+    CreateBackup,
+    CreateFile,
+    CreateProjectFile,
+    CreateVm,
+    DeclareSize,
+    DeleteFile,
+    RecordProgress,
+    TerminateUpload,
+    UpdateBackup,
+    UpdateProjectFile,
+    UpdateVm,
+)
+from coordinator.commands.jobs import (
+    EXPIRE_ROWS_MAX,
+    Expire,
+    RecordRun,
+    StartRun,
+    TriggerJob,
+)
+from coordinator.commands.root import (
+    Command,
+)
+
+__all__ = [
+    "COORDINATORS_LISTED_MAX",
+    "EXPIRE_ROWS_MAX",
+    "HASH_ROWS_MAX",
+    "NODE_COMMANDS",
+    "SESSIONS_MAX",
+    "SESSION_ENDED",
+    "AdmitUser",
+    "AnnounceNode",
+    "AnyCommand",
+    "Bootstrap",
+    "Command",
+    "CompleteUpload",
+    "CreateBackup",
+    "CreateBucket",
+    "CreateFile",
+    "CreateJoinToken",
+    "CreateProjectFile",
+    "CreatePublicToken",
+    "CreateVm",
+    "DeclareSize",
+    "DeleteBucket",
+    "DeleteFile",
+    "DeleteJoinToken",
+    "DeleteUser",
+    "DrainNode",
+    "Envelope",
+    "Expire",
+    "GrantPermission",
+    "HashState",
+    "JoinNode",
+    "OpenSession",
+    "PutUser",
+    "RecordCoordinators",
+    "RecordProgress",
+    "RecordRun",
+    "RemoveNode",
+    "RenewCertificate",
+    "Reply",
+    "ReportHash",
+    "RevokePublicToken",
+    "RevokeUser",
+    "StartRun",
+    "TerminateUpload",
+    "TriggerJob",
+    "UpdateBackup",
+    "UpdateBucket",
+    "UpdateProjectFile",
+    "UpdateVm",
+    "WithdrawPermission",
+    "decode_envelope",
+    "encode_envelope",
+]
+
+SESSION_ENDED = "session_ended"  # the refusal code of a change whose session is gone
+
+AnyCommand = (
+    Bootstrap
+    | OpenSession
+    | CreateJoinToken
+    | DeleteJoinToken
+    | JoinNode
+    | RenewCertificate
+    | AnnounceNode
+    | DrainNode
+    | RemoveNode
+    | RecordCoordinators
+    | HashState
+    | ReportHash
+    | CreateProjectFile
+    | CreateVm
+    | CreateBackup
+    | UpdateProjectFile
+    | UpdateVm
+    | UpdateBackup
+    | DeleteFile
+    | RecordProgress
+    | DeclareSize
+    | CompleteUpload
+    | TerminateUpload
+    | AdmitUser
+    | PutUser
+    | DeleteUser
+    | RevokeUser
+    | CreateBucket
+    | UpdateBucket
+    | DeleteBucket
+    | GrantPermission
+    | WithdrawPermission
+    | CreatePublicToken
+    | RevokePublicToken
+    | TriggerJob
+    | StartRun
+    | RecordRun
+    | Expire
+)
+
+NODE_COMMANDS: tuple[type[Command], ...] = (
+    OpenSession,
+    CreateJoinToken,
+    DeleteJoinToken,
+    AnnounceNode,
+    DrainNode,
+    RemoveNode,
+    CreateProjectFile,
+    CreateVm,
+    CreateBackup,
+    UpdateProjectFile,
+    UpdateVm,
+    UpdateBackup,
+    DeleteFile,
+    RecordProgress,
+    DeclareSize,
+    CompleteUpload,
+    TerminateUpload,
+    PutUser,
+    DeleteUser,
+    RevokeUser,
+    CreateBucket,
+    UpdateBucket,
+    DeleteBucket,
+    GrantPermission,
+    WithdrawPermission,
+    CreatePublicToken,
+    RevokePublicToken,
+    TriggerJob,
+)  # what a node may propose as it is; joining, renewing and minting pass through calls that check more
+
+
+class Envelope(Struct, frozen=True, array_like=True):
+    """One log entry. `session` 0 means no duplicate suppression (the command is idempotent by itself).
+
+    `acknowledged_below`: the client has seen the replies of all smaller sequences, so they can be forgotten.
+    """
+
+    session: Count
+    sequence: Count
+    acknowledged_below: Count
+    at_ms: Count
+    command: AnyCommand
+
+
+class Reply(Struct, frozen=True, array_like=True):
+    """What applying a command or a query came to: `refusal` is an error code, or "" with a `value`."""
+
+    refusal: str
+    details: str
+    value: msgspec.Raw
+
+
+_ENVELOPE_ENCODER = msgspec.msgpack.Encoder()
+_ENVELOPE_DECODER = msgspec.msgpack.Decoder(Envelope)
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """The bytes of a log entry (MessagePack)."""
+    return _ENVELOPE_ENCODER.encode(envelope)
+
+
+def decode_envelope(data: bytes) -> Envelope:
+    """The envelope in a log entry. Raises msgspec.MsgspecError on bytes that no version of ours wrote."""
+    return _ENVELOPE_DECODER.decode(data)

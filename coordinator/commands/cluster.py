@@ -1,0 +1,135 @@
+"""Commands about the cluster itself: its beginning, sessions, join tokens, nodes, coordinators, digests."""
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from coordinator.bounds import Count, Text
+from coordinator.commands.root import Command
+from coordinator.records import Caller, CertificateRecord, CoordinatorRecord
+
+COORDINATORS_LISTED_MAX = 64  # voters and learners; far beyond what Raft admits
+HASH_ROWS_MAX = 100_000  # in one slice: a second of every member's time
+SESSIONS_MAX = 4096  # client processes with duplicate suppression; the longest unused goes first
+
+
+class Bootstrap(Command, frozen=True, kw_only=True, tag="bootstrap"):
+    """The first entry of every log: the cluster as `filestore coordinator init` made it."""
+
+    cluster: str
+    root_pem: str
+    members: list[CoordinatorRecord]
+    replicas: int
+    write_quorum: int
+    development: bool
+    intermediate_pem: str
+    intermediate_wrapped: bytes
+    user_token_kid: str
+    user_token_jwk: dict[str, str]
+    user_token_wrapped: bytes
+    admin_user_id: str
+
+
+class OpenSession(Command, frozen=True, kw_only=True, tag="open_session"):
+    """A client process asks for duplicate suppression; replies with the session number (the log index)."""
+
+    nonce: Text
+
+
+class CreateJoinToken(Command, frozen=True, kw_only=True, tag="create_join_token"):
+    """Admin only. `node_id` "" admits any id. Lives `ttl_seconds` from the leader's time."""
+
+    caller: Caller
+    token_id: Text
+    secret_sha256: Text
+    node_id: Text
+    uses_max: Count
+    ttl_seconds: Count
+
+
+class DeleteJoinToken(Command, frozen=True, kw_only=True, tag="delete_join_token"):
+    """Admin only."""
+
+    caller: Caller
+    token_id: Text
+
+
+class JoinNode(Command, frozen=True, kw_only=True, tag="join_node"):
+    """Check the token, consume one use, register the node and its certificate: together or not at all.
+
+    The same token, id and key again within ten minutes replies with the certificate of the first time. A
+    taken id is a conflict unless `proved_serial` names a live certificate of that node, whose possession
+    the caller has proved.
+    """
+
+    token_id: Text
+    secret_sha256: Text
+    node_id: Text
+    address: Text
+    api_port: Count
+    certificate: CertificateRecord
+    proved_serial: Text = ""
+
+
+class RenewCertificate(Command, frozen=True, kw_only=True, tag="renew_certificate"):
+    """A node that holds the live certificate `proved_serial` gets a new one; the old one ends by itself."""
+
+    node_id: Text
+    proved_serial: Text
+    certificate: CertificateRecord
+
+
+class AnnounceNode(Command, frozen=True, kw_only=True, tag="announce_node"):
+    """A node tells where its peers reach it. Only proposed for the node that its certificate names."""
+
+    node_id: Text
+    peer_port: Count
+    zone: Text
+    weight: Count
+
+
+class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
+    """Take a node out of placement, or (`draining` false) back in. Admin only.
+
+    Replies with the NodeRecord.
+    """
+
+    caller: Caller
+    node_id: Text
+    draining: bool
+
+
+class RemoveNode(Command, frozen=True, kw_only=True, tag="remove_node"):
+    """A node leaves for good: its row goes, its certificates are revoked. Admin only.
+
+    A conflict while it is the only holder of anything, or an upload lies there.
+    """
+
+    caller: Caller
+    node_id: Text
+
+
+class RecordCoordinators(Command, frozen=True, kw_only=True, tag="record_coordinators"):
+    """The whole new list of voters and learners; who is no longer in it becomes a tombstone. Never refused.
+
+    The payload of a membership entry of Raft: the state must follow what the log has decided.
+    """
+
+    coordinators: Annotated[list[CoordinatorRecord], Meta(max_length=COORDINATORS_LISTED_MAX)]
+
+
+class HashState(Command, frozen=True, kw_only=True, tag="hash_state"):
+    """Hash the next slice of the state, at most `rows_max` rows of one table. Replies with a StateHash."""
+
+    rows_max: Annotated[int, Meta(ge=1, le=HASH_ROWS_MAX)] = 2000
+
+
+class ReportHash(Command, frozen=True, kw_only=True, tag="report_hash"):
+    """A coordinator tells its digest to all others, at one place in the log. Replies with a HashReport.
+
+    Changes nothing. Only proposed by the coordinator that it names.
+    """
+
+    coordinator_id: Text
+    log_index: Count
+    digest: Text

@@ -1,0 +1,150 @@
+"""Commands about stored files: creation with the metadata row of their kind, changes, uploads, deletion."""
+
+from coordinator.bounds import Count, Document, NodeIds, Text
+from coordinator.commands.root import Command
+from coordinator.records import Caller, Manifest
+
+
+class CreateFile(Command, frozen=True, kw_only=True):
+    """What the creation of every kind says: file record, metadata row and upload are one change.
+
+    Replies with an UploadRecord.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    bucket_id: Text
+    filename: Text
+    content_type: Text
+    size_bytes: Count | None
+    expected_sha256: Text
+    retention_hours: Count | None
+    # Stamped by the leader: the nodes that take the bytes, the first of them from the client.
+    placement: NodeIds = []
+
+
+class CreateProjectFile(CreateFile, frozen=True, kw_only=True, tag="create_project_file"):
+    """An exported network-emulation project, with the options of its export."""
+
+    project_id: Text
+    project_name: Text
+    version_tag: Text
+    compression: Text
+    include_images: bool
+    include_snapshots: bool
+    is_read_only: bool
+    keep_compute_ids: bool
+    reset_mac_addresses: bool
+
+
+class CreateVm(CreateFile, frozen=True, kw_only=True, tag="create_vm"):
+    """A virtual machine's disk image, with its hardware."""
+
+    virt_type: Text
+    format: Text
+    vcpus: Count
+    ram_mb: Count
+    extra_attributes_json: Document
+
+
+class CreateBackup(CreateFile, frozen=True, kw_only=True, tag="create_backup"):
+    """A backup. `parent_backup_uuid` is "" or the backup that an incremental one builds on."""
+
+    backup_type: Text
+    is_compressed: bool
+    is_encrypted: bool
+    parent_backup_uuid: Text
+    source_node_id: Text
+
+
+class UpdateProjectFile(Command, frozen=True, kw_only=True, tag="update_project_file"):
+    """Needs write. None leaves a field as it is. Replies with the ProjectFileRecord."""
+
+    caller: Caller
+    file_uuid: Text
+    project_name: Text | None = None
+    version_tag: Text | None = None
+    compression: Text | None = None
+    include_images: bool | None = None
+    include_snapshots: bool | None = None
+    is_read_only: bool | None = None
+    keep_compute_ids: bool | None = None
+    reset_mac_addresses: bool | None = None
+
+
+class UpdateVm(Command, frozen=True, kw_only=True, tag="update_vm"):
+    """Needs write. None leaves a field as it is. Replies with the VmRecord."""
+
+    caller: Caller
+    file_uuid: Text
+    virt_type: Text | None = None
+    format: Text | None = None
+    vcpus: Count | None = None
+    ram_mb: Count | None = None
+    extra_attributes_json: Document | None = None
+
+
+class UpdateBackup(Command, frozen=True, kw_only=True, tag="update_backup"):
+    """Needs write. None leaves a field as it is. Replies with the BackupRecord.
+
+    A change to `full` drops the parent; a chain may not loop.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    backup_type: Text | None = None
+    is_compressed: bool | None = None
+    is_encrypted: bool | None = None
+    parent_backup_uuid: Text | None = None
+    source_node_id: Text | None = None
+
+
+class DeleteFile(Command, frozen=True, kw_only=True, tag="delete_file"):
+    """Needs admin on the file (its owner has it). The record goes, the blob loses a reference."""
+
+    caller: Caller
+    file_uuid: Text
+    kind: Text  # 'project_file', 'vm', 'backup', or '' for any
+
+
+class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
+    """Bytes of an upload became durable on `node_id`: pending becomes uploading, the expiry moves on.
+
+    Needs write.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    node_id: Text
+    offset_bytes: Count
+
+
+class DeclareSize(Command, frozen=True, kw_only=True, tag="declare_size"):
+    """The size of an upload that began without one (tus creation-defer-length). Needs write."""
+
+    caller: Caller
+    file_uuid: Text
+    size_bytes: Count
+
+
+class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
+    """The content is whole and durable on `replicas`: the file becomes available. Needs write, checked here
+    again.
+
+    Replies with the ContentRecord; a repeated completion with the same content replies the same.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    blob_sha256: Text
+    size_bytes: Count
+    replicas: NodeIds
+    md5: Text = ""  # of VM images, 32 hex digits
+    manifest: Manifest | None = None  # of project files: what their archive says
+
+
+class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"):
+    """Give up an upload that has not ended; its record goes. Needs write. A finished file is a conflict."""
+
+    caller: Caller
+    file_uuid: Text

@@ -1,0 +1,200 @@
+"""The leader works on the job runs that the log says are running: its own, and those of leaders before it.
+
+A run begins and ends in the log, so none is lost with the member that worked on it: the next leader names
+itself in the run and goes on. Work is done by ordinary commands, which only a leader gets through, so nobody
+works on a run that is another's. What stops a run for now (the lead is gone, nothing gets through, the
+process ends) leaves it running; what is wrong with the work itself makes it failed.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import uuid_utils
+
+from ca.errors import FilestoreError, InsufficientStorage, Unavailable
+from coordinator.calls import CALL_TIMEOUT_S
+from coordinator.clock import now_ms
+from coordinator.commands import AnyCommand, RecordRun, Reply, StartRun
+from coordinator.driver import Driver
+from coordinator.jobs import EXPIRE, JOBS
+from coordinator.raft.core import NotLeader
+from coordinator.records import JobRunRecord
+from coordinator.rpc import Refused
+from coordinator.store import Store
+
+LOOK_S = 0.25  # between two looks for runs: a few microseconds each
+NOTE_S = 1.0  # how often a run's progress goes into the log at most
+RETRY_S = 1.0  # before a run is taken up again that was stopped while this member leads
+ERROR_CHARACTERS_MAX = 500
+
+Result = dict[str, int | str]
+_REPLY = msgspec.msgpack.Decoder(Reply)
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+class Interrupted(Exception):
+    """This member can not go on with a run now; it, or the next leader, will."""
+
+
+class Progress:
+    """A run as the work on it sees it. `result` is what was done so far, by earlier leaders too.
+
+    What they did in their last NOTE_S is not in it.
+    """
+
+    def __init__(self, own_id: str, driver: Driver, run: JobRunRecord) -> None:
+        self._own_id = own_id
+        self._driver = driver
+        self._run = run
+        self._noted_at_s = float("-inf")
+        self.result = msgspec.json.decode(run.result, type=Result)
+
+    def add(self, **counts: int) -> None:
+        """Count what was done."""
+        for name, count in counts.items():
+            self.result[name] = int(self.result.get(name, 0)) + count
+
+    async def apply(self, command: AnyCommand, reply_type: type[_T]) -> _T:
+        """What the command replies. Raises Refused, or Interrupted when it does not get through."""
+        return await applied(self._driver, command, reply_type)
+
+    async def note(self) -> None:
+        """Put the result so far into the log, if that was not done in the last NOTE_S."""
+        if time.monotonic() - self._noted_at_s >= NOTE_S:
+            await self.record("running")
+
+    async def record(self, status: str) -> None:
+        """Put status and result into the log. Raises Interrupted when the run has ended already."""
+        command = RecordRun(
+            run_id=self._run.run_id,
+            node_id=self._own_id,
+            status=status,
+            result=msgspec.json.encode(self.result).decode(),
+        )
+        try:
+            await self.apply(command, JobRunRecord)
+        except Refused as refusal:
+            raise Interrupted(refusal.details) from refusal
+        self._noted_at_s = time.monotonic()
+
+
+Work = Callable[[Progress], Coroutine[Any, Any, None]]
+
+
+class JobRuns:
+    """Works on runs while this member leads. `works`: what each job does, by its name."""
+
+    def __init__(self, own_id: str, driver: Driver, store: Store, works: Mapping[str, Work]) -> None:
+        self._own_id = own_id
+        self._driver = driver
+        self._store = store
+        self._works = works
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._scheduled_at_s: dict[str, float] = {}  # when each job was last looked at for its schedule
+
+    async def run(self) -> None:
+        """Until cancelled, which stops all work and leaves its runs running."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                if not self._driver.is_leader:
+                    self._stop()
+                    continue
+                try:
+                    await self._start_scheduled()
+                    for run in await self._waiting():
+                        self._working[run.run_id] = group.create_task(self._work(run), name=run.job_name)
+                except Interrupted as reason:
+                    _log.debug("no job is started now: %s", reason)
+
+    def _stop(self) -> None:
+        for task in self._working.values():
+            task.cancel()
+        self._scheduled_at_s.clear()
+
+    async def _start_scheduled(self) -> None:
+        """Start a run of each job whose time has come, if there is something for it to do."""
+        at_s = time.monotonic()
+        running = {run.job_name for run in self._store.running_runs()}
+        for job in JOBS:
+            last_s = self._scheduled_at_s.get(job.name, float("-inf"))
+            if not job.schedule_s or at_s - last_s < job.schedule_s:
+                continue
+            self._scheduled_at_s[job.name] = at_s
+            if job.name not in running and self._has_work(job.name):
+                command = StartRun(run_id=str(uuid_utils.uuid7()), job_name=job.name, node_id=self._own_id)
+                try:
+                    await applied(self._driver, command, JobRunRecord)
+                except Refused as refusal:
+                    _log.debug("the job %s is not started: %s", job.name, refusal.details)
+
+    def _has_work(self, job_name: str) -> bool:
+        return job_name != EXPIRE or self._store.is_expire_due(at_ms=now_ms())
+
+    async def _waiting(self) -> list[JobRunRecord]:
+        """The runs that nobody here works on, as of everything that was committed before."""
+        if not self._unattended():
+            return []
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                # A new leader's state may lie behind: a run that looks unfinished there may have ended.
+                await self._driver.read_barrier()
+        except (Unavailable, TimeoutError) as error:
+            raise Interrupted("no quorum answers") from error
+        return self._unattended() if self._driver.is_leader else []
+
+    def _unattended(self) -> list[JobRunRecord]:
+        return [
+            run
+            for run in self._store.running_runs()
+            if run.run_id not in self._working and run.job_name in self._works
+        ]
+
+    async def _work(self, run: JobRunRecord) -> None:
+        try:
+            await self._work_to_its_end(run)
+        except Interrupted as reason:
+            _log.info("the run %s of the job %s stops for now: %s", run.run_id, run.job_name, reason)
+            await asyncio.sleep(RETRY_S)
+        finally:
+            del self._working[run.run_id]
+
+    async def _work_to_its_end(self, run: JobRunRecord) -> None:
+        progress = Progress(self._own_id, self._driver, run)
+        await progress.record("running")  # from here on it is ours
+        _log.info("the run %s of the job %s begins, or goes on", run.run_id, run.job_name)
+        status = "completed"
+        try:
+            await self._works[run.job_name](progress)
+        except Interrupted:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, the next leader would meet it again
+            _log.exception("the run %s of the job %s failed", run.run_id, run.job_name)
+            status = "failed"
+            progress.result["error"] = _text(error)
+        await progress.record(status)
+        _log.info("the run %s of the job %s %s: %s", run.run_id, run.job_name, status, progress.result)
+
+
+async def applied(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> _T:
+    """What a command of this coordinator's own replies. Raises Refused, or Interrupted when it does not get
+    through.
+    """
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            reply = _REPLY.decode(await driver.propose(command))
+    except (NotLeader, Unavailable, InsufficientStorage, TimeoutError) as error:
+        raise Interrupted(_text(error)) from error
+    if reply.refusal:
+        raise Refused(reply.refusal, reply.details)
+    return msgspec.msgpack.decode(reply.value, type=reply_type)
+
+
+def _text(error: Exception) -> str:
+    text = error.details if isinstance(error, FilestoreError) else str(error)
+    return (text or type(error).__name__)[:ERROR_CHARACTERS_MAX]

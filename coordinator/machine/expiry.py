@@ -1,0 +1,233 @@
+"""What ends because its time is over: uploads, retention, tombstones, permissions, public and join tokens.
+
+All of it is found by an index on the time at which it is due, and a command looks at a bounded number of
+rows. `files.due_at_ms` is when a file's next step is: an available one becomes tombstoned at the end of its
+retention, a tombstoned one goes a tombstone period later.
+
+A backup that another builds on keeps its place: it is not tombstoned while one of those is not, and it goes
+after all of them. Where it is met it is put off for an hour, so that it does not stand in the way of others;
+an upload put off may go on meanwhile. Of steps that are due at once the newest file's is first: a backup is
+newer than the one that it builds on, so a chain that is due, or was put off, ends in one go.
+"""
+
+import sqlite3
+from typing import Any
+
+from msgspec import Struct
+
+from coordinator.commands import EXPIRE_ROWS_MAX, Expire
+from coordinator.machine import files
+from coordinator.machine.change import Change
+from coordinator.records import BACKUP, Expired
+
+HOUR_MS = 3_600_000
+PUT_OFF_MS = HOUR_MS
+PUBLIC_TOKEN_KEPT_MS = 30 * 24 * HOUR_MS  # after its end: so long it answers gone, then not found
+JOIN_TOKEN_KEPT_MS = 24 * HOUR_MS  # after its end: for an admin to see what it was used for
+CHILDREN_LOOKED_AT = 100  # of one backup; more count as one that is still wanted
+
+_FILE = (
+    "f.sequence, f.file_uuid, f.kind, f.bucket_id, f.owner_id, f.status, f.size_bytes, f.expected_sha256,"
+    " f.blob_sha256"
+)
+_DUE = (
+    "SELECT EXISTS (SELECT 1 FROM uploads WHERE expires_at_ms <= :now)"
+    " OR EXISTS (SELECT 1 FROM files WHERE due_at_ms <= :now)"
+    " OR EXISTS (SELECT 1 FROM bucket_permissions WHERE expires_at_ms <= :now)"
+    " OR EXISTS (SELECT 1 FROM file_permissions WHERE expires_at_ms <= :now)"
+    " OR EXISTS (SELECT 1 FROM public_tokens WHERE expires_at_ms <= :public_tokens)"
+    " OR EXISTS (SELECT 1 FROM join_tokens WHERE expires_at_ms <= :join_tokens)"
+)
+
+
+class _Room(Struct):
+    """How many rows this command may still look at."""
+
+    rows: int
+
+
+def is_due(db: sqlite3.Connection, at_ms: int) -> bool:
+    """Whether an Expire at this time would find anything: a few looks at indexes."""
+    times = {
+        "now": at_ms,
+        "public_tokens": at_ms - PUBLIC_TOKEN_KEPT_MS,
+        "join_tokens": at_ms - JOIN_TOKEN_KEPT_MS,
+    }
+    return bool(db.execute(_DUE, times).fetchone()[0])
+
+
+def expire(change: Change, command: Expire) -> Expired:
+    """End what is due, the rows that go with it counted; the last file may go beyond the bound with its own.
+
+    `more` is false when nothing is left that is due.
+    """
+    room = _Room(min(command.rows_max, EXPIRE_ROWS_MAX))
+    at_ms = change.at_ms
+    uploads = _end_uploads(change, room)
+    retained, tombstones = _end_files(change, room, command.tombstone_ms)
+    permissions = _delete(change.db, room, "file_permissions", at_ms)
+    permissions += _delete(change.db, room, "bucket_permissions", at_ms)
+    public_tokens = _delete(change.db, room, "public_tokens", at_ms - PUBLIC_TOKEN_KEPT_MS)
+    join_tokens = _delete_join_tokens(change.db, room, at_ms - JOIN_TOKEN_KEPT_MS)
+    return Expired(
+        uploads=uploads,
+        retained=retained,
+        tombstones=tombstones,
+        permissions=permissions,
+        public_tokens=public_tokens,
+        join_tokens=join_tokens,
+        more=room.rows <= 0,
+    )
+
+
+def _end_uploads(change: Change, room: _Room) -> int:
+    ended = 0
+    while rows := _next(
+        change.db,
+        room,
+        f"SELECT {_FILE} FROM uploads u JOIN files f ON f.file_uuid = u.file_uuid"
+        " WHERE u.expires_at_ms <= ? ORDER BY u.expires_at_ms, u.file_uuid LIMIT ?",
+        change.at_ms,
+    ):
+        for row in rows:
+            if room.rows <= 0:
+                break
+            file = _file(row)
+            if _is_parent(change.db, file):
+                change.db.execute(
+                    "UPDATE uploads SET expires_at_ms = ? WHERE file_uuid = ?",
+                    (change.at_ms + PUT_OFF_MS, file.file_uuid),
+                )
+                room.rows -= 1
+            else:
+                _remove(change, room, file)
+                ended += 1
+    return ended
+
+
+def _end_files(change: Change, room: _Room, tombstone_ms: int) -> tuple[int, int]:
+    """How many became tombstoned, and how many went."""
+    retained = tombstones = 0
+    while rows := _next(
+        change.db,
+        room,
+        f"SELECT {_FILE} FROM files f WHERE f.due_at_ms <= ? ORDER BY f.due_at_ms, f.sequence DESC LIMIT ?",
+        change.at_ms,
+    ):
+        for row in rows:
+            if room.rows <= 0:
+                break
+            file = _file(row)
+            if file.status == "available":
+                retained += _tombstone(change, room, file, tombstone_ms)
+            elif _is_parent(change.db, file):
+                _put_off(change, room, file)
+            else:
+                _remove(change, room, file)
+                tombstones += 1
+    return retained, tombstones
+
+
+def _tombstone(change: Change, room: _Room, file: files.FileRow, tombstone_ms: int) -> int:
+    """1 if it is tombstoned now, 0 if it was put off."""
+    if _is_wanted(change.db, file):
+        _put_off(change, room, file)
+        return 0
+    change.db.execute(
+        "UPDATE files SET status = 'tombstoned', updated_at_ms = ?, due_at_ms = ? WHERE sequence = ?",
+        (change.at_ms, change.at_ms + tombstone_ms, file.sequence),
+    )
+    room.rows -= 1
+    return 1
+
+
+def _put_off(change: Change, room: _Room, file: files.FileRow) -> None:
+    change.db.execute(
+        "UPDATE files SET due_at_ms = ? WHERE sequence = ?", (change.at_ms + PUT_OFF_MS, file.sequence)
+    )
+    room.rows -= 1
+
+
+def _remove(change: Change, room: _Room, file: files.FileRow) -> None:
+    own = change.db.execute(
+        "SELECT (SELECT COUNT(*) FROM file_permissions WHERE file_sequence = :sequence)"
+        " + (SELECT COUNT(*) FROM public_tokens WHERE file_sequence = :sequence)",
+        {"sequence": file.sequence},
+    ).fetchone()[0]
+    files.remove(change, file)
+    room.rows -= 1 + own
+
+
+def _is_parent(db: sqlite3.Connection, file: files.FileRow) -> bool:
+    """Whether another backup builds on this one."""
+    return bool(_children(db, file, 1))
+
+
+def _is_wanted(db: sqlite3.Connection, file: files.FileRow) -> bool:
+    """Whether another backup that is not tombstoned itself builds on this one."""
+    states = _children(db, file, CHILDREN_LOOKED_AT)
+    return len(states) == CHILDREN_LOOKED_AT or any(status != "tombstoned" for status in states)
+
+
+def _children(db: sqlite3.Connection, file: files.FileRow, count_max: int) -> list[str]:
+    """The states of backups that build on this one, the oldest first."""
+    if file.kind != BACKUP:
+        return []
+    rows = db.execute(
+        "SELECT f.status FROM backups b CROSS JOIN files f ON f.sequence = b.sequence"
+        " WHERE b.parent_backup_uuid = ? AND b.parent_backup_uuid <> '' ORDER BY b.sequence LIMIT ?",
+        (file.file_uuid, count_max),
+    ).fetchall()
+    return [status for (status,) in rows]
+
+
+def _delete(db: sqlite3.Connection, room: _Room, table: str, until_ms: int) -> int:
+    """Delete the rows of a table that ended by then, oldest end first; how many."""
+    if room.rows <= 0:
+        return 0
+    deleted = db.execute(
+        f"DELETE FROM {table} WHERE sequence IN (SELECT sequence FROM {table} WHERE expires_at_ms <= ?"
+        " ORDER BY expires_at_ms, sequence LIMIT ?)",
+        (until_ms, room.rows),
+    ).rowcount
+    room.rows -= deleted
+    return deleted
+
+
+def _delete_join_tokens(db: sqlite3.Connection, room: _Room, until_ms: int) -> int:
+    """The tokens that ended by then, with what is known of their joins."""
+    deleted = 0
+    rows = _next(
+        db,
+        room,
+        "SELECT sequence, token_id FROM join_tokens WHERE expires_at_ms <= ?"
+        " ORDER BY expires_at_ms, sequence LIMIT ?",
+        until_ms,
+    )
+    for sequence, token_id in rows:
+        if room.rows <= 0:
+            break
+        joins = db.execute("DELETE FROM joins WHERE token_id = ?", (token_id,)).rowcount
+        db.execute("DELETE FROM join_tokens WHERE sequence = ?", (sequence,))
+        room.rows -= 1 + joins
+        deleted += 1
+    return deleted
+
+
+def _next(db: sqlite3.Connection, room: _Room, statement: str, until_ms: int) -> list[tuple[Any, ...]]:
+    """The rows that are due and that there is room for."""
+    return db.execute(statement, (until_ms, room.rows)).fetchall() if room.rows > 0 else []
+
+
+def _file(row: tuple[Any, ...]) -> files.FileRow:
+    return files.FileRow(
+        sequence=row[0],
+        file_uuid=row[1],
+        kind=row[2],
+        bucket_id=row[3],
+        owner_id=row[4],
+        status=row[5],
+        size_bytes=row[6],
+        expected_sha256=row[7],
+        blob_sha256=row[8] or "",
+    )

@@ -1,0 +1,170 @@
+"""Runs of background jobs: one at a time of each, kept in the log so that a new leader goes on with them."""
+
+import sqlite3
+from typing import Any
+
+import msgspec
+
+from ca.errors import Conflict, InvalidRequest, NotFound
+from coordinator.commands import RecordRun, StartRun, TriggerJob
+from coordinator.machine.access import require_admin
+from coordinator.machine.change import Change, Question
+from coordinator.queries import GetJobRun, GetLastRuns, ListJobRuns
+from coordinator.records import SCHEDULE, JobRunPage, JobRunRecord
+
+RUNS_KEPT = 100  # that have ended, of each job
+RUNS_TRIMMED_MAX = 2  # in one change; one more than a start can add
+RUNNING = "running"
+ENDED = ("completed", "failed")
+
+_COLUMNS = "run_id, job_name, node_id, invoked_by, started_at_ms, completed_at_ms, status, parameters, result"
+
+
+def trigger(change: Change, command: TriggerJob) -> JobRunRecord:
+    """A run for an admin. Raises Conflict, naming the run, while one of the same job runs."""
+    user = require_admin(change.users, command.caller)
+    return _begin(
+        change,
+        JobRunRecord(
+            run_id=command.run_id,
+            job_name=command.job_name,
+            node_id=command.node_id,
+            invoked_by=user.user_id,
+            started_at_ms=change.at_ms,
+            completed_at_ms=None,
+            status=RUNNING,
+            parameters=command.parameters,
+            result="{}",
+        ),
+    )
+
+
+def start(change: Change, command: StartRun) -> JobRunRecord:
+    """A run that the schedule asks for; otherwise as `trigger`."""
+    return _begin(
+        change,
+        JobRunRecord(
+            run_id=command.run_id,
+            job_name=command.job_name,
+            node_id=command.node_id,
+            invoked_by=SCHEDULE,
+            started_at_ms=change.at_ms,
+            completed_at_ms=None,
+            status=RUNNING,
+            parameters="{}",
+            result="{}",
+        ),
+    )
+
+
+def record(change: Change, command: RecordRun) -> JobRunRecord:
+    """What a run has done, and who works on it now: a new leader takes it over by naming itself.
+
+    Raises NotFound, and Conflict for a run that has ended.
+    """
+    if command.status != RUNNING and command.status not in ENDED:
+        raise InvalidRequest("status: a run is running, completed or failed.")
+    earlier = _find(change.db, command.run_id)
+    if earlier.status != RUNNING:
+        raise Conflict(f"The run {command.run_id} has ended.")
+    run = msgspec.structs.replace(
+        earlier,
+        node_id=command.node_id,
+        status=command.status,
+        result=command.result,
+        completed_at_ms=None if command.status == RUNNING else change.at_ms,
+    )
+    change.db.execute(
+        "UPDATE job_runs SET node_id = ?, status = ?, result = ?, completed_at_ms = ? WHERE run_id = ?",
+        (run.node_id, run.status, run.result, run.completed_at_ms, run.run_id),
+    )
+    return run
+
+
+def get(question: Question, query: GetJobRun) -> JobRunRecord:
+    """One run. Admin only."""
+    require_admin(question.users, query.caller)
+    return _find(question.db, query.run_id)
+
+
+def list_page(question: Question, query: ListJobRuns) -> JobRunPage:
+    """One page of runs, oldest first. Admin only."""
+    require_admin(question.users, query.caller)
+    of_job, values = ("AND job_name = ?", [query.job_name]) if query.job_name else ("", [])
+    rows = question.db.execute(
+        f"SELECT {_COLUMNS}, sequence FROM job_runs WHERE sequence > ? {of_job} ORDER BY sequence LIMIT ?",
+        (query.cursor, *values, query.limit + 1),
+    ).fetchall()
+    page = rows[: query.limit]
+    return JobRunPage([_from_row(row) for row in page], page[-1][-1] if len(rows) > query.limit else 0)
+
+
+def last(question: Question, query: GetLastRuns) -> list[JobRunRecord]:
+    """The newest run of each job that ever ran, by name. Admin only."""
+    require_admin(question.users, query.caller)
+    rows = question.db.execute(
+        f"SELECT {_COLUMNS} FROM job_runs WHERE sequence IN"
+        " (SELECT MAX(sequence) FROM job_runs GROUP BY job_name) ORDER BY job_name"
+    ).fetchall()
+    return [_from_row(row) for row in rows]
+
+
+def running(db: sqlite3.Connection) -> list[JobRunRecord]:
+    """The runs that have not ended, by the name of their job: one of each at most."""
+    rows = db.execute(
+        f"SELECT {_COLUMNS} FROM job_runs WHERE status = 'running' ORDER BY job_name"
+    ).fetchall()
+    return [_from_row(row) for row in rows]
+
+
+def _begin(change: Change, run: JobRunRecord) -> JobRunRecord:
+    db = change.db
+    under_way = db.execute(
+        "SELECT run_id FROM job_runs WHERE status = 'running' AND job_name = ?", (run.job_name,)
+    ).fetchone()
+    if under_way is not None:
+        raise Conflict(f"The job {run.job_name} is running already: {under_way[0]}")
+    if db.execute("SELECT 1 FROM job_runs WHERE run_id = ?", (run.run_id,)).fetchone() is not None:
+        raise Conflict("A run with this id exists.")
+    db.execute(
+        "DELETE FROM job_runs WHERE sequence IN (SELECT sequence FROM job_runs WHERE job_name = ?"
+        " ORDER BY sequence DESC LIMIT ? OFFSET ?)",
+        (run.job_name, RUNS_TRIMMED_MAX, RUNS_KEPT),
+    )
+    db.execute(
+        f"INSERT INTO job_runs (sequence, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            change.log_index,
+            run.run_id,
+            run.job_name,
+            run.node_id,
+            run.invoked_by,
+            run.started_at_ms,
+            run.completed_at_ms,
+            run.status,
+            run.parameters,
+            run.result,
+        ),
+    )
+    return run
+
+
+def _find(db: sqlite3.Connection, run_id: str) -> JobRunRecord:
+    row = db.execute(f"SELECT {_COLUMNS} FROM job_runs WHERE run_id = ?", (run_id,)).fetchone()
+    if row is None:
+        raise NotFound("There is no such run.")
+    return _from_row(row)
+
+
+def _from_row(row: tuple[Any, ...]) -> JobRunRecord:
+    return JobRunRecord(
+        run_id=row[0],
+        job_name=row[1],
+        node_id=row[2],
+        invoked_by=row[3],
+        started_at_ms=row[4],
+        completed_at_ms=row[5],
+        status=row[6],
+        parameters=row[7],
+        result=row[8],
+    )

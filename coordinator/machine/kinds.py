@@ -1,0 +1,176 @@
+"""The kinds of file: what is said of each once, and the creation, lookup, change and lists made from it.
+
+A kind has a table beside `files`, with a row of the same sequence: one log entry makes both. Its columns are
+the fields that the kind's record, creating and updating commands have beside those of every file.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from ca.errors import NotFound
+from coordinator.commands import Command, CreateFile
+from coordinator.machine import files, uploads
+from coordinator.machine.access import Level, User, require_file_level, require_user
+from coordinator.machine.change import Change, Question
+from coordinator.machine.pages import Condition, Listing, Row, file_filters, read_page
+from coordinator.queries import ListFilesQuery
+from coordinator.records import Caller, FileRecord, UploadRecord
+
+RecordType = TypeVar("RecordType", bound=FileRecord)
+
+_FILE_FIELDS = tuple(name.strip() for name in files.FILE_COLUMNS.split(","))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind(Generic[RecordType]):
+    """A kind of file, made by `describe`. `shown`: the kind's own fields of the record, in its order.
+
+    `flags`: those of them that are true or false. `created`: the columns that a creation sets; `updated`:
+    those that an update may change.
+    """
+
+    name: str
+    table: str
+    record_type: type[RecordType]
+    shown: tuple[str, ...]
+    flags: frozenset[str]
+    created: tuple[str, ...]
+    updated: tuple[str, ...]
+    columns: str  # of `files f` and its own table `k`: those of a FileRecord, `shown`, the sequence
+
+
+def describe(
+    name: str,
+    table: str,
+    record_type: type[RecordType],
+    created_by: type[CreateFile],
+    updated_by: type[Command],
+) -> Kind[RecordType]:
+    """The kind whose rows lie in `table`."""
+    shown = _without(record_type.__struct_fields__, FileRecord.__struct_fields__)
+    flags = frozenset(field.name for field in msgspec.structs.fields(record_type) if field.type is bool)
+    columns = (*(f"f.{field}" for field in _FILE_FIELDS), *(f"k.{field}" for field in shown), "k.sequence")
+    return Kind(
+        name=name,
+        table=table,
+        record_type=record_type,
+        shown=shown,
+        flags=flags,
+        created=_without(created_by.__struct_fields__, CreateFile.__struct_fields__),
+        updated=_without(updated_by.__struct_fields__, ("caller", "file_uuid")),
+        columns=", ".join(columns),
+    )
+
+
+def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFile) -> UploadRecord:
+    """The file record, the row of its kind and its upload: one change."""
+    new = files.NewFile(
+        file_uuid=command.file_uuid,
+        kind=kind.name,
+        bucket_id=command.bucket_id,
+        filename=command.filename,
+        content_type=command.content_type,
+        size_bytes=command.size_bytes,
+        expected_sha256=command.expected_sha256,
+        retention_hours=command.retention_hours,
+    )
+    files.check_new(change, user, new)
+    files.insert(change, user, new)
+    columns = ("sequence", "file_uuid", "owner_id", *kind.created)
+    own = (getattr(command, name) for name in kind.created)
+    change.db.execute(
+        f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
+        (change.log_index, command.file_uuid, user.user_id, *own),
+    )
+    return uploads.begin(change, new, command.placement)
+
+
+def require(
+    scope: Change | Question, kind: Kind[RecordType], user: User, file_uuid: str, level: Level
+) -> tuple[int, RecordType]:
+    """Sequence and record, if the user has `level` on the file.
+
+    Raises NotFound (for a file of another kind too) or Forbidden.
+    """
+    row = scope.db.execute(
+        f"SELECT {kind.columns} FROM files f CROSS JOIN {kind.table} k ON k.sequence = f.sequence"
+        " WHERE f.file_uuid = ?",
+        (file_uuid,),
+    ).fetchone()
+    if row is None:
+        raise NotFound("There is no such file.")
+    record = _record(kind, row)
+    sequence: int = row[-1]
+    require_file_level(
+        scope, user, level, owner_id=record.owner_id, bucket_id=record.bucket_id, sequence=sequence
+    )
+    return sequence, record
+
+
+def get(question: Question, kind: Kind[RecordType], caller: Caller, file_uuid: str) -> RecordType:
+    """The record. Needs read."""
+    user = require_user(question.users, caller)
+    return require(question, kind, user, file_uuid, Level.READ)[1]
+
+
+def named(kind: Kind[RecordType], command: Command) -> dict[str, Any]:
+    """What an updating command names: None leaves a field as it is."""
+    return {name: value for name in kind.updated if (value := getattr(command, name)) is not None}
+
+
+def store(
+    change: Change, kind: Kind[RecordType], sequence: int, record: RecordType, values: dict[str, Any]
+) -> RecordType:
+    """Write these columns; the record as it is then. No columns are no change."""
+    if not values:
+        return record
+    assignments = ", ".join(f"{name} = ?" for name in values)
+    change.db.execute(
+        f"UPDATE {kind.table} SET {assignments} WHERE sequence = ?", (*values.values(), sequence)
+    )
+    change.db.execute("UPDATE files SET updated_at_ms = ? WHERE sequence = ?", (change.at_ms, sequence))
+    return msgspec.structs.replace(record, updated_at_ms=change.at_ms, **values)
+
+
+def list_page(
+    question: Question,
+    kind: Kind[RecordType],
+    query: ListFilesQuery,
+    *,
+    candidates: tuple[Condition, ...] = (),
+    owner_is_filter: bool = False,
+) -> tuple[list[RecordType], int]:
+    """One page, oldest first, and the next cursor: what the caller owns, for admins all.
+
+    `candidates`: what narrows it, on the kind's table `k`, answered by an index that holds the owner as well;
+    with `owner_is_filter` by one that does not.
+    """
+    user = require_user(question.users, query.caller)
+    filters = file_filters(query.status, query.filename_prefix)
+    if not user.is_admin and owner_is_filter:
+        filters = (Condition("+k.owner_id = ?", (user.user_id,)), *filters)  # + keeps its index out
+    elif not user.is_admin:
+        candidates = (Condition("k.owner_id = ?", (user.user_id,)), *candidates)
+    listing = Listing(
+        columns=kind.columns,
+        table=f"{kind.table} k",
+        joined="CROSS JOIN files f ON f.sequence = k.sequence",
+        sequence="k.sequence",
+        candidates=candidates,
+        filters=filters,
+    )
+    rows, next_cursor = read_page(question.db, listing, cursor=query.cursor, limit=query.limit)
+    return [_record(kind, row) for row in rows], next_cursor
+
+
+def _record(kind: Kind[RecordType], row: Row) -> RecordType:
+    fields = files.fields_of(row)
+    own = zip(kind.shown, row[len(fields) :], strict=False)  # the sequence ends the row
+    fields.update((name, bool(value) if name in kind.flags else value) for name, value in own)
+    return kind.record_type(**fields)
+
+
+def _without(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if name not in others)

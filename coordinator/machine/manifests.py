@@ -1,0 +1,34 @@
+"""Manifests: what the archives of finished project files say of themselves."""
+
+import msgspec
+
+from ca.errors import NotAvailable
+from coordinator.machine import files
+from coordinator.machine.access import Level
+from coordinator.machine.change import Change, Question
+from coordinator.queries import GetManifest
+from coordinator.records import PROJECT_FILE, Manifest
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Manifest).decode
+
+
+def get(question: Question, query: GetManifest) -> Manifest:
+    """The manifest of a project file whose upload has ended, after its retention too. Needs read.
+
+    One that nobody read an archive in is `other`.
+    """
+    row = files.require(question, query.caller, query.file_uuid, Level.READ, PROJECT_FILE)
+    if row.status in ("pending", "uploading"):
+        raise NotAvailable(f"This file is {row.status}: its content is not complete.")
+    stored = question.db.execute(
+        "SELECT document FROM manifests WHERE sequence = ?", (row.sequence,)
+    ).fetchone()
+    return Manifest(archive="other") if stored is None else _decode(stored[0])
+
+
+def store(change: Change, sequence: int, manifest: Manifest) -> None:
+    """Keep what was found in the content of the file with this sequence, once."""
+    change.db.execute(
+        "INSERT INTO manifests (sequence, document) VALUES (?, ?)", (sequence, _encode(manifest).decode())
+    )

@@ -1,0 +1,91 @@
+"""Pages of lists: each looks at a bounded number of rows, whatever the filters leave of them.
+
+The candidates of a list are found by an index that ends in the sequence, so a page costs the same however
+many rows lie before and behind it. Filters are applied to the candidates one by one; where a page has looked
+at LIST_SCAN_MAX of them it ends, short or empty, and the next one goes on from there.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+PAGE_CHARS_MAX = 2 << 20  # of text in one page, which travels in one message
+LIST_SCAN_MAX = 5000  # candidates that one page looks at: about ten milliseconds
+
+Row = tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """A term of WHERE with the values of its marks."""
+
+    sql: str
+    values: tuple[str | int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """The rows of `table` that meet every one of `candidates` and `filters`, in the order of `sequence`.
+
+    `candidates` are equalities on `table`, answered together with the order by one of its indexes; `joined`
+    adds rows of other tables to it, at most one to each. The last of `columns` is the sequence.
+    """
+
+    columns: str
+    table: str
+    joined: str = ""
+    sequence: str
+    candidates: tuple[Condition, ...] = ()
+    filters: tuple[Condition, ...] = ()
+
+
+def read_page(db: sqlite3.Connection, listing: Listing, *, cursor: int, limit: int) -> tuple[list[Row], int]:
+    """At most `limit` rows after the sequence `cursor`, and the cursor of the next page.
+
+    That is 0 when no candidate remains. A page ends early when its text has PAGE_CHARS_MAX.
+    """
+    window = (Condition(f"{listing.sequence} > ?", (cursor,)), *listing.candidates)
+    scanned_to = _scanned_to(db, listing, window) if listing.filters else 0
+    if scanned_to:
+        window = (*window, Condition(f"{listing.sequence} <= ?", (scanned_to,)))
+    where, values = _where((*window, *listing.filters))
+    found = db.execute(
+        f"SELECT {listing.columns} FROM {listing.table} {listing.joined} WHERE {where}"
+        f" ORDER BY {listing.sequence} LIMIT ?",
+        (*values, limit + 1),
+    )
+    rows: list[Row] = []
+    room = PAGE_CHARS_MAX
+    for row in found:
+        if len(rows) == limit or room <= 0:
+            return rows, rows[-1][-1]
+        rows.append(row)
+        room -= sum(len(value) for value in row if isinstance(value, str))
+    return rows, scanned_to
+
+
+def file_filters(status: str, filename_prefix: str) -> tuple[Condition, ...]:
+    """The filters that every list of files has, on the columns of `files f`: "" is any."""
+    filters: list[Condition] = []
+    if status:
+        filters.append(Condition("f.status = ?", (status,)))
+    if filename_prefix:
+        prefix = Condition("substr(f.filename, 1, ?) = ?", (len(filename_prefix), filename_prefix))
+        filters.append(prefix)
+    return tuple(filters)
+
+
+def _scanned_to(db: sqlite3.Connection, listing: Listing, window: tuple[Condition, ...]) -> int:
+    """The sequence of the last candidate that this page may look at, 0 when it may look at all."""
+    where, values = _where(window)
+    found = db.execute(
+        f"SELECT {listing.sequence} FROM {listing.table} WHERE {where}"
+        f" ORDER BY {listing.sequence} LIMIT 2 OFFSET ?",
+        (*values, LIST_SCAN_MAX - 1),
+    ).fetchall()
+    return found[0][0] if len(found) == 2 else 0
+
+
+def _where(conditions: tuple[Condition, ...]) -> tuple[str, tuple[str | int, ...]]:
+    values = tuple(value for condition in conditions for value in condition.values)
+    return " AND ".join(condition.sql for condition in conditions), values

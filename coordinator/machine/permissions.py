@@ -1,0 +1,156 @@
+"""Permissions on buckets and files: granted to a user, a group or a role, by whoever has admin there."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from ca.errors import Conflict, InvalidRequest, NotFound
+from coordinator.commands import GrantPermission, WithdrawPermission
+from coordinator.machine import buckets, files
+from coordinator.machine.access import Level, principal
+from coordinator.machine.change import Change, Question
+from coordinator.queries import ListPermissions
+from coordinator.records import Caller, PermissionPage, PermissionRecord
+
+PERMISSIONS_MAX = 1000  # on one bucket or file: they are looked through, and go together with it
+
+_COLUMNS = "permission_id, level, principal, granted_by, created_at_ms, expires_at_ms, sequence"
+
+
+class _Target(Struct, frozen=True):
+    """What permissions are on: the table that holds them, and the column and value that say so there."""
+
+    what: str
+    table: str
+    column: str
+    key: str | int
+    bucket_id: str
+
+
+def grant(change: Change, command: GrantPermission) -> PermissionRecord:
+    """Give a principal a level on a bucket or file. Needs admin there.
+
+    The same principal and level again keep the entry and its id; expiry and grantor are the new ones.
+    """
+    target = _require(change, command.caller, command.target, command.target_id)
+    if command.expires_at_ms is not None and command.expires_at_ms <= change.at_ms:
+        raise InvalidRequest("expires_at: this time has passed.")
+    level = Level[command.permission.upper()]
+    holder = principal(command.principal_type, command.principal_id)
+    known = change.db.execute(
+        f"SELECT {_COLUMNS} FROM {target.table} WHERE {target.column} = ? AND principal = ? AND level = ?",
+        (target.key, holder, level.value),
+    ).fetchone()
+    if known is not None:
+        change.db.execute(
+            f"UPDATE {target.table} SET granted_by = ?, expires_at_ms = ? WHERE sequence = ?",
+            (command.caller.subject, command.expires_at_ms, known[-1]),
+        )
+        return _record((*known[:3], command.caller.subject, known[4], command.expires_at_ms))
+    for expired in _check_new(change, target, command.permission_id):
+        change.db.execute(f"DELETE FROM {target.table} WHERE sequence = ?", (expired,))
+    return _insert(change, command, target, level, holder)
+
+
+def withdraw(change: Change, command: WithdrawPermission) -> None:
+    """Take a permission away; it holds no more from the next request on. Needs admin where it is."""
+    target = _require(change, command.caller, command.target, command.target_id)
+    known = change.db.execute(
+        f"SELECT sequence FROM {target.table} WHERE permission_id = ? AND {target.column} = ?",
+        (command.permission_id, target.key),
+    ).fetchone()
+    if known is None:
+        raise NotFound(f"There is no such permission on this {target.what}.")
+    change.db.execute(f"DELETE FROM {target.table} WHERE sequence = ?", known)
+
+
+def withdraw_all(change: Change, user_id: str) -> None:
+    """Take every permission away that was granted to this user itself."""
+    for table in ("bucket_permissions", "file_permissions"):
+        change.db.execute(f"DELETE FROM {table} WHERE principal = ?", (principal("user", user_id),))
+
+
+def list_page(question: Question, query: ListPermissions) -> PermissionPage:
+    """One page of all permissions on a bucket or file, expired ones too, oldest first. Needs admin there."""
+    target = _require(question, query.caller, query.target, query.target_id)
+    # The plus keeps SQLite from walking the table by its key: what is on one target is few, and sorted.
+    rows = question.db.execute(
+        f"SELECT {_COLUMNS} FROM {target.table} WHERE {target.column} = ? AND +sequence > ?"
+        " ORDER BY +sequence LIMIT ?",
+        (target.key, query.cursor, query.limit + 1),
+    ).fetchall()
+    page = rows[: query.limit]
+    return PermissionPage([_record(row) for row in page], page[-1][-1] if len(rows) > query.limit else 0)
+
+
+def _require(scope: Change | Question, caller: Caller, target: str, target_id: str) -> _Target:
+    """The target, if the caller has admin on it. Raises Unauthorized, NotFound or Forbidden."""
+    if target == "bucket":
+        buckets.require(scope, caller, target_id, Level.ADMIN)
+        return _Target(target, "bucket_permissions", "bucket_id", target_id, target_id)
+    file = files.require(scope, caller, target_id, Level.ADMIN)
+    return _Target(target, "file_permissions", "file_sequence", file.sequence, file.bucket_id)
+
+
+def _check_new(change: Change, target: _Target, permission_id: str) -> tuple[int, ...]:
+    """The sequence of the expired permission that makes room for this one, if any has to."""
+    is_taken, count = change.db.execute(
+        f"SELECT EXISTS (SELECT 1 FROM {target.table} WHERE permission_id = ?),"
+        f" (SELECT COUNT(*) FROM {target.table} WHERE {target.column} = ?)",
+        (permission_id, target.key),
+    ).fetchone()
+    if is_taken:
+        raise Conflict("A permission with this id exists.")
+    if count < PERMISSIONS_MAX:
+        return ()
+    expired = change.db.execute(
+        f"SELECT sequence FROM {target.table} WHERE {target.column} = ? AND expires_at_ms <= ?"
+        " ORDER BY +sequence LIMIT 1",
+        (target.key, change.at_ms),
+    ).fetchone()
+    if expired is None:
+        raise Conflict(f"There are {count} permissions on this {target.what}, the most that it may have.")
+    return tuple(expired)
+
+
+def _insert(
+    change: Change, command: GrantPermission, target: _Target, level: Level, holder: str
+) -> PermissionRecord:
+    values: dict[str, str | int | None] = {
+        "sequence": change.log_index,
+        "permission_id": command.permission_id,
+        "bucket_id": target.bucket_id,
+        target.column: target.key,
+        "principal": holder,
+        "level": level.value,
+        "granted_by": command.caller.subject,
+        "created_at_ms": change.at_ms,
+        "expires_at_ms": command.expires_at_ms,
+    }
+    change.db.execute(
+        f"INSERT INTO {target.table} ({', '.join(values)}) VALUES ({', '.join('?' * len(values))})",
+        tuple(values.values()),
+    )
+    return PermissionRecord(
+        permission_id=command.permission_id,
+        permission=command.permission,
+        principal_type=command.principal_type,
+        principal_id=command.principal_id,
+        granted_by=command.caller.subject,
+        created_at_ms=change.at_ms,
+        expires_at_ms=command.expires_at_ms,
+    )
+
+
+def _record(row: tuple[Any, ...]) -> PermissionRecord:
+    """From a row that begins with _COLUMNS."""
+    principal_type, _, principal_id = row[2].partition(":")
+    return PermissionRecord(
+        permission_id=row[0],
+        permission=Level(row[1]).name.lower(),
+        principal_type=principal_type,
+        principal_id=principal_id,
+        granted_by=row[3],
+        created_at_ms=row[4],
+        expires_at_ms=row[5],
+    )

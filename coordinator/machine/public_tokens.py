@@ -1,0 +1,149 @@
+"""Public tokens: links to the content of one file that need no credential. Only their digests are kept.
+
+One works as long as whoever made it is enabled and has admin on the file.
+"""
+
+from typing import Any
+
+from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
+from coordinator.commands import CreatePublicToken, RevokePublicToken
+from coordinator.machine import contents, files
+from coordinator.machine.access import Level
+from coordinator.machine.change import Change, Question
+from coordinator.queries import GetPublicContent, ListPublicTokens
+from coordinator.records import ContentRecord, PublicTokenPage, PublicTokenRecord
+
+_DAY_MS = 24 * 60 * 60 * 1000
+LIFE_MS_DEFAULT = _DAY_MS
+LIFE_MS_MAX = 30 * _DAY_MS
+PUBLIC_TOKENS_MAX = 1000  # of one file, ended ones too: they go together with it
+
+_COLUMNS = "token_id, created_by, created_at_ms, expires_at_ms, revoked, sequence"
+
+
+def create(change: Change, command: CreatePublicToken) -> PublicTokenRecord:
+    """Store the digest of a new token. Needs admin on the file, which must not be past its retention."""
+    file = files.require(change, command.caller, command.file_uuid, Level.ADMIN)
+    if command.bucket_id not in ("", file.bucket_id):
+        raise InvalidRequest("bucket_uuid: the file is in another bucket.")
+    expires_at_ms = _expiry(command.expires_at_ms, change.at_ms)
+    if file.status == "tombstoned":
+        raise Gone("The retention period of this file has passed.")
+    for ended in _check_new(change, command, file.sequence):
+        change.db.execute("DELETE FROM public_tokens WHERE sequence = ?", (ended,))
+    change.db.execute(
+        "INSERT INTO public_tokens (sequence, token_id, token_sha256, file_sequence, created_by,"
+        " created_at_ms, expires_at_ms, revoked) VALUES (?, ?, ?, ?, ?, ?, ?, 0)",
+        (
+            change.log_index,
+            command.token_id,
+            command.token_sha256,
+            file.sequence,
+            command.caller.subject,
+            change.at_ms,
+            expires_at_ms,
+        ),
+    )
+    row = (command.token_id, command.caller.subject, change.at_ms, expires_at_ms, 0)
+    return _record(file, row, change.at_ms)
+
+
+def revoke(change: Change, command: RevokePublicToken) -> None:
+    """End a token of the file; again changes nothing. Needs admin on the file."""
+    file = files.require(change, command.caller, command.file_uuid, Level.ADMIN)
+    known = change.db.execute(
+        "SELECT sequence FROM public_tokens WHERE token_id = ? AND +file_sequence = ?",
+        (command.token_id, file.sequence),
+    ).fetchone()
+    if known is None:
+        raise NotFound("There is no such public token of this file.")
+    change.db.execute("UPDATE public_tokens SET revoked = 1 WHERE sequence = ?", known)
+
+
+def revoke_all(change: Change, user_id: str) -> None:
+    """End every token that this user has made."""
+    change.db.execute("UPDATE public_tokens SET revoked = 1 WHERE created_by = ? AND revoked = 0", (user_id,))
+
+
+def list_page(question: Question, query: ListPublicTokens) -> PublicTokenPage:
+    """One page of the tokens of a file, ended ones too, oldest first. Needs admin on the file."""
+    file = files.require(question, query.caller, query.file_uuid, Level.ADMIN)
+    rows = question.db.execute(
+        f"SELECT {_COLUMNS} FROM public_tokens WHERE file_sequence = ? AND sequence > ?"
+        " ORDER BY sequence LIMIT ?",
+        (file.sequence, query.cursor, query.limit + 1),
+    ).fetchall()
+    page = [_record(file, row, question.at_ms) for row in rows[: query.limit]]
+    return PublicTokenPage(page, rows[query.limit - 1][-1] if len(rows) > query.limit else 0)
+
+
+def get_content(question: Question, query: GetPublicContent) -> ContentRecord:
+    """The record and the nodes that hold the bytes, for whoever has the token.
+
+    Raises NotFound for a token that the bucket does not have, Gone for one that has ended, then what the
+    state of the file comes to.
+    """
+    row = question.db.execute(
+        f"SELECT {files.ROW_COLUMNS}, f.file_uuid, t.created_by, t.expires_at_ms, t.revoked"
+        " FROM public_tokens t JOIN files f ON f.sequence = t.file_sequence WHERE t.token_sha256 = ?",
+        (query.token_sha256,),
+    ).fetchone()
+    if row is None or row[2] != query.bucket_id:
+        raise NotFound("There is no such public token.")
+    file_uuid, created_by, expires_at_ms, revoked = row[-4:]
+    maker = question.users.find(created_by)
+    if revoked or expires_at_ms <= question.at_ms or maker is None or maker[2]:
+        raise Gone("This public token has ended.")
+    try:
+        file = files.permitted(question, maker[0], file_uuid, row, Level.ADMIN)
+    except Forbidden:
+        raise Gone("This public token has ended.") from None
+    contents.check_available(file)
+    return contents.record(question.db, file_uuid)
+
+
+def _expiry(asked_ms: int | None, at_ms: int) -> int:
+    if asked_ms is None:
+        return at_ms + LIFE_MS_DEFAULT
+    if asked_ms <= at_ms:
+        raise InvalidRequest("expires_at: this time has passed.")
+    if asked_ms > at_ms + LIFE_MS_MAX:
+        raise InvalidRequest("expires_at: at most 30 days from now.")
+    return asked_ms
+
+
+def _check_new(change: Change, command: CreatePublicToken, file_sequence: int) -> tuple[int, ...]:
+    """The sequence of the ended token that makes room for this one, if any has to."""
+    is_taken, count = change.db.execute(
+        "SELECT EXISTS (SELECT 1 FROM public_tokens WHERE token_id = ?)"
+        " OR EXISTS (SELECT 1 FROM public_tokens WHERE token_sha256 = ?),"
+        " (SELECT COUNT(*) FROM public_tokens WHERE file_sequence = ?)",
+        (command.token_id, command.token_sha256, file_sequence),
+    ).fetchone()
+    if is_taken:
+        raise Conflict("A public token with this id or secret exists.")
+    if count < PUBLIC_TOKENS_MAX:
+        return ()
+    ended = change.db.execute(
+        "SELECT sequence FROM public_tokens WHERE file_sequence = ? AND (revoked = 1 OR expires_at_ms <= ?)"
+        " ORDER BY +sequence LIMIT 1",
+        (file_sequence, change.at_ms),
+    ).fetchone()
+    if ended is None:
+        raise Conflict(f"This file has {count} public tokens, the most that it may have.")
+    return tuple(ended)
+
+
+def _record(file: files.FileRow, row: tuple[Any, ...], at_ms: int) -> PublicTokenRecord:
+    """From a row that begins with _COLUMNS; the sequence may be missing."""
+    token_id, created_by, created_at_ms, expires_at_ms, revoked = row[:5]
+    status = "revoked" if revoked else "expired" if expires_at_ms <= at_ms else "active"
+    return PublicTokenRecord(
+        token_id=token_id,
+        file_uuid=file.file_uuid,
+        bucket_id=file.bucket_id,
+        created_by=created_by,
+        created_at_ms=created_at_ms,
+        expires_at_ms=expires_at_ms,
+        status=status,
+    )

@@ -1,0 +1,39 @@
+"""VM images: virtual machines' disk images with their hardware, found by the md5 of their content too."""
+
+from coordinator.commands import CreateVm, UpdateVm
+from coordinator.machine import kinds
+from coordinator.machine.access import Level, require_user
+from coordinator.machine.change import Change, Question
+from coordinator.machine.pages import Condition
+from coordinator.queries import GetVm, ListVms
+from coordinator.records import VM, UploadRecord, VmPage, VmRecord
+
+_KIND = kinds.describe(VM, "vms", VmRecord, CreateVm, UpdateVm)
+
+
+def create(change: Change, command: CreateVm) -> UploadRecord:
+    """The file record, its image row and its upload: one change."""
+    return kinds.create(change, _KIND, require_user(change.users, command.caller), command)
+
+
+def update(change: Change, command: UpdateVm) -> VmRecord:
+    """Change what the command names. Needs write."""
+    user = require_user(change.users, command.caller)
+    sequence, record = kinds.require(change, _KIND, user, command.file_uuid, Level.WRITE)
+    return kinds.store(change, _KIND, sequence, record, kinds.named(_KIND, command))
+
+
+def get(question: Question, query: GetVm) -> VmRecord:
+    """The record. Needs read."""
+    return kinds.get(question, _KIND, query.caller, query.file_uuid)
+
+
+def list_page(question: Question, query: ListVms) -> VmPage:
+    """One page, oldest first: what the caller owns, for admins all; the filters come after access control.
+
+    Images of one md5 are few, whoever owns them, so that their index drives the search.
+    """
+    if not query.md5:
+        return VmPage(*kinds.list_page(question, _KIND, query))
+    same_content = Condition("k.md5 = ? AND k.md5 <> ''", (query.md5,))  # as the partial index says it
+    return VmPage(*kinds.list_page(question, _KIND, query, candidates=(same_content,), owner_is_filter=True))

@@ -1,0 +1,87 @@
+"""`filestore job run|ls|show`: background jobs, through the API."""
+
+import asyncio
+import json
+from typing import Any
+from urllib.parse import quote
+
+import click
+from rich.table import Table
+
+from deploy.commands.connection import Connection, connection_options
+from deploy.progress import table_console
+from node.client import Client
+
+PATH = "/api/v1/jobs"
+POLL_S = 0.2
+
+
+@click.group()
+def job() -> None:
+    """Background jobs: start one, and see what runs have come to."""
+
+
+@job.command()
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Until it has ended. Exit code 1 when it failed.")
+@connection_options
+def run(connection: Connection, name: str, wait: bool) -> int:
+    """Start a job, and print the id of its run."""
+
+    async def work(client: Client) -> dict[str, Any]:
+        begun = await client.call("POST", f"{PATH}/{quote(name, safe='')}", dict[str, Any], body={})
+        click.echo(begun["run_id"])
+        return await ended(client, begun["run_id"]) if wait else begun
+
+    found = connection.run(work)
+    if wait:
+        click.echo(f"{found['status']} {json.dumps(found['result'], ensure_ascii=False)}")
+    return 1 if found["status"] == "failed" else 0
+
+
+@job.command()
+@click.option("--json", "as_json", is_flag=True, help="The answer of the API as it is.")
+@connection_options
+def ls(connection: Connection, as_json: bool) -> None:
+    """List the jobs, each with its newest run."""
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.call("GET", PATH, dict[str, Any])
+
+    answer = connection.run(work)
+    if as_json:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+        return
+    table = Table("job", "every", "last run", "status", "began", "description", box=None, pad_edge=False)
+    for each in answer["jobs"]:
+        last = each.get("last_run") or {}
+        every = f"{each['schedule_s']} s" if each["schedule_s"] else ""
+        shown = (str(last.get(key, "")) for key in ("run_id", "status", "started_at"))
+        table.add_row(each["job_name"], every, *shown, each["description"])
+    table_console().print(table)
+
+
+@job.command()
+@click.argument("run_id")
+@connection_options
+def show(connection: Connection, run_id: str) -> int:
+    """Show a run as the API has it. Exit code 1 when it failed."""
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await get_run(client, run_id)
+
+    found = connection.run(work)
+    click.echo(json.dumps(found, ensure_ascii=False, indent=2))
+    return 1 if found["status"] == "failed" else 0
+
+
+async def ended(client: Client, run_id: str) -> dict[str, Any]:
+    """The run, once it has ended."""
+    while (found := await get_run(client, run_id))["status"] == "running":
+        await asyncio.sleep(POLL_S)
+    return found
+
+
+async def get_run(client: Client, run_id: str) -> dict[str, Any]:
+    """The run as it is now."""
+    return await client.call("GET", f"{PATH}/runs/{quote(run_id, safe='')}", dict[str, Any])

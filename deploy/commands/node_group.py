@@ -1,0 +1,45 @@
+"""`filestore node drain|undrain|remove`: nodes that leave the cluster, through the API."""
+
+from typing import Any
+from urllib.parse import quote
+
+import click
+
+from deploy.commands.connection import Connection, connection_options
+from node.client import Client
+
+PATH = "/api/v1/cluster/nodes"
+
+
+@click.command()
+@click.argument("node_id")
+@connection_options
+def drain(connection: Connection, node_id: str) -> None:
+    """Place nothing new on a node. It goes on serving what it holds."""
+    _call(connection, "POST", node_id, "/drain")
+    click.echo(f"{node_id} is draining.")
+
+
+@click.command()
+@click.argument("node_id")
+@connection_options
+def undrain(connection: Connection, node_id: str) -> None:
+    """Place new files on a node again."""
+    _call(connection, "DELETE", node_id, "/drain")
+    click.echo(f"{node_id} takes new files.")
+
+
+@click.command()
+@click.argument("node_id")
+@connection_options
+def remove(connection: Connection, node_id: str) -> None:
+    """Take a node out of the cluster for good. It must be draining and hold nothing."""
+    _call(connection, "DELETE", node_id)
+    click.echo(f"{node_id} is removed.")
+
+
+def _call(connection: Connection, method: str, node_id: str, what: str = "") -> None:
+    async def work(client: Client) -> None:
+        await client.call(method, f"{PATH}/{quote(node_id, safe='')}{what}", dict[str, Any])
+
+    connection.run(work)

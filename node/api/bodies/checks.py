@@ -1,0 +1,60 @@
+"""What the fields of requests are held to beyond types and bounds; every refusal names the field first."""
+
+import re
+from typing import Final
+
+from aiohttp import web
+
+from ca.errors import InvalidRequest, NotFound
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # C0, C1, and the line ends of Unicode
+# RFC 9110, section 8.3.1, without quoted parameters' escapes: it goes back out in a header as it came.
+_MEDIA_TYPE: Final = re.compile(
+    r"[A-Za-z0-9!#$%&'*+.^_`|~-]+/[A-Za-z0-9!#$%&'*+.^_`|~-]+"
+    r"(?:[ \t]*;[ \t]*[A-Za-z0-9!#$%&'*+.^_`|~-]+=(?:[A-Za-z0-9!#$%&'*+.^_`|~-]+|\"[ !#-\[\]-~]*\"))*"
+)
+
+
+def check_label(text: str, field: str) -> str:
+    """A user's text, to be shown again: no control characters. Raises InvalidRequest naming `field`."""
+    if _CONTROL.search(text):
+        raise InvalidRequest(f"{field}: control characters are not allowed")
+    return text
+
+
+def check_filename(text: str) -> str:
+    """A filename is a label, never a path. Raises InvalidRequest."""
+    if "/" in text:
+        raise InvalidRequest("filename: '/' is not allowed")
+    return check_label(text, "filename")
+
+
+def check_media_type(text: str) -> str:
+    """A content type that may stand in a header. Raises InvalidRequest."""
+    if _MEDIA_TYPE.fullmatch(text) is None:
+        raise InvalidRequest("content_type: expected a media type such as application/zip")
+    return text
+
+
+def check_uuid(text: str, field: str) -> str:
+    """A UUID in lower case. Raises InvalidRequest naming `field`."""
+    if _UUID.fullmatch(text.lower()) is None:
+        raise InvalidRequest(f"{field}: expected a UUID")
+    return text.lower()
+
+
+def check_sha256(text: str) -> str:
+    """64 hex digits in lower case, or "". Raises InvalidRequest."""
+    if text and _SHA256.fullmatch(text.lower()) is None:
+        raise InvalidRequest("blob_sha256: expected 64 hex digits")
+    return text.lower()
+
+
+def path_uuid(request: web.Request, name: str = "file_uuid") -> str:
+    """A UUID in the path. Raises NotFound: nothing has a malformed id."""
+    text = request.match_info[name]
+    if _UUID.fullmatch(text) is None:
+        raise NotFound(f"No such {name.removesuffix('_uuid').replace('_', ' ')}.")
+    return text

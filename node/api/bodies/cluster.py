@@ -1,0 +1,162 @@
+"""Bodies of joining, the cluster's authority, its nodes and join tokens."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from node.api.bodies.fields import (
+    Amount,
+    Count,
+    CreatedAt,
+    Deleted,
+    IpAddress,
+    MaybeMemberId,
+    MemberId,
+    NextCursor,
+    Pem,
+    Port,
+    Text,
+    Timestamp,
+    UserId,
+)
+from node.api.bodies.request import Request
+
+TokenId = Annotated[
+    str,
+    Meta(
+        description="The id of a join token, which is no secret.",
+        examples=["019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f"],
+        extra_json_schema={"pattern": "^[a-z0-9-]{1,64}$"},
+    ),
+]
+OnlyNode = Annotated[MaybeMemberId, Meta(description='The only node that the token admits; "" for any.')]
+UsesMax = Annotated[int, Meta(ge=1, le=1000, description="How many nodes it admits.", examples=[1])]
+NodeId = Annotated[MemberId, Meta(description="The id of a node.")]
+ApiPort = Annotated[Port, Meta(description="The port that clients reach it at.")]
+PeerPort = Annotated[Port, Meta(description="The port that members reach it at.", examples=[7442])]
+Zone = Annotated[Text, Meta(description='What fails together, say a rack; "" for none.', examples=["rack-1"])]
+Weight = Annotated[Amount, Meta(description="Its share of new files, beside those of others.", examples=[1])]
+NodeUrl = Annotated[
+    Text,
+    Meta(
+        description='Where clients reach it; "" while that is not known here.',
+        examples=["https://10.0.0.1:7443"],
+    ),
+]
+
+
+class JoinBody(Request, frozen=True, kw_only=True):
+    """A node that wants to join."""
+
+    api_port: Annotated[int, Meta(description="The port that clients will reach it at.", examples=[7443])]
+    csr: Annotated[
+        str,
+        Meta(
+            description="One PEM certificate signing request: P-256, P-384 or RSA of 2048 to 4096 bits. "
+            "Only its public key is used; a common name, if it has one, must be the id, and it may not "
+            "ask for the rights of an authority.",
+            examples=["-----BEGIN CERTIFICATE REQUEST-----\n(base64)\n-----END CERTIFICATE REQUEST-----\n"],
+        ),
+    ]
+    id: NodeId
+    ip_address: IpAddress
+
+
+class CreateJoinTokenBody(Request, frozen=True, kw_only=True):
+    """Without `node_id`, the token admits any id."""
+
+    ttl_seconds: Annotated[
+        int, Meta(ge=60, le=86_400, description="How long the token lives.", examples=[1800])
+    ] = 1800
+    node_id: OnlyNode = ""
+    max_uses: UsesMax = 1
+
+
+class JoinResult(Struct, frozen=True, kw_only=True):
+    """PEM: the root bundle, and the node's leaf with its intermediate."""
+
+    ca_cert: Annotated[Pem, Meta(description="The root that every member of the cluster is verified by.")]
+    node_cert: Annotated[Pem, Meta(description="The node's certificate, then the intermediate.")]
+
+
+class CoordinatorAddress(Struct, frozen=True, kw_only=True):
+    """Where a coordinator listens."""
+
+    coordinator_id: Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])]
+    address: IpAddress
+    peer_port: PeerPort
+    api_port: Annotated[ApiPort, Meta(examples=[7441])]
+
+
+class ClusterAuthority(Struct, frozen=True, kw_only=True):
+    """What a joiner compares with the digest in its token."""
+
+    ca_cert: Annotated[Pem, Meta(description="The root that every member of the cluster is verified by.")]
+    cluster: Annotated[MemberId, Meta(description="The cluster's name.", examples=["lab"])]
+    coordinators: Annotated[list[CoordinatorAddress], Meta(description="Where to join.")]
+
+
+class NodeBody(Struct, frozen=True, kw_only=True):
+    """A node that has joined."""
+
+    id: NodeId
+    url: NodeUrl
+    address: IpAddress
+    api_port: ApiPort
+    peer_port: Annotated[
+        Amount, Meta(description="The port that peers reach it at; 0 until it has run once.", examples=[7444])
+    ]
+    zone: Zone
+    weight: Weight
+    joined_at: Annotated[Timestamp, Meta(description="When it joined.")]
+    draining: Annotated[bool, Meta(description="Nothing new is placed there.")] = False
+
+
+class NodeList(Struct, frozen=True, kw_only=True):
+    """All nodes, by id."""
+
+    count: Count
+    nodes: Annotated[list[NodeBody], Meta(description="The nodes.")]
+
+
+class JoinTokenBody(Struct, frozen=True, kw_only=True):
+    """A join token without its secret."""
+
+    token_id: TokenId
+    node_id: OnlyNode
+    max_uses: UsesMax
+    uses: Annotated[Amount, Meta(description="How many nodes it has admitted.", examples=[0])]
+    created_by: Annotated[UserId, Meta(description="Who made it.", examples=["admin"])]
+    created_at: CreatedAt
+    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
+
+
+class JoinTokenList(Struct, frozen=True, kw_only=True):
+    """A page of join tokens, oldest first."""
+
+    count: Count
+    join_tokens: Annotated[list[JoinTokenBody], Meta(description="The join tokens.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class MintedJoinToken(Struct, frozen=True, kw_only=True):
+    """A join token, shown once."""
+
+    token_id: TokenId
+    token: Annotated[
+        str,
+        Meta(
+            description="The whole token, with the fingerprint of the cluster's root.",
+            examples=["FST1.019398a1-7c20-7b3e-9d11-0a1b2c3d4e5f.(secret).(sha256 of the root)"],
+        ),
+    ]
+    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
+    node_id: OnlyNode
+    max_uses: UsesMax
+
+
+class DeletedJoinToken(Struct, frozen=True, kw_only=True):
+    """The token admits nobody any more."""
+
+    deleted: Deleted
+    token_id: TokenId

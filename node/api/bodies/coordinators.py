@@ -1,0 +1,153 @@
+"""Bodies of the cluster's status and of changes to its coordinators."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from node.api.bodies.cluster import NodeId, NodeUrl, PeerPort, Weight, Zone
+from node.api.bodies.fields import Amount, Deleted, IpAddress, MaybeMemberId, MemberId, Port
+from node.api.bodies.request import Request
+
+CoordinatorId = Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])]
+CoordinatorApiPort = Annotated[Port, Meta(description="The port that clients reach it at.", examples=[7441])]
+Membership = Annotated[
+    str,
+    Meta(
+        description="voter; or learner, which has no vote while it catches up.",
+        examples=["voter"],
+        extra_json_schema={"enum": ["voter", "learner"]},
+    ),
+]
+
+
+class AddCoordinatorBody(Request, frozen=True, kw_only=True):
+    """A coordinator that already runs, and is to join the group."""
+
+    id: CoordinatorId
+    address: IpAddress
+    peer_port: Annotated[int, Meta(description="The port that members reach it at.", examples=[7442])]
+    api_port: Annotated[int, Meta(description="The port that clients reach it at.", examples=[7441])]
+
+
+class TransferLeaderBody(Request, frozen=True, kw_only=True):
+    """Without `id`, the most advanced coordinator takes over."""
+
+    id: Annotated[MaybeMemberId, Meta(description="Who is to lead.", examples=["c2"])] = ""
+
+
+class CoordinatorState(Struct, frozen=True, kw_only=True):
+    """A coordinator as it sees itself; `match` to `active` as the leader sees it.
+
+    What is not known is left out: what a coordinator with role `unreachable` would say, what a leader would
+    say if there were one.
+    """
+
+    id: CoordinatorId
+    role: Annotated[
+        str,
+        Meta(
+            description="What it says of itself; unreachable when it says nothing.",
+            examples=["leader"],
+            extra_json_schema={"enum": ["leader", "follower", "candidate", "pre_candidate", "unreachable"]},
+        ),
+    ]
+    membership: Membership
+    term: Annotated[Amount, Meta(description="Its term.")] | UnsetType = UNSET
+    commit: (
+        Annotated[Amount, Meta(description="What it knows to be committed.", examples=[4711])] | UnsetType
+    ) = UNSET
+    applied: Annotated[Amount, Meta(description="What its state contains.", examples=[4711])] | UnsetType = (
+        UNSET
+    )
+    last_index: Annotated[Amount, Meta(description="The end of its log.", examples=[4711])] | UnsetType = (
+        UNSET
+    )
+    disk_full: (
+        Annotated[bool, Meta(description="Its disk has no room: it serves reads only.")] | UnsetType
+    ) = UNSET
+    match: Annotated[Amount, Meta(description="What is durable there.", examples=[4711])] | UnsetType = UNSET
+    lag: (
+        Annotated[Amount, Meta(description="How many entries are missing there.", examples=[0])] | UnsetType
+    ) = UNSET
+    replication: (
+        Annotated[
+            str,
+            Meta(
+                description="How the leader brings it up to date.",
+                examples=["replicate"],
+                extra_json_schema={"enum": ["probe", "replicate", "snapshot", "leader"]},
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
+    active: Annotated[bool, Meta(description="The leader has heard it lately.")] | UnsetType = UNSET
+    diverged: Annotated[bool, Meta(description="Its state is known to be wrong.")] = False
+
+
+class CoordinatorBody(Struct, frozen=True, kw_only=True):
+    """A coordinator that was added: a learner until it has caught up, then a voter."""
+
+    id: CoordinatorId
+    address: IpAddress
+    peer_port: PeerPort
+    api_port: CoordinatorApiPort
+    membership: Membership
+
+
+class RemovedCoordinator(Struct, frozen=True, kw_only=True):
+    """The coordinator is out of the group; its id is never used again."""
+
+    deleted: Deleted
+    id: CoordinatorId
+
+
+class Leader(Struct, frozen=True, kw_only=True):
+    """Who leads now."""
+
+    leader: Annotated[MemberId, Meta(description="The coordinator that leads now.", examples=["c2"])]
+
+
+class NodeState(Struct, frozen=True, kw_only=True):
+    """A node as the coordinators hear it."""
+
+    id: NodeId
+    url: NodeUrl
+    state: Annotated[
+        str,
+        Meta(
+            description="healthy; suspect or down when it was not heard for long; joined while it was not "
+            "heard yet; draining when nothing new is placed there.",
+            examples=["healthy"],
+            extra_json_schema={"enum": ["healthy", "suspect", "down", "joined", "draining"]},
+        ),
+    ]
+    heard_ms_ago: Annotated[
+        Amount, Meta(description="Milliseconds since it was heard; 0 if never.", examples=[250])
+    ]
+    free_bytes: Annotated[Amount, Meta(description="Room on its disk.", examples=[500_000_000_000])]
+    total_bytes: Annotated[Amount, Meta(description="The size of its disk.", examples=[1_000_000_000_000])]
+    uploads: Annotated[Amount, Meta(description="Uploads that lie there.", examples=[2])]
+    zone: Zone
+    weight: Weight
+
+
+class ClusterStatus(Struct, frozen=True, kw_only=True):
+    """How the cluster is."""
+
+    cluster: Annotated[MemberId, Meta(description="The cluster's name.", examples=["lab"])]
+    leader: Annotated[MaybeMemberId, Meta(description='The coordinator that leads, or "".', examples=["c1"])]
+    healthy: Annotated[
+        bool,
+        Meta(
+            description="A leader is known, every coordinator answers, has room and the right state, and "
+            "every node is healthy.",
+            examples=[True],
+        ),
+    ]
+    coordinators: Annotated[list[CoordinatorState], Meta(description="The coordinators.")]
+    nodes: Annotated[list[NodeState], Meta(description="The nodes.")]
+    files: Annotated[Amount, Meta(description="Files with a record.", examples=[1200])]
+    blobs: Annotated[Amount, Meta(description="Different contents that are stored.", examples=[1100])]
+    blob_bytes: Annotated[
+        Amount, Meta(description="Their bytes, each counted once.", examples=[84_000_000_000])
+    ]

@@ -1,0 +1,114 @@
+"""What the bodies of all kinds of file have in common."""
+
+from typing import Annotated, TypedDict
+
+from msgspec import Meta, Struct
+
+from coordinator.records import DEFAULT_BUCKET_ID, FileRecord
+from coordinator.timestamps import rfc3339
+from node.api.bodies.fields import (
+    BlobSha256,
+    BucketId,
+    ContentType,
+    CreatedAt,
+    Filename,
+    FileStatus,
+    FileUuid,
+    GivenBucketId,
+    GivenSha256,
+    GivenSizeBytes,
+    OwnerId,
+    RetentionHours,
+    SizeBytes,
+    Timestamp,
+    UpdatedAt,
+    UploadUrl,
+)
+from node.api.bodies.request import Request
+
+
+class CreateFileBody(Request, frozen=True, kw_only=True):
+    """What the creation of every kind of file takes."""
+
+    bucket_id: GivenBucketId = DEFAULT_BUCKET_ID
+    content_type: ContentType = "application/octet-stream"
+    filename: Filename
+    retention_period: RetentionHours | None = None
+    size_bytes: GivenSizeBytes | None = None
+    blob_sha256: GivenSha256 = ""
+
+
+class UploadInitialisation(Struct, frozen=True, kw_only=True):
+    """A file record was made; its bytes go to `upload_url` until `expires_at`."""
+
+    file_uuid: FileUuid
+    upload_url: UploadUrl
+    expires_at: Annotated[
+        Timestamp, Meta(description="When the upload is given up; every byte that comes moves it on.")
+    ]
+    status: FileStatus
+
+
+class FileBody(Struct, frozen=True, kw_only=True):
+    """What the record of every kind of file has."""
+
+    file_uuid: FileUuid
+    bucket_id: BucketId
+    owner_id: OwnerId
+    filename: Filename
+    content_type: ContentType
+    size_bytes: SizeBytes
+    blob_sha256: BlobSha256
+    status: FileStatus
+    created_at: CreatedAt
+    updated_at: UpdatedAt
+
+
+class FileSummary(Struct, frozen=True, kw_only=True):
+    """An element of a bucket's listing, of whatever kind."""
+
+    file_uuid: FileUuid
+    filename: Filename
+    content_type: ContentType
+    size_bytes: SizeBytes
+    blob_sha256: BlobSha256
+    status: FileStatus
+    created_at: CreatedAt
+
+
+class DeletedFile(Struct, frozen=True, kw_only=True):
+    """The record is gone; `status` is `deleted`."""
+
+    file_uuid: FileUuid
+    status: FileStatus = "deleted"
+
+
+class FileBodyFields(TypedDict):
+    """The fields of FileBody."""
+
+    file_uuid: str
+    bucket_id: str
+    owner_id: str
+    filename: str
+    content_type: str
+    size_bytes: int
+    blob_sha256: str
+    status: str
+    created_at: str
+    updated_at: str
+
+
+def file_body_fields(record: FileRecord) -> FileBodyFields:
+    """The fields of FileBody that `record` has, of whatever kind it is."""
+    return FileBodyFields(
+        file_uuid=record.file_uuid,
+        bucket_id=record.bucket_id,
+        owner_id=record.owner_id,
+        filename=record.filename,
+        content_type=record.content_type,
+        size_bytes=record.size_bytes,
+        blob_sha256=record.blob_sha256,
+        status=record.status,
+        created_at=rfc3339(record.created_at_ms),
+        updated_at=rfc3339(record.updated_at_ms),
+    )

@@ -1,0 +1,78 @@
+"""Bodies of the permissions on buckets and files."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from node.api.bodies.fields import (
+    Count,
+    CreatedAt,
+    Deleted,
+    GivenTimestamp,
+    MaybeTimestamp,
+    NextCursor,
+    PermissionLevel,
+    PrincipalKind,
+    UserId,
+    Uuid,
+)
+from node.api.bodies.request import Request
+
+PermissionId = Annotated[Uuid, Meta(description="The permission entry.")]
+PrincipalId = Annotated[
+    UserId, Meta(description="The user, the group or the role that has the permission.", examples=["alice"])
+]
+
+
+class GrantBody(Request, frozen=True, kw_only=True):
+    """A permission to be given. The same again only changes when it ends."""
+
+    permission: PermissionLevel
+    principal_id: PrincipalId
+    principal_type: PrincipalKind
+    expires_at: Annotated[
+        GivenTimestamp, Meta(description="When it ends, an RFC 3339 time to come. Left out: never.")
+    ] = ""
+
+
+class PermissionBody(Struct, frozen=True, kw_only=True):
+    """A permission entry."""
+
+    id: PermissionId
+    permission: Annotated[
+        str,
+        Meta(
+            description="admin implies write, write implies read.",
+            examples=["write"],
+            extra_json_schema={"enum": ["read", "write", "admin"]},
+        ),
+    ]
+    principal_id: PrincipalId
+    principal_type: Annotated[
+        str,
+        Meta(
+            description="What the permission is given to.",
+            examples=["user"],
+            extra_json_schema={"enum": ["user", "group", "role"]},
+        ),
+    ]
+    granted_by: Annotated[UserId, Meta(description="Who gave it last.", examples=["admin"])]
+    created_at: CreatedAt
+    expires_at: Annotated[
+        MaybeTimestamp, Meta(description='When it ends; from then on it counts as absent. "" for never.')
+    ]
+
+
+class PermissionList(Struct, frozen=True, kw_only=True):
+    """A page of permissions, oldest first, expired ones too."""
+
+    count: Count
+    permissions: Annotated[list[PermissionBody], Meta(description="The permission entries.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class WithdrawnPermission(Struct, frozen=True, kw_only=True):
+    """The permission is gone."""
+
+    deleted: Deleted
+    id: PermissionId

@@ -1,0 +1,126 @@
+"""Bodies of `/api/v1/project-files`."""
+
+from typing import Annotated, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from node.api.bodies.fields import Count, FileUuid, Label, MaybeLabel, NextCursor
+from node.api.bodies.files import CreateFileBody, FileBody
+from node.api.bodies.request import Request
+
+Compression = Annotated[
+    Literal["deflate", "bz2", "xz", "zstd", "none"],
+    Meta(description="How the project was compressed when it was exported.", examples=["zstd"]),
+]
+ProjectId = Annotated[
+    Label,
+    Meta(
+        description="The project's id where it was made; any label.",
+        examples=["0f8ac31c-6ae5-4a2e-9c1f-0d5b4b1a7c11"],
+    ),
+]
+ProjectName = Annotated[Label, Meta(description="The project's name.", examples=["ospf lab"])]
+VersionTag = Annotated[
+    Label, Meta(description="Which version of the project it is; any label.", examples=["v2"])
+]
+MaybeProjectName = Annotated[MaybeLabel, Meta(description='The project\'s name, or "".')]
+MaybeVersionTag = Annotated[MaybeLabel, Meta(description='The version\'s label, or "".', examples=["v2"])]
+IncludeImages = Annotated[bool, Meta(description="The export holds the disk images that it needs.")]
+IncludeSnapshots = Annotated[bool, Meta(description="The export holds the project's snapshots.")]
+IsReadOnly = Annotated[bool, Meta(description="The project is meant to be opened, not changed.")]
+KeepComputeIds = Annotated[bool, Meta(description="The export keeps the ids of the computes it ran on.")]
+ResetMacAddresses = Annotated[bool, Meta(description="An import gives every interface a new MAC address.")]
+
+
+class CreateProjectFileBody(CreateFileBody, frozen=True, kw_only=True):
+    """A project file to be made. `bucket_id` left out: the default bucket."""
+
+    compression: Compression = "none"
+    project_id: ProjectId
+    project_name: ProjectName | None = None
+    version_tag: VersionTag | None = None
+    include_images: IncludeImages = False
+    include_snapshots: IncludeSnapshots = False
+    is_read_only: IsReadOnly = False
+    keep_compute_ids: KeepComputeIds = False
+    reset_mac_addresses: ResetMacAddresses = False
+
+
+class UpdateProjectFileBody(Request, frozen=True, kw_only=True):
+    """What is absent stays as it is."""
+
+    compression: Compression | None = None
+    include_images: IncludeImages | None = None
+    include_snapshots: IncludeSnapshots | None = None
+    is_read_only: IsReadOnly | None = None
+    keep_compute_ids: KeepComputeIds | None = None
+    project_name: ProjectName | None = None
+    reset_mac_addresses: ResetMacAddresses | None = None
+    version_tag: VersionTag | None = None
+
+
+class ProjectFileBody(FileBody, frozen=True, kw_only=True):
+    """A project file: file record and project metadata in one."""
+
+    project_id: ProjectId
+    project_name: MaybeProjectName
+    version_tag: MaybeVersionTag
+    compression: Annotated[
+        str,
+        Meta(
+            description="How the project was compressed when it was exported.",
+            examples=["zstd"],
+            extra_json_schema={"enum": ["deflate", "bz2", "xz", "zstd", "none"]},
+        ),
+    ]
+    include_images: IncludeImages
+    include_snapshots: IncludeSnapshots
+    is_read_only: IsReadOnly
+    keep_compute_ids: KeepComputeIds
+    reset_mac_addresses: ResetMacAddresses
+
+
+class ProjectFileList(Struct, frozen=True, kw_only=True):
+    """A page of project files, oldest first. It may be short of its limit and still have a next one."""
+
+    count: Count
+    project_files: Annotated[list[ProjectFileBody], Meta(description="The project files.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class ManifestImageBody(Struct, frozen=True, kw_only=True):
+    """A disk image that a project needs."""
+
+    filename: Annotated[
+        MaybeLabel, Meta(description="The image, as the project names it.", examples=["vios.qcow2"])
+    ]
+    md5: Annotated[
+        MaybeLabel,
+        Meta(
+            description='Its MD5, "" where the archive has none. `GET /api/v1/vms?md5=` finds such an image.',
+            examples=["098f6bcd4621d373cade4e832627b4f6"],
+        ),
+    ]
+
+
+class ManifestBody(Struct, frozen=True, kw_only=True):
+    """What the archive of a project says of itself. All but `archive` is empty unless it is `gns3`."""
+
+    file_uuid: FileUuid
+    archive: Annotated[
+        str,
+        Meta(
+            description="gns3: a zip with a project in it. damaged: looks like one and cannot be read; it is "
+            "stored all the same. other: anything else.",
+            examples=["gns3"],
+            extra_json_schema={"enum": ["gns3", "damaged", "other"]},
+        ),
+    ]
+    project_name: MaybeProjectName
+    format_version: Annotated[
+        MaybeLabel, Meta(description="The revision of the project's file format.", examples=["9"])
+    ]
+    images: Annotated[list[ManifestImageBody], Meta(description="The disk images that the project needs.")]
+    truncated: Annotated[
+        bool, Meta(description="It may need more images than are listed here: not all could be read.")
+    ]

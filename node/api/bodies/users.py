@@ -1,0 +1,110 @@
+"""Bodies of `/api/v1/auth` and of the keys that user tokens verify with."""
+
+from typing import Annotated
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
+from node.api.bodies.fields import (
+    Count,
+    CreatedAt,
+    Deleted,
+    Groups,
+    NextCursor,
+    Roles,
+    Timestamp,
+    UpdatedAt,
+    UserId,
+)
+from node.api.bodies.request import Request
+
+TtlSeconds = Annotated[
+    int,
+    Meta(
+        description=f"How long the token lives, 1..{TTL_SECONDS_MAX}. Left out: 12 hours.",
+        examples=[TTL_SECONDS_DEFAULT],
+        extra_json_schema={"minimum": 1, "maximum": TTL_SECONDS_MAX},
+    ),
+]
+
+
+Disabled = Annotated[bool, Meta(description="Its tokens are refused, and none is minted.", examples=[False])]
+
+
+class MintBody(Request, frozen=True, kw_only=True):
+    """Roles and groups given here become the user's."""
+
+    ttl_seconds: TtlSeconds | None = None
+    roles: Roles | None = None
+    groups: Groups | None = None
+
+
+class PutUserBody(Request, frozen=True, kw_only=True):
+    """What is absent stays as it is; a new user has no roles and no groups."""
+
+    roles: Roles | None = None
+    groups: Groups | None = None
+    disabled: Disabled | None = None
+
+
+class RevokeBody(Request, frozen=True, kw_only=True):
+    """Whose permissions and tokens end. It may be named by `?user_id=` instead."""
+
+    user_id: UserId = ""
+
+
+class MintedToken(Struct, frozen=True, kw_only=True):
+    """A user token, shown once."""
+
+    token: Annotated[
+        str,
+        Meta(
+            description="A JWT. Send it as `Authorization: Bearer TOKEN`.",
+            examples=["eyJhbGciOiJFUzI1NiJ9.eyJzdWIiOiJhbGljZSJ9.c2lnbmF0dXJl"],
+        ),
+    ]
+    token_type: Annotated[
+        str, Meta(description="Always Bearer.", examples=["Bearer"], extra_json_schema={"const": "Bearer"})
+    ]
+    user_id: UserId
+    expires_at: Annotated[Timestamp, Meta(description="When the token ends.")]
+    roles: Roles
+    groups: Groups
+
+
+class UserBody(Struct, frozen=True, kw_only=True):
+    """A user as the cluster knows it."""
+
+    user_id: UserId
+    roles: Roles
+    groups: Groups
+    disabled: Disabled
+    created_at: CreatedAt
+    updated_at: UpdatedAt
+
+
+class UserList(Struct, frozen=True, kw_only=True):
+    """A page of users, oldest first."""
+
+    count: Count
+    users: Annotated[list[UserBody], Meta(description="The users.")]
+    next_cursor: NextCursor | UnsetType = UNSET
+
+
+class DeletedUser(Struct, frozen=True, kw_only=True):
+    """The user is gone: its tokens are dead, its permissions and public tokens have ended."""
+
+    deleted: Deleted
+    user_id: UserId
+
+
+class KeySet(Struct, frozen=True, kw_only=True):
+    """RFC 7517, section 5: the public keys of user tokens."""
+
+    keys: Annotated[
+        list[dict[str, str]],
+        Meta(
+            description="JSON Web Keys.",
+            examples=[[{"kty": "EC", "crv": "P-256", "kid": "a1", "x": "(base64url)", "y": "(base64url)"}]],
+        ),
+    ]

@@ -1,0 +1,207 @@
+"""Buckets and the files in them: `/api/v1/buckets`."""
+
+from typing import Final
+
+import uuid_utils
+from aiohttp import web
+
+from ca.errors import Conflict
+from coordinator.commands import CreateBucket, DeleteBucket, UpdateBucket
+from coordinator.queries import GetBucket, ListBucketFiles, ListBuckets
+from coordinator.records import BucketPage, BucketRecord, FilePage, FileRecord
+from coordinator.timestamps import rfc3339
+from coordinator.web import json_response, read_json
+from node.api.access import audited, authenticate
+from node.api.bodies.buckets import (
+    BucketBody,
+    BucketFileList,
+    BucketList,
+    CreateBucketBody,
+    DeletedBucket,
+    UpdateBucketBody,
+)
+from node.api.bodies.checks import check_label, path_uuid
+from node.api.bodies.files import FileSummary
+from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
+from node.api.operation import Answer, Operation
+from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
+from node.api.services import API
+
+_PATH: Final = "/api/v1/buckets"
+_BUCKET: Final = f"{_PATH}/{{bucket_id}}"
+
+
+async def create(request: web.Request) -> web.Response:
+    """The caller owns the new bucket."""
+    caller = await authenticate(request)
+    body = await read_json(request, CreateBucketBody)
+    command = CreateBucket(
+        caller=caller,
+        bucket_id=str(uuid_utils.uuid7()),
+        name=check_label(body.name, "name"),
+        quota_bytes=body.quota_bytes,
+    )
+    record = await request.app[API].metadata.propose(command, BucketRecord)
+    headers = {"Location": f"{_PATH}/{record.bucket_id}"}
+    return json_response(_body_of(record), status=201, headers=headers)
+
+
+async def list_page(request: web.Request) -> web.Response:
+    """The default bucket and what the caller owns or has a permission on, for admins all; oldest first."""
+    caller = await authenticate(request)
+    query = ListBuckets(caller=caller, limit=query_limit(request), cursor=query_cursor(request))
+    page = await request.app[API].metadata.read(query, BucketPage)
+    answer = BucketList(
+        count=len(page.buckets),
+        buckets=[_body_of(record) for record in page.buckets],
+        next_cursor=cursor_text(page.next_cursor),
+    )
+    return page_response(request, answer, page.next_cursor)
+
+
+async def get(request: web.Request) -> web.Response:
+    """Needs read; the default bucket is shown to everybody."""
+    caller = await authenticate(request)
+    query = GetBucket(caller=caller, bucket_id=path_uuid(request, "bucket_id"))
+    return json_response(_body_of(await request.app[API].metadata.read(query, BucketRecord)))
+
+
+async def update(request: web.Request) -> web.Response:
+    """What the body leaves out stays as it is. Needs admin on the bucket."""
+    caller = await authenticate(request)
+    bucket_id = path_uuid(request, "bucket_id")
+    body = await read_json(request, UpdateBucketBody)
+    command = UpdateBucket(
+        caller=caller,
+        bucket_id=bucket_id,
+        name=None if body.name is None else check_label(body.name, "name"),
+        quota_bytes=body.quota_bytes,
+    )
+    return json_response(_body_of(await request.app[API].metadata.propose(command, BucketRecord)))
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Needs admin on the bucket. One that holds files is a conflict, and so is the default one."""
+    caller = await authenticate(request)
+    bucket_id = path_uuid(request, "bucket_id")
+    command = DeleteBucket(caller=caller, bucket_id=bucket_id)
+    async with audited(request, "delete_bucket", principal=caller.subject, target=bucket_id):
+        await request.app[API].metadata.propose(command, type(None))
+    return json_response(DeletedBucket(deleted=True, bucket_id=bucket_id))
+
+
+async def list_files(request: web.Request) -> web.Response:
+    """Files of every kind, oldest first. Needs read on the bucket.
+
+    In the default bucket everybody sees what it owns or has a permission on, admins all.
+    """
+    caller = await authenticate(request)
+    bucket_id = path_uuid(request, "bucket_id")
+    filters = file_filters(request)
+    query = ListBucketFiles(caller=caller, bucket_id=bucket_id, **filters)
+    page = await request.app[API].metadata.read(query, FilePage)
+    answer = BucketFileList(
+        bucket_uuid=bucket_id,
+        count=len(page.files),
+        files=[_summary_of(record) for record in page.files],
+        next_cursor=cursor_text(page.next_cursor),
+    )
+    return filtered_response(request, answer, page.next_cursor, filters)
+
+
+def _body_of(record: BucketRecord) -> BucketBody:
+    return BucketBody(
+        bucket_id=record.bucket_id,
+        name=record.name,
+        owner_id=record.owner_id,
+        quota_bytes=record.quota_bytes,
+        used_bytes=record.used_bytes,
+        file_count=record.file_count,
+        created_at=rfc3339(record.created_at_ms),
+        updated_at=rfc3339(record.updated_at_ms),
+    )
+
+
+def _summary_of(record: FileRecord) -> FileSummary:
+    return FileSummary(
+        file_uuid=record.file_uuid,
+        filename=record.filename,
+        content_type=record.content_type,
+        size_bytes=record.size_bytes,
+        blob_sha256=record.blob_sha256,
+        status=record.status,
+        created_at=rfc3339(record.created_at_ms),
+    )
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="create_bucket",
+        tag="Buckets",
+        method="POST",
+        path=_PATH,
+        handler=create,
+        summary="Create a bucket",
+        body=CreateBucketBody,
+        answers={
+            201: Answer(
+                description="The new bucket.",
+                body=BucketBody,
+                headers={"Location": "The path of the new bucket."},
+            )
+        },
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="list_buckets",
+        tag="Buckets",
+        method="GET",
+        path=_PATH,
+        handler=list_page,
+        summary="List buckets",
+        query=PAGE_PARAMETERS,
+        answers={200: Answer(description="A page of buckets.", body=BucketList, headers=NEXT_PAGE)},
+    ),
+    Operation(
+        name="get_bucket",
+        tag="Buckets",
+        method="GET",
+        path=_BUCKET,
+        handler=get,
+        summary="Show a bucket",
+        answers={200: Answer(description="The bucket.", body=BucketBody)},
+    ),
+    Operation(
+        name="update_bucket",
+        tag="Buckets",
+        method="PATCH",
+        path=_BUCKET,
+        handler=update,
+        summary="Change a bucket's name or quota",
+        body=UpdateBucketBody,
+        answers={200: Answer(description="The bucket as it is now.", body=BucketBody)},
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="delete_bucket",
+        tag="Buckets",
+        method="DELETE",
+        path=_BUCKET,
+        handler=delete,
+        summary="Delete an empty bucket",
+        answers={200: Answer(description="The bucket is deleted.", body=DeletedBucket)},
+        errors=(Conflict,),
+    ),
+    Operation(
+        name="list_bucket_files",
+        tag="Buckets",
+        method="GET",
+        path=f"{_BUCKET}/files",
+        handler=list_files,
+        summary="List the files of a bucket",
+        query=FILE_PARAMETERS,
+        answers={200: Answer(description="A page of files.", body=BucketFileList, headers=NEXT_PAGE)},
+    ),
+)

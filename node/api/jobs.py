@@ -1,0 +1,168 @@
+"""Background jobs and their runs: `/api/v1/jobs`. Admins only."""
+
+from typing import Any, Final
+
+import msgspec
+import uuid_utils
+from aiohttp import web
+
+from ca.errors import Conflict
+from coordinator.commands import TriggerJob
+from coordinator.jobs import JOBS, job_kind
+from coordinator.queries import GetJobRun, GetLastRuns, ListJobRuns
+from coordinator.records import JobRunPage, JobRunRecord
+from coordinator.timestamps import rfc3339
+from coordinator.web import json_response, read_json
+from node.api.access import audited, authenticate
+from node.api.bodies.checks import path_uuid
+from node.api.bodies.fields import FilterText
+from node.api.bodies.jobs import (
+    JobBody,
+    JobList,
+    JobRunBody,
+    JobRunList,
+    TriggeredRun,
+    TriggerJobBody,
+)
+from node.api.operation import Answer, Operation, Parameter
+from node.api.pages import (
+    NEXT_PAGE,
+    PAGE_PARAMETERS,
+    cursor_text,
+    page_response,
+    query_cursor,
+    query_limit,
+    query_text,
+)
+from node.api.services import API
+
+_PATH: Final = "/api/v1/jobs"
+_RUNS: Final = f"{_PATH}/runs"
+
+
+async def trigger(request: web.Request) -> web.Response:
+    """The leading coordinator begins the job and answers at once. Admins only.
+
+    A job that runs already is a conflict, whose details name the run.
+    """
+    caller = await authenticate(request)
+    body = await read_json(request, TriggerJobBody)
+    kind = job_kind(request.match_info["job_name"])
+    command = TriggerJob(
+        caller=caller,
+        run_id=str(uuid_utils.uuid7()),
+        job_name=kind.name,
+        parameters=msgspec.json.encode(body).decode(),
+    )
+    async with audited(request, "trigger_job", principal=caller.subject, target=kind.name):
+        run = await request.app[API].metadata.propose(command, JobRunRecord)
+    answer = TriggeredRun(run_id=run.run_id, job_name=run.job_name, status=run.status)
+    return json_response(answer, status=202, headers={"Location": f"{_RUNS}/{run.run_id}"})
+
+
+async def list_jobs(request: web.Request) -> web.Response:
+    """Every job there is, with its newest run. Admins only."""
+    caller = await authenticate(request)
+    runs = await request.app[API].metadata.read(GetLastRuns(caller=caller), list[JobRunRecord])
+    newest = {run.job_name: _body_of(run) for run in runs}
+    jobs = [
+        JobBody(
+            job_name=kind.name,
+            description=kind.description,
+            schedule_s=int(kind.schedule_s),
+            last_run=newest.get(kind.name, msgspec.UNSET),
+        )
+        for kind in sorted(JOBS, key=lambda kind: kind.name)
+    ]
+    return json_response(JobList(count=len(jobs), jobs=jobs))
+
+
+async def list_runs(request: web.Request) -> web.Response:
+    """Runs, oldest first; of each job, the newest hundred that ended are kept. Admins only."""
+    caller = await authenticate(request)
+    job_name = query_text(request, "job_name")
+    query = ListJobRuns(
+        caller=caller, job_name=job_name, limit=query_limit(request), cursor=query_cursor(request)
+    )
+    page = await request.app[API].metadata.read(query, JobRunPage)
+    answer = JobRunList(
+        count=len(page.runs),
+        runs=[_body_of(run) for run in page.runs],
+        next_cursor=cursor_text(page.next_cursor),
+    )
+    return page_response(request, answer, page.next_cursor, job_name=job_name)
+
+
+async def get_run(request: web.Request) -> web.Response:
+    """How a run stands, and what it has done. Admins only."""
+    caller = await authenticate(request)
+    query = GetJobRun(caller=caller, run_id=path_uuid(request, "run_id"))
+    return json_response(_body_of(await request.app[API].metadata.read(query, JobRunRecord)))
+
+
+def _body_of(run: JobRunRecord) -> JobRunBody:
+    result: Any = msgspec.json.decode(run.result) if run.result else {}
+    return JobRunBody(
+        run_id=run.run_id,
+        job_name=run.job_name,
+        node_id=run.node_id,
+        invoked_by=run.invoked_by,
+        started_at=rfc3339(run.started_at_ms),
+        completed_at=rfc3339(run.completed_at_ms),
+        status=run.status,
+        result=result,
+    )
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="list_jobs",
+        tag="Jobs",
+        method="GET",
+        path=_PATH,
+        handler=list_jobs,
+        summary="List the jobs",
+        answers={200: Answer(description="The jobs.", body=JobList)},
+    ),
+    Operation(
+        name="list_job_runs",
+        tag="Jobs",
+        method="GET",
+        path=_RUNS,
+        handler=list_runs,
+        summary="List the runs of jobs",
+        query=(
+            Parameter(name="job_name", description="Only runs of this job.", type=FilterText),
+            *PAGE_PARAMETERS,
+        ),
+        answers={200: Answer(description="A page of runs.", body=JobRunList, headers=NEXT_PAGE)},
+    ),
+    Operation(
+        name="get_job_run",
+        tag="Jobs",
+        method="GET",
+        path=f"{_RUNS}/{{run_id}}",
+        handler=get_run,
+        summary="Show a run",
+        answers={200: Answer(description="The run.", body=JobRunBody)},
+    ),
+    Operation(
+        name="trigger_job",
+        tag="Jobs",
+        method="POST",
+        path=f"{_PATH}/{{job_name}}",
+        handler=trigger,
+        summary="Start a job",
+        body=TriggerJobBody,
+        is_body_required=False,
+        answers={
+            202: Answer(
+                description="The run has begun.",
+                body=TriggeredRun,
+                headers={"Location": "The path of the run."},
+            )
+        },
+        errors=(Conflict,),
+        changes=True,
+    ),
+)

@@ -1,0 +1,152 @@
+"""Nodes: `/api/v1/cluster/nodes`. Admins only."""
+
+from typing import Final
+
+from aiohttp import web
+
+from ca.errors import Conflict, InvalidRequest, NotFound
+from ca.identity import check_member_id
+from coordinator.commands import DrainNode, RemoveNode
+from coordinator.queries import ListNodes
+from coordinator.records import NodeRecord
+from coordinator.timestamps import rfc3339
+from coordinator.web import json_response
+from node.api.access import audited, authenticate
+from node.api.bodies.cluster import NodeBody, NodeList
+from node.api.bodies.nodes import RemovedNode
+from node.api.cluster import url_of
+from node.api.operation import Answer, Operation
+from node.api.services import API, ApiServices
+
+_NODES: Final = "/api/v1/cluster/nodes"
+_NODE: Final = f"{_NODES}/{{id}}"
+_TAG: Final = "Cluster"
+
+
+async def list_all(request: web.Request) -> web.Response:
+    """Every node that has joined, by id. Admins only."""
+    nodes = await _nodes(request)
+    return json_response(NodeList(count=len(nodes), nodes=nodes))
+
+
+async def get(request: web.Request) -> web.Response:
+    """Admins only."""
+    for node in await _nodes(request):
+        if node.id == request.match_info["id"]:
+            return json_response(node)
+    raise NotFound("No such node.")
+
+
+async def drain(request: web.Request) -> web.Response:
+    """Nothing new is placed on the node from now on; what it holds stays there and is served. Admins only."""
+    return await _set_draining(request, draining=True)
+
+
+async def stop_draining(request: web.Request) -> web.Response:
+    """The node takes new files again. Admins only."""
+    return await _set_draining(request, draining=False)
+
+
+async def remove(request: web.Request) -> web.Response:
+    """The node leaves for good, and its certificates are revoked. Admins only.
+
+    A conflict unless it is draining and holds nothing any more.
+    """
+    caller = await authenticate(request)
+    node_id = _path_node(request)
+    command = RemoveNode(caller=caller, node_id=node_id)
+    async with audited(request, "remove_node", principal=caller.subject, target=node_id):
+        await request.app[API].metadata.propose(command, type(None))
+    return json_response(RemovedNode(deleted=True, id=node_id))
+
+
+async def _set_draining(request: web.Request, *, draining: bool) -> web.Response:
+    caller = await authenticate(request)
+    node_id = _path_node(request)
+    services = request.app[API]
+    command = DrainNode(caller=caller, node_id=node_id, draining=draining)
+    action = "drain_node" if draining else "stop_draining_node"
+    async with audited(request, action, principal=caller.subject, target=node_id):
+        record = await services.metadata.propose(command, NodeRecord)
+    return json_response(_body_of(services, record))
+
+
+async def _nodes(request: web.Request) -> list[NodeBody]:
+    caller = await authenticate(request)
+    services = request.app[API]
+    records = await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
+    return [_body_of(services, record) for record in records]
+
+
+def _path_node(request: web.Request) -> str:
+    """Raises NotFound: no node has a malformed id."""
+    try:
+        return check_member_id(request.match_info["id"])
+    except InvalidRequest as error:
+        raise NotFound("No such node.") from error
+
+
+def _body_of(services: ApiServices, record: NodeRecord) -> NodeBody:
+    return NodeBody(
+        id=record.node_id,
+        url=url_of(services, record),
+        address=record.address,
+        api_port=record.api_port,
+        peer_port=record.peer_port,
+        zone=record.zone,
+        weight=record.weight,
+        joined_at=rfc3339(record.joined_at_ms),
+        draining=record.draining,
+    )
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="list_nodes",
+        tag=_TAG,
+        method="GET",
+        path=_NODES,
+        handler=list_all,
+        summary="List the nodes",
+        answers={200: Answer(description="All nodes.", body=NodeList)},
+    ),
+    Operation(
+        name="get_node",
+        tag=_TAG,
+        method="GET",
+        path=_NODE,
+        handler=get,
+        summary="Show a node",
+        answers={200: Answer(description="The node.", body=NodeBody)},
+    ),
+    Operation(
+        name="drain_node",
+        tag=_TAG,
+        method="POST",
+        path=f"{_NODE}/drain",
+        handler=drain,
+        summary="Place nothing new on a node",
+        answers={200: Answer(description="The node, draining.", body=NodeBody)},
+        changes=True,
+    ),
+    Operation(
+        name="stop_draining_node",
+        tag=_TAG,
+        method="DELETE",
+        path=f"{_NODE}/drain",
+        handler=stop_draining,
+        summary="Place new files on a node again",
+        answers={200: Answer(description="The node, as it was before.", body=NodeBody)},
+        changes=True,
+    ),
+    Operation(
+        name="remove_node",
+        tag=_TAG,
+        method="DELETE",
+        path=_NODE,
+        handler=remove,
+        summary="Remove a node from the cluster",
+        answers={200: Answer(description="The node is removed.", body=RemovedNode)},
+        errors=(Conflict,),
+    ),
+)

@@ -1,0 +1,283 @@
+"""Users: their tokens and the keys that those verify with, management, revocation, who the caller is."""
+
+from typing import Final, Literal
+
+from aiohttp import web
+
+from ca.errors import Conflict, InvalidRequest, NotFound
+from ca.usertoken import TTL_SECONDS_MAX, check_names, check_user_id
+from coordinator.commands import DeleteUser, PutUser, RevokeUser
+from coordinator.queries import FindUser, GetUser, ListUsers
+from coordinator.records import UserPage, UserRecord
+from coordinator.timestamps import rfc3339
+from coordinator.web import json_response, read_json
+from node.api.access import audited, authenticate
+from node.api.bodies.fields import UserId
+from node.api.bodies.users import (
+    DeletedUser,
+    KeySet,
+    MintBody,
+    MintedToken,
+    PutUserBody,
+    RevokeBody,
+    UserBody,
+    UserList,
+)
+from node.api.operation import NOT_STORED, Answer, Operation, Parameter
+from node.api.pages import (
+    NEXT_PAGE,
+    PAGE_PARAMETERS,
+    cursor_text,
+    page_response,
+    query_cursor,
+    query_limit,
+    query_text,
+)
+from node.api.services import API
+
+_USERS: Final = "/api/v1/auth/users"
+_USER: Final = f"{_USERS}/{{user_id}}"
+_KEY_SET_AGE_S: Final = 300  # a new key is published for longer than this before it signs
+_NO_STORE: Final = {"Cache-Control": "no-store"}
+
+
+async def mint(request: web.Request) -> web.Response:
+    """A token for a user, who is created when there is none. Roles and groups given here become the user's.
+
+    Admins only. A disabled user is a conflict.
+    """
+    caller = await authenticate(request)
+    user_id = _path_user(request)
+    body = await read_json(request, MintBody)
+    async with audited(request, "mint_user_token", principal=caller.subject, target=user_id):
+        reply = await request.app[API].metadata.mint(
+            caller, user_id, _names(body.roles, "roles"), _names(body.groups, "groups"), _ttl_seconds(body)
+        )
+    answer = MintedToken(
+        token=reply.token,
+        token_type="Bearer",  # noqa: S106  # the kind of token, not one
+        user_id=reply.user_id,
+        expires_at=rfc3339(reply.expires_at_ms),
+        roles=reply.roles,
+        groups=reply.groups,
+    )
+    return json_response(answer, headers=_NO_STORE)
+
+
+async def list_page(request: web.Request) -> web.Response:
+    """All users, oldest first. Admins only."""
+    caller = await authenticate(request)
+    query = ListUsers(caller=caller, limit=query_limit(request), cursor=query_cursor(request))
+    page = await request.app[API].metadata.read(query, UserPage)
+    answer = UserList(
+        count=len(page.users),
+        users=[_body_of(user) for user in page.users],
+        next_cursor=cursor_text(page.next_cursor),
+    )
+    return page_response(request, answer, page.next_cursor)
+
+
+async def get(request: web.Request) -> web.Response:
+    """Admins only."""
+    caller = await authenticate(request)
+    query = FindUser(caller=caller, user_id=_path_user(request))
+    return json_response(_body_of(await request.app[API].metadata.read(query, UserRecord)))
+
+
+async def put(request: web.Request) -> web.Response:
+    """Create a user or change it; what the body leaves out stays as it is. Admins only.
+
+    Nobody can disable itself or take the role `admin` from itself: that is a conflict.
+    """
+    caller = await authenticate(request)
+    user_id = _path_user(request)
+    body = await read_json(request, PutUserBody)
+    command = PutUser(
+        caller=caller,
+        user_id=user_id,
+        roles=_names(body.roles, "roles"),
+        groups=_names(body.groups, "groups"),
+        disabled=body.disabled,
+    )
+    async with audited(request, "put_user", principal=caller.subject, target=user_id):
+        user = await request.app[API].metadata.propose(command, UserRecord)
+    return json_response(_body_of(user))
+
+
+async def delete(request: web.Request) -> web.Response:
+    """Its tokens are dead, its permissions and public tokens have ended. Admins only.
+
+    A conflict while it owns files or buckets, and for the caller itself.
+    """
+    caller = await authenticate(request)
+    user_id = _path_user(request)
+    command = DeleteUser(caller=caller, user_id=user_id)
+    async with audited(request, "delete_user", principal=caller.subject, target=user_id):
+        await request.app[API].metadata.propose(command, type(None))
+    return json_response(DeletedUser(deleted=True, user_id=user_id))
+
+
+async def revoke(request: web.Request) -> web.Response:
+    """Every permission of a user goes, its tokens are dead on every node, its public tokens end: one change.
+
+    The user is named by the body or by `?user_id=`. Admins only.
+    """
+    caller = await authenticate(request)
+    body = await read_json(request, RevokeBody)
+    named = query_text(request, "user_id")
+    if body.user_id and named and body.user_id != named:
+        raise InvalidRequest("user_id: the body and the query name different users")
+    if not body.user_id and not named:
+        raise InvalidRequest("user_id: is required, in the body or in the query")
+    user_id = check_user_id(body.user_id or named)
+    async with audited(request, "revoke_user", principal=caller.subject, target=user_id):
+        await request.app[API].metadata.propose(RevokeUser(caller=caller, user_id=user_id), type(None))
+    return json_response("OK")
+
+
+async def whoami(request: web.Request) -> web.Response:
+    """The caller's own record."""
+    caller = await authenticate(request)
+    user = await request.app[API].metadata.read(GetUser(caller=caller), UserRecord)
+    return json_response(_body_of(user), headers=_NO_STORE)
+
+
+async def key_set(request: web.Request) -> web.Response:
+    """The public keys that user tokens verify with. No credential."""
+    keys = request.app[API].view.require_fresh().user_token_keys
+    return json_response(KeySet(keys=keys), headers={"Cache-Control": f"public, max-age={_KEY_SET_AGE_S}"})
+
+
+def _path_user(request: web.Request) -> str:
+    """Raises NotFound: nobody has a malformed id."""
+    try:
+        return check_user_id(request.match_info["user_id"])
+    except InvalidRequest as error:
+        raise NotFound("No user has such an id.") from error
+
+
+def _names(names: list[str] | None, field: str) -> list[str] | None:
+    return None if names is None else list(check_names(names, field))
+
+
+def _ttl_seconds(body: MintBody) -> int:
+    """0 stands for the default."""
+    if body.ttl_seconds is None:
+        return 0
+    if not 1 <= body.ttl_seconds <= TTL_SECONDS_MAX:
+        raise InvalidRequest(f"ttl_seconds: expected an integer from 1 to {TTL_SECONDS_MAX}")
+    return body.ttl_seconds
+
+
+def _body_of(user: UserRecord) -> UserBody:
+    return UserBody(
+        user_id=user.user_id,
+        roles=user.roles,
+        groups=user.groups,
+        disabled=user.disabled,
+        created_at=rfc3339(user.created_at_ms),
+        updated_at=rfc3339(user.updated_at_ms),
+    )
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="mint_user_token",
+        tag="Users",
+        method="POST",
+        path=f"{_USER}/token",
+        handler=mint,
+        summary="Mint a token for a user",
+        body=MintBody,
+        is_body_required=False,
+        answers={
+            200: Answer(
+                description="The token, shown once.",
+                body=MintedToken,
+                headers=NOT_STORED,
+            )
+        },
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="list_users",
+        tag="Users",
+        method="GET",
+        path=_USERS,
+        handler=list_page,
+        summary="List users",
+        query=PAGE_PARAMETERS,
+        answers={200: Answer(description="A page of users.", body=UserList, headers=NEXT_PAGE)},
+    ),
+    Operation(
+        name="get_user",
+        tag="Users",
+        method="GET",
+        path=_USER,
+        handler=get,
+        summary="Show a user",
+        answers={200: Answer(description="The user.", body=UserBody)},
+    ),
+    Operation(
+        name="put_user",
+        tag="Users",
+        method="PUT",
+        path=_USER,
+        handler=put,
+        summary="Create or change a user",
+        body=PutUserBody,
+        is_body_required=False,
+        answers={200: Answer(description="The user as it is now.", body=UserBody)},
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="delete_user",
+        tag="Users",
+        method="DELETE",
+        path=_USER,
+        handler=delete,
+        summary="Delete a user",
+        answers={200: Answer(description="The user is deleted.", body=DeletedUser)},
+        errors=(Conflict,),
+    ),
+    Operation(
+        name="revoke_user",
+        tag="Users",
+        method="POST",
+        path="/api/v1/auth/revoke",
+        handler=revoke,
+        summary="Revoke all permissions and tokens of a user",
+        body=RevokeBody,
+        is_body_required=False,
+        query=(Parameter(name="user_id", description="The user, unless the body names it.", type=UserId),),
+        answers={200: Answer(description="All of it is revoked.", body=Literal["OK"])},
+        errors=(NotFound,),
+    ),
+    Operation(
+        name="whoami",
+        tag="Users",
+        method="GET",
+        path="/api/v1/auth/whoami",
+        handler=whoami,
+        summary="Show the caller's own record",
+        answers={200: Answer(description="The caller.", body=UserBody, headers=NOT_STORED)},
+    ),
+    Operation(
+        name="key_set",
+        tag="Users",
+        method="GET",
+        path="/.well-known/jwks.json",
+        handler=key_set,
+        summary="Show the keys that user tokens verify with",
+        credential="none",
+        answers={
+            200: Answer(
+                description="A JSON Web Key Set.",
+                body=KeySet,
+                headers={"Cache-Control": "How long it may be kept."},
+            )
+        },
+    ),
+)

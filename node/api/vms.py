@@ -1,0 +1,180 @@
+"""VM images: `/api/v1/vms`."""
+
+import re
+from typing import Any, Final
+
+import msgspec
+from aiohttp import web
+
+from ca.errors import InvalidRequest, PayloadTooLarge
+from coordinator.bounds import DOCUMENT_CHARS_MAX
+from coordinator.commands import CreateVm, UpdateVm
+from coordinator.queries import GetVm, ListVms
+from coordinator.records import VM, VmPage, VmRecord
+from coordinator.web import json_response, read_json
+from node.api.access import authenticate
+from node.api.bodies.checks import path_uuid
+from node.api.bodies.fields import MaybeMd5
+from node.api.bodies.files import DeletedFile, file_body_fields
+from node.api.bodies.vms import CreateVmBody, UpdateVmBody, VmBody, VmList
+from node.api.creation import CREATED, created, file_fields
+from node.api.files import delete_of_kind
+from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
+from node.api.operation import Answer, Operation, Parameter
+from node.api.pages import NEXT_PAGE, cursor_text, query_text
+from node.api.services import API
+
+_PATH: Final = "/api/v1/vms"
+_FILE: Final = f"{_PATH}/{{file_uuid}}"
+_FORMAT: Final = re.compile(r"[a-z0-9._-]{1,32}")
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
+
+
+async def create(request: web.Request) -> web.Response:
+    """File record, image metadata and upload are made in one change. Needs write on the bucket."""
+    caller = await authenticate(request)
+    body = await read_json(request, CreateVmBody)
+    command = CreateVm(
+        **file_fields(caller, body),
+        virt_type=body.virt_type,
+        format=_checked_format(body.format),
+        vcpus=body.vcpus,
+        ram_mb=body.ram_mb,
+        extra_attributes_json=_checked_attributes(body.extra_attributes_json),
+    )
+    return await created(request, command, _PATH)
+
+
+async def list_page(request: web.Request) -> web.Response:
+    """The caller's VM images, for admins all, oldest first."""
+    caller = await authenticate(request)
+    filters, md5 = file_filters(request), query_text(request, "md5").lower()
+    if md5 and _MD5.fullmatch(md5) is None:
+        raise InvalidRequest("md5: expected 32 hex digits")
+    page = await request.app[API].metadata.read(ListVms(caller=caller, md5=md5, **filters), VmPage)
+    answer = VmList(
+        count=len(page.files),
+        vms=[_body_of(record) for record in page.files],
+        next_cursor=cursor_text(page.next_cursor),
+    )
+    return filtered_response(request, answer, page.next_cursor, filters, md5=md5)
+
+
+async def get(request: web.Request) -> web.Response:
+    """File record and image metadata in one. Needs read."""
+    caller = await authenticate(request)
+    query = GetVm(caller=caller, file_uuid=path_uuid(request))
+    return json_response(_body_of(await request.app[API].metadata.read(query, VmRecord)))
+
+
+async def update(request: web.Request) -> web.Response:
+    """What the body leaves out stays as it is. Needs write on the file."""
+    caller = await authenticate(request)
+    file_uuid = path_uuid(request)
+    body = await read_json(request, UpdateVmBody)
+    attributes = body.extra_attributes_json
+    command = UpdateVm(
+        caller=caller,
+        file_uuid=file_uuid,
+        virt_type=body.virt_type,
+        format=None if body.format is None else _checked_format(body.format),
+        vcpus=body.vcpus,
+        ram_mb=body.ram_mb,
+        extra_attributes_json=None if attributes is None else _checked_attributes(attributes),
+    )
+    return json_response(_body_of(await request.app[API].metadata.propose(command, VmRecord)))
+
+
+async def delete(request: web.Request) -> web.Response:
+    """The record goes at once, the blob when nothing refers to it any more. Needs admin on the file."""
+    return await delete_of_kind(request, VM)
+
+
+def _checked_format(text: str) -> str:
+    """Raises InvalidRequest."""
+    if _FORMAT.fullmatch(text) is None:
+        raise InvalidRequest("format: 1 to 32 of a-z 0-9 . _ - are required")
+    return text
+
+
+def _checked_attributes(text: str) -> str:
+    """A JSON object as text, which is kept as it came; "" is none. Raises InvalidRequest."""
+    if len(text.encode()) > DOCUMENT_CHARS_MAX:
+        raise InvalidRequest(f"extra_attributes_json: at most {DOCUMENT_CHARS_MAX} bytes")
+    try:
+        value: Any = msgspec.json.decode(text) if text else {}
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidRequest("extra_attributes_json: expected the text of a JSON object")
+    return text
+
+
+def _body_of(record: VmRecord) -> VmBody:
+    return VmBody(
+        **file_body_fields(record),
+        virt_type=record.virt_type,
+        format=record.format,
+        vcpus=record.vcpus,
+        ram_mb=record.ram_mb,
+        extra_attributes_json=record.extra_attributes_json,
+        md5=record.md5,
+    )
+
+
+OPERATIONS: Final[tuple[Operation, ...]] = (
+    Operation(
+        name="create_vm",
+        tag="VM images",
+        method="POST",
+        path=_PATH,
+        handler=create,
+        summary="Create a VM image and begin its upload",
+        body=CreateVmBody,
+        answers=CREATED,
+        errors=(PayloadTooLarge,),
+        changes=True,
+    ),
+    Operation(
+        name="list_vms",
+        tag="VM images",
+        method="GET",
+        path=_PATH,
+        handler=list_page,
+        summary="List VM images",
+        query=(
+            Parameter(name="md5", description="Only images whose content has this MD5.", type=MaybeMd5),
+            *FILE_PARAMETERS,
+        ),
+        answers={200: Answer(description="A page of VM images.", body=VmList, headers=NEXT_PAGE)},
+    ),
+    Operation(
+        name="get_vm",
+        tag="VM images",
+        method="GET",
+        path=_FILE,
+        handler=get,
+        summary="Show a VM image",
+        answers={200: Answer(description="The VM image.", body=VmBody)},
+    ),
+    Operation(
+        name="update_vm",
+        tag="VM images",
+        method="PATCH",
+        path=_FILE,
+        handler=update,
+        summary="Change the metadata of a VM image",
+        body=UpdateVmBody,
+        answers={200: Answer(description="The VM image as it is now.", body=VmBody)},
+        changes=True,
+    ),
+    Operation(
+        name="delete_vm",
+        tag="VM images",
+        method="DELETE",
+        path=_FILE,
+        handler=delete,
+        summary="Delete a VM image",
+        answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
+    ),
+)

@@ -1,0 +1,145 @@
+"""The handlers of file content: who asks, where the bytes are, and whose turn it is to write them."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from aiohttp import web
+
+from ca.errors import FilestoreError, NotFound
+from coordinator.queries import GetContent, GetUpload
+from coordinator.records import Caller, ContentRecord, UploadRecord
+from coordinator.web import json_response
+from node.api.access import authenticate
+from node.api.bodies.checks import path_uuid
+from node.content import put, tus
+from node.content.bodies import UploadOffset
+from node.content.download import serve_content
+from node.content.passing import pass_on
+from node.content.public import serve_public
+from node.content.upload import Session, upload_session
+from node.services import NODE, NodeServices
+
+PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
+
+_Act = Callable[[Session], Awaitable[web.StreamResponse]]
+_Require = Callable[[web.Request, UploadRecord], None]
+
+
+async def download_file(request: web.Request) -> web.StreamResponse:
+    """Any node answers for any file: from its own replica, or streamed from a node that has one. Ranges,
+    several of them too, and conditions are those of RFC 9110. Needs read on the file.
+    """
+    caller = await authenticate(request)
+    services = request.app[NODE]
+    query = GetContent(caller=caller, file_uuid=_file_uuid(request))
+    content = await services.api.metadata.read(query, ContentRecord)
+    return await serve_content(request, services, content, policy=PRIVATE_POLICY)
+
+
+async def download_public(request: web.Request) -> web.StreamResponse:
+    """Content for whoever has the link, as long as its token lives and whoever made it has admin permission
+    on the file. An `Authorization` header is ignored.
+    """
+    return await serve_public(request)
+
+
+async def upload_status(request: web.Request) -> web.StreamResponse:
+    """How many bytes of the upload survive a crash of the node that holds it: where to go on. Needs write."""
+    services, _, record = await _begin(request)
+    if holder := _elsewhere(services, record):
+        return await pass_on(request, services.peers, holder)
+    return json_response(UploadOffset(offset=await _durable_offset(services, record)))
+
+
+async def put_content(request: web.Request) -> web.StreamResponse:
+    """The whole content, or with `Content-Range` the piece that begins where the upload stands. `bytes
+    */TOTAL` with an empty body asks again for a completion that failed. The request that completes the
+    content returns when the file is available; repeated, it answers the same. Needs write on the file.
+    """
+    return await _write(request, put.put, put.require_length)
+
+
+async def tus_options(request: web.Request) -> web.StreamResponse:
+    """Version, extensions and checksum algorithms that are spoken here. No credential."""
+    return await tus.options(request)
+
+
+async def tus_head(request: web.Request) -> web.StreamResponse:
+    """Offset and length of the upload. Needs write on the file."""
+    with _versioned():
+        services, _, record = await _begin(request)
+        if "Tus-Resumable" in request.headers:
+            tus.require_version(request.headers)
+        if holder := _elsewhere(services, record):
+            return await pass_on(request, services.peers, holder)
+        return tus.head(record, await _durable_offset(services, record))
+
+
+async def tus_patch(request: web.Request) -> web.StreamResponse:
+    """The next bytes of the upload; those that complete it return when the file is available. Nothing of a
+    request is kept whose bytes do not match its checksum. Needs write on the file.
+    """
+    with _versioned():
+        return await _write(request, tus.patch)
+
+
+async def tus_delete(request: web.Request) -> web.StreamResponse:
+    """Give an upload up that has not ended: its bytes and its record go. Needs write on the file."""
+    with _versioned():
+        return await _write(request, tus.delete)
+
+
+@contextmanager
+def _versioned() -> Iterator[None]:
+    """Errors carry the protocol version too (tus core, Tus-Resumable)."""
+    try:
+        yield
+    except FilestoreError as error:
+        error.headers |= tus.RESUMABLE
+        raise
+
+
+async def _write(
+    request: web.Request, act: _Act, require: _Require = lambda _request, _record: None
+) -> web.StreamResponse:
+    """What `act` answers, which has the upload for itself on the node that holds it; others pass it on.
+
+    `require` looks at the request on the node that the client sent it to, before anything else.
+    """
+    seen_releases = request.app[NODE].locks.releases
+    services, caller, record = await _begin(request)
+    require(request, record)
+    if holder := _elsewhere(services, record):
+        with services.locks.writer(caller.subject):  # connections to peers are bounded too
+            return await pass_on(request, services.peers, holder)
+    async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
+        return await act(session)
+
+
+async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadRecord]:
+    services = request.app[NODE]
+    caller = await authenticate(request)
+    query = GetUpload(caller=caller, file_uuid=_file_uuid(request))
+    return services, caller, await services.api.metadata.read(query, UploadRecord)
+
+
+async def _durable_offset(services: NodeServices, record: UploadRecord) -> int:
+    """What a client may count on, once an earlier request of a lost client has synced its bytes."""
+    if not record.placement:
+        return record.offset_bytes
+    await services.locks.settled(record.file_uuid)
+    try:
+        return await services.disk.run(services.uploads.durable_offset, record.file_uuid)
+    except NotFound:
+        return 0  # no byte has come yet
+
+
+def _elsewhere(services: NodeServices, record: UploadRecord) -> str:
+    """The node that holds the upload, "" when this one does or the upload has ended."""
+    holder = record.placement[0] if record.placement else services.node_id
+    return "" if holder == services.node_id else holder
+
+
+def _file_uuid(request: web.Request) -> str:
+    return path_uuid(request, "file_uuid")

@@ -1,0 +1,63 @@
+"""A request that comes again after the file became available: a client that lost the answer repeats its last
+step, and is told the same. With other bytes it is refused, since content never changes.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from contextlib import aclosing
+
+from ca.errors import ChecksumMismatch
+from coordinator.queries import GetContent
+from coordinator.records import ContentRecord
+from coordinator.web import body_chunks
+from node.content.digests import Checksum
+from node.content.sources import read_anywhere
+from node.content.upload import Session
+
+
+async def is_repeated(
+    session: Session, start: int, checksums: Sequence[Checksum], *, whole_sha256: str
+) -> bool:
+    """Whether the body is what the content has from `start` to its end.
+
+    Takes the body in, unless its length alone says no. Raises ChecksumMismatch, for the whole too unless
+    `whole_sha256` is ""; Unavailable when no replica can be read to compare with.
+    """
+    size_bytes = session.record.size_bytes
+    length_bytes = session.request.content_length
+    assert size_bytes is not None
+    if start > size_bytes or length_bytes not in (None, size_bytes - start):
+        return False
+    if whole_sha256 not in ("", session.record.blob_sha256):
+        raise ChecksumMismatch("The content does not have the declared sha-256.")
+    received_bytes = 0
+    hashes = [hashlib.sha256(), *(checksum.new() for checksum in checksums)]
+    async for chunk in body_chunks(session.request):
+        received_bytes += len(chunk)
+        if start + received_bytes > size_bytes:
+            return False
+        for found in hashes:
+            await session.services.disk.run(found.update, chunk)
+    for checksum, found in zip(checksums, hashes[1:], strict=True):
+        checksum.require(found)
+    return start + received_bytes == size_bytes and hashes[0].hexdigest() == await _stored_sha256(
+        session, start
+    )
+
+
+async def _stored_sha256(session: Session, start: int) -> str:
+    """Of the content from `start` on. Of all of it that is known; for less it is read."""
+    services, record = session.services, session.record
+    if start == 0:
+        return record.blob_sha256
+    query = GetContent(caller=session.caller, file_uuid=record.file_uuid)
+    content = await services.api.metadata.read(query, ContentRecord)
+    found = hashlib.sha256()
+    stop = content.file.size_bytes
+    if start == stop:
+        return found.hexdigest()
+    reading = read_anywhere(services, record.blob_sha256, content.replicas, start, stop)
+    async with aclosing(reading):
+        async for piece in reading:
+            await services.disk.run(found.update, piece)
+    return found.hexdigest()

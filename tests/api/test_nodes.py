@@ -1,0 +1,81 @@
+"""Nodes over HTTP: taken out of placement, taken back in, and not removed while they hold anything."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.api.expectations import check_refused, check_shape, person, store
+from tests.cluster.harness import Cluster
+
+NODE = {
+    "id": str,
+    "url": str,
+    "address": str,
+    "api_port": int,
+    "peer_port": int,
+    "zone": str,
+    "weight": int,
+    "joined_at": str,
+    "draining": bool,
+}
+
+
+@pytest.fixture
+def drained(cluster: Cluster) -> Iterator[str]:
+    """The path of a node that is draining, until the test is over."""
+    path = f"/cluster/nodes/{cluster.nodes[-1].id}"
+    assert cluster.post(f"{path}/drain").status == 200
+    yield path
+    assert cluster.request("DELETE", f"{path}/drain").status == 200
+
+
+def test_nodes_are_listed_and_shown(cluster: Cluster) -> None:
+    answer = cluster.get("/cluster/nodes")
+    assert set(answer.json) == {"count", "nodes"}
+    assert [node["id"] for node in answer.json["nodes"]] == sorted(member.id for member in cluster.nodes)
+    assert answer.json["count"] == len(cluster.nodes)
+    for node in answer.json["nodes"]:
+        check_shape(node, NODE)
+        assert cluster.get(f"/cluster/nodes/{node['id']}").json == node
+
+
+def test_draining_is_answered_shown_and_undone(cluster: Cluster) -> None:
+    path = f"/cluster/nodes/{cluster.nodes[-1].id}"
+    before = cluster.get(path).json
+    for method, draining in (("POST", True), ("POST", True), ("DELETE", False), ("DELETE", False)):
+        answer = cluster.request(method, f"{path}/drain")
+        assert (answer.status, answer.json) == (200, before | {"draining": draining})
+        assert cluster.get(path).json == answer.json
+
+
+def test_nothing_new_is_placed_on_a_draining_node(cluster: Cluster, drained: str) -> None:
+    away = cluster.get(drained).json["url"]
+    for _ in range(12):
+        assert not cluster.create()["upload_url"].startswith(away)
+    assert store(cluster, "/vms", b"on the others")
+
+
+def test_node_is_not_removed_before_it_is_drained_and_empty(cluster: Cluster) -> None:
+    store(cluster, "/vms", b"held by all")
+    path = f"/cluster/nodes/{cluster.nodes[-1].id}"
+    check_refused(cluster.request("DELETE", path), "conflict")
+    assert cluster.post(f"{path}/drain").status == 200
+    try:
+        check_refused(cluster.request("DELETE", path), "conflict")
+    finally:
+        assert cluster.request("DELETE", f"{path}/drain").json["draining"] is False
+
+
+def test_unknown_and_malformed_nodes_are_not_found(cluster: Cluster) -> None:
+    for node_id in ("no-such-node", "-", "A", "%00"):
+        path = f"/cluster/nodes/{node_id}"
+        for method, place in (("GET", path), ("DELETE", path), ("POST", f"{path}/drain")):
+            check_refused(cluster.request(method, place), "not_found")
+        check_refused(cluster.request("DELETE", f"{path}/drain"), "not_found")
+
+
+def test_nodes_are_managed_by_admins(cluster: Cluster) -> None:
+    user, path = person(cluster), f"/cluster/nodes/{cluster.nodes[-1].id}"
+    for method, place in (("GET", path), ("DELETE", path), ("POST", f"{path}/drain")):
+        check_refused(cluster.request(method, place, token=user.token), "forbidden")
+    assert cluster.get(path).json["draining"] is False

@@ -1,0 +1,155 @@
+"""Permissions on buckets and files over HTTP: giving, listing, taking back."""
+
+from typing import Any
+
+import pytest
+
+from tests.api.expectations import (
+    FUTURE,
+    NOBODY,
+    PAST,
+    PERMISSION,
+    check_refused,
+    check_shape,
+    create,
+    grant,
+    pages,
+    person,
+    unique,
+)
+from tests.cluster.harness import Cluster
+
+BAD: list[tuple[str, Any]] = [
+    ("permission", "own"),
+    ("permission", ""),
+    ("permission", 1),
+    ("principal_type", "team"),
+    ("principal_type", None),
+    ("principal_id", ""),
+    ("principal_id", "a b"),
+    ("principal_id", "x" * 129),
+    ("principal_id", 7),
+    ("expires_at", PAST),
+    ("expires_at", "tomorrow"),
+    ("expires_at", "2096-02-03T04:05:06"),
+    ("expires_at", "2096-02-30T04:05:06Z"),
+    ("expires_at", 7),
+    ("granted_by", "somebody"),
+]
+
+
+@pytest.fixture(params=["files", "buckets"])
+def place(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """The path of a new file or bucket of the admin's."""
+    if request.param == "files":
+        return f"/files/{create(cluster, '/project-files')['file_uuid']}"
+    return f"/buckets/{cluster.post('/buckets', {'name': unique('b')}).json['bucket_id']}"
+
+
+def body_for(principal_id: str, permission: str = "read", **fields: Any) -> dict[str, Any]:
+    return {"permission": permission, "principal_id": principal_id, "principal_type": "user"} | fields
+
+
+def test_grant_answers_with_the_entry(cluster: Cluster, place: str) -> None:
+    for kind in ("user", "group", "role"):
+        answer = cluster.post(f"{place}/permissions", body_for("alice@lab", "write", principal_type=kind))
+        assert answer.status == 201
+        check_shape(answer.json, PERMISSION)
+        assert answer.headers["location"] == f"/api/v1{place}/permissions/{answer.json['id']}"
+        assert answer.json | {"id": "", "created_at": ""} == {
+            "id": "",
+            "permission": "write",
+            "principal_id": "alice@lab",
+            "principal_type": kind,
+            "granted_by": "admin",
+            "created_at": "",
+            "expires_at": "",
+        }
+
+
+def test_expiry_is_answered_in_utc(cluster: Cluster, place: str) -> None:
+    answer = cluster.post(f"{place}/permissions", body_for("alice", expires_at=FUTURE))
+    assert answer.json["expires_at"] == "2096-02-03T03:05:06.000Z"
+
+
+@pytest.mark.parametrize(("field", "value"), BAD)
+def test_bad_value_is_refused_by_its_name(cluster: Cluster, place: str, field: str, value: Any) -> None:
+    answer = cluster.post(f"{place}/permissions", body_for("alice") | {field: value})
+    check_refused(answer, "invalid_request", field)
+    assert cluster.get(f"{place}/permissions").json["count"] == 0
+
+
+def test_required_fields_are_named(cluster: Cluster, place: str) -> None:
+    for field in ("permission", "principal_id", "principal_type"):
+        body = {name: value for name, value in body_for("alice").items() if name != field}
+        check_refused(cluster.post(f"{place}/permissions", body), "invalid_request", field)
+
+
+def test_name_of_a_group_is_shorter_than_that_of_a_user(cluster: Cluster, place: str) -> None:
+    assert cluster.post(f"{place}/permissions", body_for("x" * 128)).status == 201
+    for kind in ("group", "role"):
+        answer = cluster.post(f"{place}/permissions", body_for("x" * 65, principal_type=kind))
+        check_refused(answer, "invalid_request", "principal_id")
+
+
+def test_same_grant_again_keeps_the_entry_with_the_newer_expiry(cluster: Cluster, place: str) -> None:
+    path = f"{place}/permissions"
+    first = cluster.post(path, body_for("alice")).json
+    again = cluster.post(path, body_for("alice", expires_at=FUTURE))
+    assert again.status == 201
+    assert again.json == first | {"expires_at": "2096-02-03T03:05:06.000Z"}
+    assert cluster.post(path, body_for("alice")).json == first
+    assert cluster.post(path, body_for("alice", "write")).json["id"] != first["id"]
+    assert cluster.get(path).json["count"] == 2
+
+
+def test_list_is_complete_and_in_order(cluster: Cluster, place: str) -> None:
+    made = [grant(cluster, place, level, f"user{n}") for n, level in enumerate(["read", "admin", "write"])]
+    answer = cluster.get(f"{place}/permissions")
+    assert set(answer.json) == {"count", "permissions"}
+    assert answer.json["count"] == 3
+    assert [entry["id"] for entry in answer.json["permissions"]] == made
+    for entry in answer.json["permissions"]:
+        check_shape(entry, PERMISSION)
+    assert pages(cluster, f"{place}/permissions", "permissions", limit=2) == answer.json["permissions"]
+
+
+def test_withdrawn_permission_is_gone(cluster: Cluster, place: str) -> None:
+    kept, gone = (grant(cluster, place, "read", name) for name in ("alice", "bob"))
+    path = f"{place}/permissions/{gone}"
+    answer = cluster.request("DELETE", path)
+    assert (answer.status, answer.json) == (200, {"deleted": True, "id": gone})
+    check_refused(cluster.request("DELETE", path), "not_found")
+    assert [entry["id"] for entry in cluster.get(f"{place}/permissions").json["permissions"]] == [kept]
+
+
+def test_permission_is_found_only_where_it_is(cluster: Cluster, place: str) -> None:
+    elsewhere = f"/files/{create(cluster, '/vms')['file_uuid']}"
+    entry = grant(cluster, place, "read", "alice")
+    check_refused(cluster.request("DELETE", f"{elsewhere}/permissions/{entry}"), "not_found")
+    for perm_id in (NOBODY, "x", "%00"):
+        check_refused(cluster.request("DELETE", f"{place}/permissions/{perm_id}"), "not_found")
+    assert cluster.get(f"{place}/permissions").json["count"] == 1
+
+
+@pytest.mark.parametrize("kind", ["files", "buckets"])
+def test_permissions_of_nothing_are_not_found(cluster: Cluster, kind: str) -> None:
+    for target in (NOBODY, "x"):
+        path = f"/{kind}/{target}/permissions"
+        check_refused(cluster.get(path), "not_found")
+        check_refused(cluster.post(path, body_for("alice")), "not_found")
+        check_refused(cluster.request("DELETE", f"{path}/{NOBODY}"), "not_found")
+
+
+def test_only_admins_of_the_place_give_list_and_take(cluster: Cluster, place: str) -> None:
+    writer, chief = person(cluster), person(cluster)
+    entry = grant(cluster, place, "write", writer.id)
+    path = f"{place}/permissions"
+    check_refused(cluster.get(path, token=writer.token), "forbidden")
+    check_refused(cluster.post(path, body_for(writer.id, "admin"), token=writer.token), "forbidden")
+    check_refused(cluster.request("DELETE", f"{path}/{entry}", token=writer.token), "forbidden")
+    grant(cluster, place, "admin", chief.id)
+    given = cluster.post(path, body_for("carol"), token=chief.token)
+    assert (given.status, given.json["granted_by"]) == (201, chief.id)
+    assert cluster.get(path, token=chief.token).json["count"] == 3
+    assert cluster.request("DELETE", f"{path}/{entry}", token=chief.token).status == 200

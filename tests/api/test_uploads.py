@@ -1,0 +1,191 @@
+"""Uploads over HTTP, beyond the basics in the cluster tests: checksums, MD5, steps that are repeated."""
+
+import base64
+import hashlib
+import os
+from typing import Any
+
+import pytest
+
+from tests.cluster.harness import Answer, Cluster
+from tests.cluster.test_uploads import TUS, Upload, begin, digest_of
+
+CONTENT = os.urandom(300_000)
+
+
+def checksum_of(content: bytes, algorithm: str = "sha1") -> str:
+    return f"{algorithm} {base64.b64encode(hashlib.new(algorithm, content).digest()).decode()}"
+
+
+def test_options_offers_checksums(cluster: Cluster) -> None:
+    path = "/files/0192f0c0-0000-7000-8000-000000000000/content"
+    answer = cluster.request("OPTIONS", path, token=None)
+    assert answer.headers["tus-checksum-algorithm"] == "sha256,sha1,md5"
+    assert "checksum" in answer.headers["tus-extension"].split(",")
+
+
+@pytest.mark.parametrize("algorithm", ["sha256", "sha1", "md5"])
+@pytest.mark.parametrize("at_holder", [True, False])
+def test_pieces_with_right_checksums_complete_the_file(
+    cluster: Cluster, algorithm: str, at_holder: bool
+) -> None:
+    upload = Upload(cluster, size_bytes=len(CONTENT))
+    node = upload.holder if at_holder else upload.other
+    for start in range(0, len(CONTENT), 100_000):
+        piece = CONTENT[start : start + 100_000]
+        answer = upload.patch(start, piece, node=node, Upload_Checksum=checksum_of(piece, algorithm))
+        assert answer.status == 204, answer.body
+    assert upload.content() == CONTENT
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Upload-Checksum": checksum_of(b"x", "sha256")},
+        {"Upload-Checksum": checksum_of(b"x", "sha1")},
+        {"Upload-Checksum": checksum_of(b"x", "md5")},
+        {"Content-Digest": digest_of(b"x")},
+        {"Upload-Checksum": checksum_of(b"efgh"), "Content-Digest": digest_of(b"x")},
+    ],
+)
+def test_piece_with_a_wrong_checksum_is_refused_and_not_kept(
+    cluster: Cluster, headers: dict[str, str]
+) -> None:
+    upload = Upload(cluster, size_bytes=8)
+    assert upload.patch(0, b"abcd").status == 204
+    answer = upload.send("PATCH", b"efgh", {**TUS, "Upload-Offset": "4", **headers})
+    assert (answer.status, answer.json["code"]) == (460, "checksum_mismatch")
+    assert answer.headers["tus-resumable"] == "1.0.0"
+    assert (upload.offset(), upload.status()) == (4, "uploading")
+    assert upload.patch(4, b"efgh", Upload_Checksum=checksum_of(b"efgh")).status == 204
+    assert upload.content() == b"abcdefgh"
+
+
+@pytest.mark.parametrize("value", ["sha512 eA==", "sha1 !", "sha1 eA==", "sha1", ""])
+def test_checksum_that_cannot_be_checked_is_refused(cluster: Cluster, value: str) -> None:
+    upload = Upload(cluster, size_bytes=4)
+    answer = upload.patch(0, b"abcd", Upload_Checksum=value)
+    assert (answer.status, answer.json["code"]) == (400, "invalid_request")
+    assert answer.json["details"].startswith("Upload-Checksum: ")
+    assert upload.offset() == 0
+
+
+def test_piece_whose_checksum_cannot_be_checked_because_it_was_cut_off_is_not_kept(cluster: Cluster) -> None:
+    upload = Upload(cluster, size_bytes=10)
+    lost = begin(upload, b"abcd", 10, checksum=checksum_of(b"abcdefghij"))
+    lost.close()
+    assert upload.offset() == 0
+    assert upload.patch(0, b"abcdefghij", Upload_Checksum=checksum_of(b"abcdefghij")).status == 204
+    assert upload.content() == b"abcdefghij"
+
+
+def test_digest_of_the_whole_is_checked_when_the_last_piece_came(cluster: Cluster) -> None:
+    upload = Upload(cluster, size_bytes=8)
+    assert upload.patch(0, b"abcd", Repr_Digest=digest_of(b"abcdefgh")).status == 204
+    assert upload.patch(4, b"efgh", Repr_Digest=digest_of(b"other")).status == 460
+    assert upload.offset() == 0
+    assert upload.patch(0, b"abcdefgh", Repr_Digest=digest_of(b"abcdefgh")).status == 204
+    assert upload.content() == b"abcdefgh"
+
+
+def test_declared_digests_that_contradict_each_other_keep_what_came(cluster: Cluster) -> None:
+    upload = Upload(cluster, size_bytes=4, blob_sha256=hashlib.sha256(b"abcd").hexdigest())
+    assert upload.patch(0, b"abcd", Repr_Digest=digest_of(b"other")).status == 460
+    assert upload.offset() == 4
+    assert upload.patch(4, b"").status == 204
+    assert upload.content() == b"abcd"
+
+
+@pytest.mark.parametrize("at_holder", [True, False])
+def test_last_step_may_be_repeated_and_answers_the_same(cluster: Cluster, at_holder: bool) -> None:
+    upload = Upload(cluster, size_bytes=8)
+    node = upload.holder if at_holder else upload.other
+    assert upload.put(b"abcd", Content_Range="bytes 0-3/8").status == 202
+    first = upload.put(b"efgh", Content_Range="bytes 4-7/8")
+    assert first.status == 200
+
+    def put(content: bytes, span: str = "bytes 4-7/8", **digests: str) -> Answer:
+        headers = {"Content-Range": span} if span else {}
+        named = {name.replace("_", "-"): value for name, value in digests.items()}
+        return upload.send("PUT", content, headers | named, node=node)
+
+    def patch(offset: int, content: bytes, **headers: str) -> int:
+        return upload.patch(offset, content, node=node, **headers).status
+
+    for again in (
+        put(b"efgh"),
+        put(b"efgh", "bytes 4-7/*", Content_Digest=digest_of(b"efgh")),
+        put(b"abcdefgh", "", Repr_Digest=digest_of(b"abcdefgh")),
+        put(b"", "bytes */8"),
+    ):
+        assert (again.status, again.json) == (200, first.json)
+    assert upload.patch(4, b"efgh", node=node).headers["upload-offset"] == "8"
+    assert patch(4, b"efgh", Upload_Checksum=checksum_of(b"efgh")) == 204
+    assert patch(8, b"") == 204
+    others = [put(b"efgx"), put(b"abcd", "bytes 0-3/8"), put(b"fgh", "bytes 5-7/9"), put(b"abcdefgx", "")]
+    others += [put(b"abcdefg", ""), put(b"abcdefghi", "")]
+    assert [answer.status for answer in others] == [409] * 6
+    assert [patch(0, b"abcd"), patch(9, b""), patch(4, b"efgx")] == [409] * 3
+    wrong = [
+        put(b"efgh", Content_Digest=digest_of(b"x")),
+        put(b"abcdefgh", "", Repr_Digest=digest_of(b"x")),
+        put(b"", "bytes */8", Repr_Digest=digest_of(b"x")),
+        upload.patch(8, b"", node=node, Repr_Digest=digest_of(b"x")),
+    ]
+    assert [answer.status for answer in wrong] == [460] * 4
+    assert patch(4, b"efgh", Upload_Checksum=checksum_of(b"x")) == 460
+    assert upload.content() == b"abcdefgh"
+
+
+def vm(cluster: Cluster, content: bytes) -> tuple[str, str]:
+    """A new image of so many bytes: its file_uuid and upload_url."""
+    fields = {"filename": "a.qcow2", "virt_type": "qemu", "format": "qcow2", "size_bytes": len(content)}
+    answer = cluster.post("/vms", fields)
+    assert answer.status == 201, answer.body
+    return answer.json["file_uuid"], answer.json["upload_url"]
+
+
+def found_by_md5(cluster: Cluster, content: bytes) -> list[str]:
+    answer = cluster.get(f"/vms?md5={hashlib.md5(content).hexdigest()}")
+    assert answer.status == 200, answer.body
+    return [found["file_uuid"] for found in answer.json["vms"]]
+
+
+@pytest.mark.parametrize("way", ["put", "pieces", "tus"])
+def test_image_is_found_by_its_md5(cluster: Cluster, way: str) -> None:
+    content = os.urandom(200_000)
+    file_uuid, url = vm(cluster, content)
+    half = len(content) // 2
+    if way == "put":
+        answer = cluster.request("PUT", url, content=content)
+    elif way == "pieces":
+        for start, piece in ((0, content[:half]), (half, content[half:])):
+            span = f"bytes {start}-{start + len(piece) - 1}/{len(content)}"
+            answer = cluster.request("PUT", url, content=piece, headers={"Content-Range": span})
+    else:
+        headers: dict[str, Any] = {**TUS, "Upload-Offset": "0"}
+        wrong = headers | {"Upload-Checksum": checksum_of(b"x")}
+        assert cluster.request("PATCH", url, content=content, headers=wrong).status == 460
+        answer = cluster.request("PATCH", url, content=content, headers=headers)
+    assert answer.status in (200, 204), answer.body
+    assert found_by_md5(cluster, content) == [file_uuid]
+    assert cluster.request("PUT", url, content=content).status == 200
+    assert found_by_md5(cluster, content) == [file_uuid]
+
+
+def test_image_that_was_whole_before_its_node_died_has_its_md5(own_cluster: Cluster) -> None:
+    cluster, content = own_cluster, os.urandom(200_000)
+    file_uuid, url = vm(cluster, content)
+    holder = next(node for node in cluster.nodes if url.startswith(node.url))
+    others = [node for node in cluster.nodes if node is not holder]
+    cluster.kill(*others)  # the content becomes whole, and cannot be completed: too few copies
+    assert cluster.request("PUT", url, content=content).status == 503
+    cluster.kill(holder)
+    cluster.restart(*cluster.nodes)
+    cluster.wait_healthy()
+    span = {"Content-Range": f"bytes */{len(content)}"}
+    answer = cluster.request("PUT", url, content=b"", headers=span)
+    while answer.status == 503:  # bounded by the test's own deadline
+        answer = cluster.request("PUT", url, content=b"", headers=span)
+    assert (answer.status, answer.json["status"]) == (200, "available")
+    assert found_by_md5(cluster, content) == [file_uuid]

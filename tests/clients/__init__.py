@@ -1,0 +1,1 @@
+"""Clients that others wrote, interrupted in the middle (`make clients`)."""

@@ -1,0 +1,24 @@
+// Uploads FILE to the tus address URL with tus-js-client, which goes on by itself after a lost connection.
+// Prints how often it had to.
+const fs = require("node:fs");
+const tus = require("tus-js-client");
+
+const [file, uploadUrl] = process.argv.slice(2);
+let retries = 0;
+const upload = new tus.Upload(fs.createReadStream(file), {
+  uploadUrl,
+  uploadSize: fs.statSync(file).size,
+  chunkSize: 8 * 1024 * 1024,
+  headers: { Authorization: `Bearer ${process.env.FILESTORE_TOKEN}` },
+  retryDelays: [0, 200, 1000, 3000],
+  onShouldRetry: () => {
+    retries += 1;
+    return true;
+  },
+  onError: (error) => {
+    console.error(String(error));
+    process.exit(1);
+  },
+  onSuccess: () => console.log(JSON.stringify({ retries })),
+});
+upload.start();

@@ -1,0 +1,144 @@
+"""Background jobs of real coordinators, from the command line, and through the death of the leader."""
+
+import asyncio
+import json
+import sqlite3
+from contextlib import closing
+from typing import Any
+
+from coordinator.clock import now_ms
+from coordinator.commands import GrantPermission
+from coordinator.records import Caller, PermissionRecord
+from deploy.processes import wait_until
+from tests.cluster.harness import Cluster
+from tests.cluster.test_members import as_node
+
+SOON_S = 30.0
+BUCKETS = 4
+GRANTS = 1000  # the most that a bucket may have: `expire` needs a third of a second for them
+GRANTS_LIVE_MS = 8000  # longer than making them takes
+
+
+def run_job(cluster: Cluster, name: str) -> Any:
+    """The run that `filestore job run --wait` waited for."""
+    done = cluster.filestore("job", "run", name, "--wait")
+    assert done.returncode == 0, done.stderr.decode()
+    run_id, line = done.stdout.decode().splitlines()
+    assert line.startswith("completed {")
+    return json.loads(cluster.filestore("job", "show", run_id).stdout)
+
+
+def test_file_past_its_retention_is_tombstoned_by_the_job(cluster: Cluster) -> None:
+    file_uuid = cluster.store(b"for a moment", retention_period=0)
+    run = run_job(cluster, "expire")
+    assert run["result"]["done"] >= 0
+    assert cluster.get(f"/files/{file_uuid}").status == 410
+    assert cluster.get(f"/project-files/{file_uuid}").json["status"] == "tombstoned"
+
+
+def test_snapshot_job_leaves_a_private_copy_with_the_leader(cluster: Cluster) -> None:
+    file_uuid = cluster.create()["file_uuid"]
+    run = run_job(cluster, "snapshot")
+    leader = next(member for member in cluster.coordinators if member.id == run["node_id"])
+    path = cluster.data(leader) / "backups" / run["result"]["file"]
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.stat().st_size == run["result"]["bytes"]
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT 1 FROM files WHERE file_uuid = ?", (file_uuid,)).fetchone()
+        assert db.execute("SELECT log_index FROM applied").fetchone() == (run["result"]["log_index"],)
+
+
+def test_jobs_are_listed_on_the_command_line(cluster: Cluster) -> None:
+    lines = cluster.filestore("job", "ls").stdout.decode().splitlines()
+    assert [line.split()[0] for line in lines if line[:1].isalpha()][:2] == ["job", "expire"]
+    jobs = json.loads(cluster.filestore("job", "ls", "--json").stdout)["jobs"]
+    assert [job["job_name"] for job in jobs] == ["expire", "snapshot"]
+
+
+def test_unknown_job_is_refused_in_one_line(cluster: Cluster) -> None:
+    done = cluster.filestore("job", "run", "nonsense")
+    assert done.returncode == 1
+    assert b"not_found" in done.stderr
+    assert done.stderr.count(b"\n") == 1
+
+
+async def granted(cluster: Cluster, buckets: list[str]) -> int:
+    """Permissions that end all at once; when they do."""
+    expires_at_ms = now_ms() + GRANTS_LIVE_MS
+    caller = Caller("admin", 1, cluster.admin_token)
+    async with as_node(cluster, cluster.nodes[0]) as client:
+
+        async def grant(number: int) -> None:
+            command = GrantPermission(
+                caller=caller,
+                target="bucket",
+                target_id=buckets[number % BUCKETS],
+                permission_id=f"p{number}",
+                permission="read",
+                principal_type="user",
+                principal_id=f"u{number}",
+                expires_at_ms=expires_at_ms,
+            )
+            await client.propose(command, PermissionRecord, timeout_s=SOON_S)
+
+        await asyncio.gather(*(grant(number) for number in range(BUCKETS * GRANTS)))
+    return expires_at_ms
+
+
+async def test_run_outlives_the_leader_that_began_it_and_ends_once(own_cluster: Cluster) -> None:
+    cluster = own_cluster
+    buckets = [cluster.post("/buckets", {"name": f"b{n}"}).json["bucket_id"] for n in range(BUCKETS)]
+    expires_at_ms = await granted(cluster, buckets)
+    leader = cluster.leader()
+    wait_until(lambda: now_ms() > expires_at_ms, what="the end of the permissions", timeout_s=SOON_S)
+    begun = cluster.post("/jobs/expire")
+    cluster.kill(leader)
+    assert begun.status == 202, begun.body
+    run = ended(cluster, begun.json["run_id"])
+    assert run["status"] == "completed", run
+    assert run["node_id"] != leader.id
+    for bucket_id in buckets:
+        assert cluster.get(f"/buckets/{bucket_id}/permissions").json["count"] == 0
+    runs = cluster.get("/jobs/runs?job_name=expire").json["runs"]
+    assert [each["run_id"] for each in runs] == [run["run_id"]]
+
+
+def ended(cluster: Cluster, run_id: str) -> Any:
+    """The run once it has ended, whatever the cluster says meanwhile."""
+    found: list[Any] = []
+
+    def has_ended() -> bool:
+        answer = cluster.get(f"/jobs/runs/{run_id}")
+        if answer.status == 200:
+            found.append(answer.json)
+        return bool(found and found[-1]["status"] != "running")
+
+    wait_until(has_ended, what="the end of the run", timeout_s=SOON_S)
+    return found[-1]
+
+
+def test_drained_node_takes_nothing_new_and_a_removed_one_is_out(own_cluster: Cluster) -> None:
+    cluster = own_cluster
+    away = cluster.nodes[2]
+    assert cluster.filestore("node", "remove", away.id).returncode == 1
+    assert cluster.filestore("node", "drain", away.id).returncode == 0
+    file_uuid = cluster.store(b"on the two that are left")
+    assert shown(cluster) == {
+        cluster.nodes[0].id: "healthy",
+        cluster.nodes[1].id: "healthy",
+        away.id: "draining",
+    }
+    done = cluster.filestore("node", "remove", away.id)
+    assert done.returncode == 0, done.stderr.decode()
+    assert set(shown(cluster)) == {cluster.nodes[0].id, cluster.nodes[1].id}
+    assert cluster.get(f"/project-files/{file_uuid}").status == 200
+
+    def is_out() -> bool:
+        return cluster.get(f"/project-files/{file_uuid}", node=away).status == 503
+
+    wait_until(is_out, what="the removed node knows nothing any more", timeout_s=SOON_S)
+
+
+def shown(cluster: Cluster) -> dict[str, str]:
+    """The nodes and their states, as the status of the cluster has them."""
+    return {node["id"]: node["state"] for node in cluster.get("/cluster/status").json["nodes"]}

@@ -1,0 +1,1 @@
+"""Requests made from the OpenAPI document, answers held against it; `make contract` runs the long suite."""

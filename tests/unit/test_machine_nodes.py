@@ -1,0 +1,137 @@
+"""Nodes that leave: drained first, removed when they are empty, dead from then on."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import commands, queries
+from coordinator.calls import HeartbeatCall
+from coordinator.health import NodeHealth
+from coordinator.records import Caller, NodeRecord
+from tests.unit.state import ADMIN, State, certificate, complete, create, join, join_token
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    made = State(tmp_path / "state.sqlite")
+    made.nodes("n1", "n2", "n3", "n4")
+    yield made
+    made.store.close()
+
+
+def drain(node_id: str, draining: bool = True, caller: Caller = ADMIN) -> commands.DrainNode:
+    return commands.DrainNode(caller=caller, node_id=node_id, draining=draining)
+
+
+def remove(node_id: str, caller: Caller = ADMIN) -> commands.RemoveNode:
+    return commands.RemoveNode(caller=caller, node_id=node_id)
+
+
+def view(state: State) -> Any:
+    return state.ask(queries.GetView())
+
+
+def test_drained_node_is_shown_so_and_back_again(state: State) -> None:
+    before = view(state)["version"]
+    assert state.apply(drain("n4"))["draining"] is True
+    assert [node["draining"] for node in view(state)["nodes"]] == [False, False, False, True]
+    assert view(state)["version"] > before
+    assert state.ask(queries.ListNodes(caller=ADMIN))[3]["draining"] is True
+    assert state.apply(drain("n4", False))["draining"] is False
+    assert not any(node["draining"] for node in view(state)["nodes"])
+
+
+def test_draining_twice_tells_no_node_anything_new(state: State) -> None:
+    state.apply(drain("n4"))
+    before = view(state)["version"]
+    assert state.apply(drain("n4"))["draining"] is True
+    assert view(state)["version"] == before
+
+
+def test_announcement_and_renewed_join_leave_a_node_draining(state: State) -> None:
+    state.apply(drain("n4"))
+    state.apply(commands.AnnounceNode(node_id="n4", peer_port=7, zone="", weight=1))
+    state.apply(join_token("again"))
+    state.apply(join("again", "n4", certificate=certificate("new", "k2"), proved_serial="serial-n4"))
+    assert view(state)["nodes"][3]["draining"] is True
+
+
+def test_only_admins_drain_and_remove_and_only_nodes_that_are_there(state: State) -> None:
+    alice = state.user("alice")
+    assert state.apply(drain("n4", caller=alice)) == "forbidden"
+    assert state.apply(remove("n4", caller=alice)) == "forbidden"
+    assert state.apply(drain("n9")) == "not_found"
+    assert state.apply(remove("n9")) == "not_found"
+
+
+def test_node_is_removed_only_while_it_drains(state: State) -> None:
+    assert state.apply(remove("n4")) == "conflict"
+    state.apply(drain("n4"))
+    assert state.apply(remove("n4")) is None
+    assert [node["node_id"] for node in view(state)["nodes"]] == ["n1", "n2", "n3"]
+    assert state.apply(remove("n4")) == "not_found"
+
+
+def test_node_that_holds_replicas_stays_and_the_refusal_counts_them(state: State) -> None:
+    for number in range(3):
+        state.apply(create(ADMIN, f"f{number}", placement=["n1", "n4"]))
+        state.apply(complete(ADMIN, f"f{number}", f"sha-{number}", ["n1", "n4"]))
+    state.apply(drain("n4"))
+    refused = state.apply(remove("n4"))
+    assert refused == "conflict"
+    assert "3 replicas, 0 uploads" in refused.details
+
+
+def test_node_that_takes_the_bytes_of_an_upload_stays_until_it_has_ended(state: State) -> None:
+    state.apply(create(ADMIN, "f1", placement=["n4", "n1"]))
+    state.apply(create(ADMIN, "f2", placement=["n1", "n4"]))
+    state.apply(drain("n4"))
+    refused = state.apply(remove("n4"))
+    assert refused == "conflict"
+    assert "0 replicas, 1 uploads" in refused.details
+    state.apply(commands.TerminateUpload(caller=ADMIN, file_uuid="f1"))
+    assert state.apply(remove("n4")) is None
+
+
+def test_certificates_of_a_removed_node_are_dead_and_its_id_is_free(state: State) -> None:
+    state.apply(drain("n4"))
+    state.apply(remove("n4"))
+    assert not state.store.certificate_is_live("n4", "serial-n4")
+    assert view(state)["revoked_serials"] == ["serial-n4"]
+    renewal = commands.RenewCertificate(
+        node_id="n4", proved_serial="serial-n4", certificate=certificate("next")
+    )
+    assert state.apply(renewal) == "unauthorized"
+    assert state.apply(commands.AnnounceNode(node_id="n4", peer_port=1, zone="", weight=1)) == "not_found"
+    state.apply(join_token("again"))
+    assert state.apply(join("again", "n4", certificate=certificate("serial-2")))["serial"] == "serial-2"
+    assert state.store.certificate_is_live("n4", "serial-2")
+    assert view(state)["nodes"][3]["draining"] is False
+
+
+def test_repeated_join_of_a_removed_node_does_not_get_its_dead_certificate(state: State) -> None:
+    state.apply(drain("n4"))
+    state.apply(remove("n4"))
+    assert state.apply(join("t-n4", "n4")) == "unauthorized"
+
+
+def test_draining_node_is_no_candidate_for_new_replicas() -> None:
+    health = NodeHealth()
+    nodes = []
+    for node_id in ("n1", "n2"):
+        health.hear(node_id, HeartbeatCall(free_bytes=1, total_bytes=2, uploads=0), at_s=0.0)
+        nodes.append(
+            NodeRecord(
+                node_id=node_id,
+                address="10.0.0.1",
+                api_port=1,
+                peer_port=2,
+                zone="",
+                weight=1,
+                joined_at_ms=0,
+                draining=node_id == "n2",
+            )
+        )
+    assert [candidate.node_id for candidate in health.candidates(nodes, at_s=1.0)] == ["n1"]
