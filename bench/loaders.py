@@ -115,12 +115,12 @@ class Loaders:
 
 
 class CoordinatorGroup:
-    """Three coordinators on this machine, and processes that load them as nodes. Nothing else runs."""
+    """Three coordinators on this machine, `node_count` nodes, and processes that load them as nodes."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *, node_count: int = 0) -> None:
         self.directory = directory
         # One copy on one node: the bytes of files are not what is measured here.
-        self.cluster = DevelopmentCluster(directory, node_count=0, replicas=1, write_quorum=1)
+        self.cluster = DevelopmentCluster(directory, node_count=node_count, replicas=1, write_quorum=1)
 
     def __enter__(self) -> Self:
         try:
