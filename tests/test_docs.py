@@ -87,8 +87,10 @@ def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
     assert "hello{" in output
     assert '"user_id":"alice"' in output
     assert "healthy" in output
-    for line in re.findall(r'"token":"([^"]+)"', (tmp_path / "alice.json").read_text()):
-        cluster.remember(line)
+    assert "hello, lab" in output  # by the public link
+    for name in ("alice.json", "link.json"):
+        for line in re.findall(r'"token":"([^"]+)"', (tmp_path / name).read_text()):
+            cluster.remember(line)
 
 
 def test_three_machines_work_as_described(tmp_path: Path) -> None:
