@@ -274,15 +274,13 @@ def test_names_that_no_token_has_room_for_are_refused_before_anything_changes(st
 def test_join_token_ends_with_what_its_maker_may(state: State, ending: str) -> None:
     maker = state.user("maker", roles=["admin"])
     state.done(join_token("t1", caller=maker))
-    state.done(
-        {
-            "revoke": revoke("maker"),
-            "delete": delete("maker"),
-            "disable": commands.PutUser(
-                caller=ADMIN, user_id="maker", roles=None, groups=None, disabled=True
-            ),
-            "demote": commands.PutUser(caller=ADMIN, user_id="maker", roles=[], groups=None, disabled=None),
-        }[ending]
-    )
+    put = commands.PutUser(caller=ADMIN, user_id="maker", roles=None, groups=None, disabled=None)
+    endings: dict[str, commands.AnyCommand] = {
+        "revoke": revoke("maker"),
+        "delete": delete("maker"),
+        "disable": msgspec.structs.replace(put, disabled=True),
+        "demote": msgspec.structs.replace(put, roles=[]),
+    }
+    state.done(endings[ending])
     assert state.apply(join("t1", "n1")) == "unauthorized"
     assert state.ask(queries.ListNodes(caller=ADMIN)) == []
