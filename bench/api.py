@@ -2,9 +2,9 @@
 
     python -m bench.api        (API_FILES=100000 for a shorter look)
 
-Three coordinators and one node, which is asked over HTTPS. The state is filled through the log, as nodes
-would. Each figure is the median of RUNS of SECONDS; `/healthz`, which looks at no state, is the yardstick of
-the same minutes: the machine may be slower at the second size for reasons of its own.
+Two clusters of three coordinators and one node each, which is asked over HTTPS; both are filled through the
+log, as nodes would. They are measured in turn, operation by operation, so that a slow minute of the machine
+touches both sizes. Each figure is the median of RUNS of SECONDS; `/healthz` looks at no state.
 """
 
 import asyncio
@@ -113,14 +113,22 @@ class Api:
                 await connection.close()
 
 
-async def measure(api: Api) -> dict[str, Figure]:
-    """Every operation RUNS times, in turn, so that a slow minute of the machine touches all."""
-    async with api.connections(CLIENTS) as connections:
-        requests = await _requests(api, connections[0])
-        seen: dict[str, list[Figure]] = {name: [] for name in requests}
+async def measure(few: Api, many: Api) -> tuple[dict[str, Figure], dict[str, Figure]]:
+    """Every operation RUNS times, on both clusters in turn."""
+    async with few.connections(CLIENTS) as of_few, many.connections(CLIENTS) as of_many:
+        sides = [
+            (of_few, await _requests(few, of_few[0], FEW)),
+            (of_many, await _requests(many, of_many[0], MANY)),
+        ]
+        seen: list[dict[str, list[Figure]]] = [{name: [] for name in requests} for _, requests in sides]
         for _ in range(RUNS):
-            for name, make in requests.items():
-                seen[name].append(await _run(connections, make))
+            for name in seen[0]:
+                for (connections, requests), figures in zip(sides, seen, strict=True):
+                    figures[name].append(await _run(connections, requests[name]))
+    return _medians(seen[0]), _medians(seen[1])
+
+
+def _medians(seen: Mapping[str, list[Figure]]) -> dict[str, Figure]:
     return {
         name: Figure(statistics.median(f.per_s for f in runs), statistics.median(f.p99_ms for f in runs))
         for name, runs in seen.items()
@@ -145,10 +153,10 @@ async def _run(connections: Sequence[Connection], make: Request) -> Figure:
     return Figure(len(latencies_s) / elapsed_s, latencies_s[len(latencies_s) * 99 // 100] * 1000)
 
 
-async def _requests(api: Api, connection: Connection) -> Mapping[str, Request]:
+async def _requests(api: Api, connection: Connection, files_made: int) -> Mapping[str, Request]:
     """What is measured, by name. The files asked for lie anywhere among all; the reader is granted a few."""
     dice = random.Random(1)
-    cursors = await _cursors(api, connection)
+    cursors = await _cursors(api, connection, files_made)
     file_uuids = [await _file_at(api, connection, cursor) for cursor in cursors]
     reader = await _reader(api, connection, file_uuids[:PAGE_FILES])
     numbers = itertools.count()
@@ -176,11 +184,11 @@ async def _requests(api: Api, connection: Connection) -> Mapping[str, Request]:
     }
 
 
-async def _cursors(api: Api, connection: Connection) -> list[int]:
+async def _cursors(api: Api, connection: Connection, files_made: int) -> list[int]:
     """Places spread over the whole list, the last a page before its end. A cursor is a log index."""
     dice = random.Random(2)
     first = await _next_cursor(api, connection, 1)
-    low, high = first, 4 * MANY
+    low, high = first, 4 * files_made
     while low < high:  # the largest cursor that still has a page of files behind it
         middle = (low + high + 1) // 2
         low, high = (middle, high) if await _next_cursor(api, connection, middle) else (low, middle - 1)
@@ -210,9 +218,9 @@ async def _reader(api: Api, connection: Connection, file_uuids: Sequence[str]) -
     return token
 
 
-def fill(loaders: Loaders, done: int, files: int) -> None:
-    """Make files until there are so many."""
-    for first in range(done, files, ORDER_COMMANDS_MAX):
+def fill(loaders: Loaders, files: int) -> None:
+    """Make so many files."""
+    for first in range(0, files, ORDER_COMMANDS_MAX):
         count = min(ORDER_COMMANDS_MAX, files - first)
         loaders.run(Order(what="create", clients=FILLING_CLIENTS, count=count))
 
@@ -220,7 +228,7 @@ def fill(loaders: Loaders, done: int, files: int) -> None:
 def show(few: Mapping[str, Figure], many: Mapping[str, Figure]) -> None:
     """The table for people."""
     table = Table("operation", f"{FEW:,} files", "p99 ms", f"{MANY:,} files", "p99 ms", "times slower")
-    table.title = f"bench.api: per second, {CLIENTS} clients, medians of {RUNS} runs of {SECONDS:g} s"
+    table.title = f"bench.api: per second, {CLIENTS} clients, medians of {RUNS} runs of {SECONDS:g} s each"
     for name, before in few.items():
         after = many[name]
         table.add_row(
@@ -238,14 +246,14 @@ def main() -> None:
     """Print the table and the JSON line."""
     with (
         tempfile.TemporaryDirectory(prefix="filestore-bench-") as directory,
-        CoordinatorGroup(Path(directory) / "group", node_count=1) as group,
+        CoordinatorGroup(Path(directory) / "few", node_count=1) as group_of_few,
+        CoordinatorGroup(Path(directory) / "many", node_count=1) as group_of_many,
+        group_of_few.loaders(1) as loaders_of_few,
+        group_of_many.loaders(1) as loaders_of_many,
     ):
-        api = Api(group)
-        with group.loaders(1) as loaders:
-            fill(loaders, 0, FEW)
-            few = uvloop.run(measure(api))
-            fill(loaders, FEW, MANY)
-            many = uvloop.run(measure(api))
+        fill(loaders_of_few, FEW)
+        fill(loaders_of_many, MANY)
+        few, many = uvloop.run(measure(Api(group_of_few), Api(group_of_many)))
     show(few, many)
     found = {str(FEW): few, str(MANY): many}
     print(
