@@ -8,6 +8,7 @@ lost is a pending record that expires by itself. Content goes through `node.clie
 """
 
 import asyncio
+import copy
 import random
 import ssl
 import time
@@ -68,16 +69,20 @@ class Patience:
 
         Raises the reason, as a FilestoreError, once the deadline has passed.
         """
+        self.check(reason, after_s=self._pause_s)
+        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
+        self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
+
+    def check(self, reason: Exception, *, after_s: float = 0.0) -> None:
+        """Raises the reason, as a FilestoreError, if an attempt `after_s` from now is past the deadline."""
         if isinstance(reason, aiohttp.ClientConnectorCertificateError):
             raise UntrustedServer(
                 f"The certificate of {reason.host}:{reason.port} does not verify."
             ) from reason
-        if time.monotonic() + self._pause_s > self._give_up_at:
+        if time.monotonic() + after_s > self._give_up_at:
             if isinstance(reason, FilestoreError):
                 raise reason
             raise Unavailable(f"No node answered within {self._deadline_s:g} s: {_cause(reason)}") from reason
-        await asyncio.sleep(self._pause_s * random.uniform(0.5, 1.0))
-        self._pause_s = min(self._pause_s * 2, PAUSE_S_MAX)
 
 
 class Client:
@@ -95,6 +100,13 @@ class Client:
         self._token = token
         self._deadline_s = deadline_s
         self._session: aiohttp.ClientSession | None = None
+
+    def sibling(self) -> "Client":
+        """A client of the same session with a preferred node of its own. It ends with this one."""
+        assert self._session is not None, "the client is used inside `async with`"
+        made = copy.copy(self)
+        made._urls = list(self._urls)
+        return made
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
@@ -118,6 +130,11 @@ class Client:
         """The node that requests go to at the moment."""
         return self._urls[0]
 
+    @property
+    def urls(self) -> Sequence[str]:
+        """Every node that is known, the present one first."""
+        return tuple(self._urls)
+
     def patience(self) -> Patience:
         """A new deadline, for one operation."""
         return Patience(self._deadline_s)
@@ -132,15 +149,21 @@ class Client:
 
     @asynccontextmanager
     async def exchange(
-        self, method: str, path: str, *, answer_timeout_s: float = ANSWER_TIMEOUT_S, **request: Any
+        self,
+        method: str,
+        path: str,
+        *,
+        url: str = "",
+        answer_timeout_s: float = ANSWER_TIMEOUT_S,
+        **request: Any,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """One attempt at the present node. A status of 400 and more is raised as its FilestoreError."""
+        """One attempt at the present node, or at `url`. A status from 400 on is raised as its error."""
         assert self._session is not None, "the client is used inside `async with`"
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=answer_timeout_s
         )
         async with self._session.request(
-            method, self.url + path, timeout=timeout, allow_redirects=False, **request
+            method, (url or self.url) + path, timeout=timeout, allow_redirects=False, **request
         ) as response:
             if response.status >= 400:
                 raise refusal(response.status, response.headers, await _body(response))

@@ -1,7 +1,7 @@
-"""Downloads by the Python client: ranges that go on after a cut, and a checksum at the end.
+"""Downloads in order by the Python client: one stream that goes on after a cut, and a checksum at the end.
 
 The bytes go to a sink that knows how many it already has; the ETag of a file is the SHA-256 of its
-content, so the end of every download is a comparison.
+content, so the end of every download is a comparison. `node.client_ranges` takes several streams.
 """
 
 from dataclasses import dataclass
@@ -42,7 +42,7 @@ async def describe(client: Client, file_uuid: str) -> Content:
     patience = client.patience()
     while True:
         try:
-            async with client.exchange("HEAD", _path(file_uuid)) as response:
+            async with client.exchange("HEAD", content_path(file_uuid)) as response:
                 return _content(response)
         except TRY_AGAIN as error:
             client.turn_away()
@@ -61,7 +61,7 @@ async def download(client: Client, file_uuid: str, content: Content, sink: Sink)
         if before:
             headers["Range"] = f"bytes={before}-"
         try:
-            async with client.exchange("GET", _path(file_uuid), headers=headers) as response:
+            async with client.exchange("GET", content_path(file_uuid), headers=headers) as response:
                 if response.status != (206 if before else 200):
                     raise Internal(f"The server answered {response.status} to a request for a range.")
                 async for part in response.content.iter_chunked(READ_BYTES):
@@ -73,7 +73,8 @@ async def download(client: Client, file_uuid: str, content: Content, sink: Sink)
             await patience.pause(error)
 
 
-def _path(file_uuid: str) -> str:
+def content_path(file_uuid: str) -> str:
+    """Where content is read."""
     return f"/api/v1/files/{quote(file_uuid, safe='')}"
 
 
