@@ -2,22 +2,21 @@
 
 import asyncio
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from ca.errors import ChecksumMismatch, Conflict, InvalidRequest
+from deploy.partial import PartialFile
 from node.client import Client
 from node.client_download import Content, describe, download
-
-READ_BYTES = 1 << 20
+from node.client_ranges import CONNECTIONS, download_ranges
 
 Progress = Callable[[int, int | None], None]
 
 
-class HashedFile:
-    """A sink that hashes what it appends, and first what is there already."""
+class HashedStream:
+    """A sink that hashes what it appends."""
 
     def __init__(self, file: BinaryIO, progress: Progress, total_bytes: int) -> None:
         self._file = file
@@ -26,14 +25,8 @@ class HashedFile:
         self._hash = hashlib.sha256()
         self.size_bytes = 0
 
-    def read_existing(self) -> None:
-        """Hash what an earlier run has written; the file then stands at its end."""
-        while part := self._file.read(READ_BYTES):
-            self._hash.update(part)
-            self.size_bytes += len(part)
-
     async def write(self, part: bytes) -> None:
-        """Append, in a thread: a slow disk must not stop the network."""
+        """Append, in a thread: a slow reader must not stop the network."""
         await asyncio.to_thread(self._write, part)
         self._progress(self.size_bytes, self._total_bytes)
 
@@ -52,39 +45,44 @@ class HashedFile:
 
 
 async def get_to_stream(client: Client, file_uuid: str, stream: BinaryIO, *, progress: Progress) -> None:
-    """Write the content to a stream. A wrong checksum is only known at the end: then ChecksumMismatch."""
+    """Write the content to a stream, in order, over one connection.
+
+    A wrong checksum is only known at the end: then ChecksumMismatch.
+    """
     content = await describe(client, file_uuid)
-    sink = HashedFile(stream, progress, content.size_bytes)
+    sink = HashedStream(stream, progress, content.size_bytes)
     await download(client, file_uuid, content, sink)
     stream.flush()
     sink.check(content)
 
 
-async def get_to_file(client: Client, file_uuid: str, output: str | None, *, progress: Progress) -> Path:
+async def get_to_file(
+    client: Client,
+    file_uuid: str,
+    output: str | None,
+    *,
+    connections: int = CONNECTIONS,
+    progress: Progress,
+) -> Path:
     """Write the content to `output`, by default to a new file of its own name here. Answers the path.
 
-    Raises FilestoreError; after ChecksumMismatch nothing is left.
+    Raises FilestoreError, OSError; after ChecksumMismatch nothing is left.
     """
     content = await describe(client, file_uuid)
     path = Path(output) if output is not None else _new_path(content.filename)
     if path.is_dir():
         path = path / _plain_name(content.filename)
-    partial = path.with_name(f"{path.name}.part")
-    descriptor = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    with os.fdopen(descriptor, "r+b") as file:
-        sink = HashedFile(file, progress, content.size_bytes)
-        await asyncio.to_thread(sink.read_existing)
-        if sink.size_bytes > content.size_bytes:
-            raise Conflict(f"{partial} is larger than the file; remove it.")
-        await download(client, file_uuid, content, sink)
+    if path.exists() and not path.is_file():
+        raise InvalidRequest(f"{path} is not a regular file; write to it by: --output - > {path}")
+    async with PartialFile(path, content, progress, threads=connections) as partial:
+        hashing = asyncio.create_task(partial.sha256())
         try:
-            sink.check(content)
-        except ChecksumMismatch:
-            partial.unlink()
-            raise
-        file.flush()
-        await asyncio.to_thread(os.fsync, file.fileno())
-    partial.replace(path)
+            await download_ranges(client, file_uuid, content, partial, connections=connections)
+            sha256 = await hashing
+        finally:
+            hashing.cancel()
+            await asyncio.gather(hashing, return_exceptions=True)
+        await partial.finish(sha256)
     return path
 
 

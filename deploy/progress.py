@@ -1,6 +1,8 @@
 """What people see on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
@@ -15,6 +17,8 @@ from rich.progress import (
     TransferSpeedColumn,
 )
 
+SetProgress = Callable[[int, int | None], None]
+
 PIPE_COLUMNS = 1000  # what reads a pipe wants whole values, however long the lines get
 
 
@@ -23,10 +27,10 @@ def table_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
 
 
-class ProgressBar:
-    """Use as a context manager; `set` takes the bytes done and, once known, the bytes in all."""
+class ProgressBars:
+    """Use as a context manager; `bar` gives one bar each for what goes on side by side."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self) -> None:
         console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}"),
@@ -38,11 +42,19 @@ class ProgressBar:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task(escape(label), total=None)
 
-    def set(self, done_bytes: int, total_bytes: int | None) -> None:
-        """Move the bar."""
-        self._progress.update(self._task, completed=done_bytes, total=total_bytes)
+    @contextmanager
+    def bar(self, label: str) -> Iterator[SetProgress]:
+        """A bar until the context ends; it is set to the bytes done and, once known, the bytes in all."""
+        task = self._progress.add_task(escape(label), total=None)
+
+        def move(done_bytes: int, total_bytes: int | None) -> None:
+            self._progress.update(task, completed=done_bytes, total=total_bytes)
+
+        try:
+            yield move
+        finally:
+            self._progress.remove_task(task)
 
     def __enter__(self) -> Self:
         self._progress.start()

@@ -1,10 +1,14 @@
-"""Uploading one file or stream: make the record, or go on with an earlier one, send, compare the checksum."""
+"""Uploading files, or one stream: make the record, or go on with an earlier one, send, compare."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from ca.errors import ChecksumMismatch, InvalidRequest
+from ca.errors import ChecksumMismatch, FilestoreError, Internal, InvalidRequest
+from deploy.progress import ProgressBars
 from deploy.resume import Memory, UnfinishedUpload
 from node.client import Client
 from node.client_upload import FileSource, PipeSource, Source, find_unfinished, upload
@@ -12,13 +16,55 @@ from node.client_upload import FileSource, PipeSource, Source, find_unfinished, 
 Progress = Callable[[int, int | None], None]
 
 
-async def put_file(
-    client: Client, path: Path, fields: Mapping[str, object], *, only_url: bool, progress: Progress
-) -> str:
-    """Upload a file, continuing what an earlier run began; answers its file_uuid.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file to upload, and the fields of its record."""
 
-    Raises FilestoreError, OSError.
+    path: Path
+    fields: Mapping[str, object]
+
+
+async def put_files(
+    client: Client, files: Sequence[Wanted], *, connections: int, only_url: bool, bars: ProgressBars
+) -> list[str | FilestoreError | OSError]:
+    """Upload files, so many at once; per file, in order, its file_uuid or what it failed for.
+
+    All are remembered until all are stored: the same command after a failure makes no second record of those
+    that had come through.
     """
+    outcomes: list[str | FilestoreError | OSError] = [Internal("not begun")] * len(files)
+    memories: list[Memory] = []
+    waiting = deque(enumerate(files))
+
+    async def work() -> None:
+        while waiting:
+            number, file = waiting.popleft()
+            try:
+                with bars.bar(str(file.path)) as progress:
+                    outcomes[number], memory = await put_file(
+                        client.sibling(), file, only_url=only_url, progress=progress
+                    )
+                memories.append(memory)
+            except (FilestoreError, OSError) as error:
+                outcomes[number] = error
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(connections, len(files))):
+            group.create_task(work())
+    if len(memories) == len(files):
+        for memory in memories:
+            memory.forget()
+    return outcomes
+
+
+async def put_file(
+    client: Client, wanted: Wanted, *, only_url: bool, progress: Progress
+) -> tuple[str, Memory]:
+    """Upload a file, continuing what an earlier run began; answers its file_uuid, and what to forget then.
+
+    The client is the upload's own: it goes over to the node that holds it. Raises FilestoreError, OSError.
+    """
+    path, fields = wanted.path, wanted.fields
     with path.open("rb") as file:
         facts = path.stat()
         if not path.is_file():
@@ -30,8 +76,7 @@ async def put_file(
             memory.write(unfinished)
         source = FileSource(file, facts.st_size)
         await _send(client, unfinished, source, offset, only_url=only_url, progress=progress)
-        memory.forget()
-        return unfinished.file_uuid
+        return unfinished.file_uuid, memory
 
 
 async def put_stream(

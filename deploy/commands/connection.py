@@ -4,7 +4,6 @@ A token is never taken from the command line or the environment itself, only fro
 environments are visible to others on the machine.
 """
 
-import asyncio
 import functools
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, TypeVar
 
 import click
 import msgspec
+import uvloop
 
 from ca.errors import FilestoreError, InvalidRequest
 from node.client import DEADLINE_S, Client
@@ -65,7 +65,8 @@ class Connection:
             async with self.client() as client:
                 return await work(client)
 
-        return asyncio.run(session())
+        # On TLS it takes half of the processor time that asyncio's own loop does.
+        return uvloop.run(session())
 
 
 def read_text(path: Path, what: str) -> str:

@@ -3,23 +3,26 @@
 import json
 import mimetypes
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
-from deploy.commands.connection import Connection, connection_options
+from ca.errors import FilestoreError
+from deploy.commands.connection import Connection, connection_options, line_of, reason_of
 from deploy.getting import get_to_file, get_to_stream
-from deploy.progress import ProgressBar, table_console
-from deploy.putting import put_file, put_stream
+from deploy.progress import ProgressBars, table_console
+from deploy.putting import Wanted, put_files, put_stream
 from node.client import Client
+from node.client_ranges import CONNECTIONS, CONNECTIONS_MAX
 
 COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 
 
 @click.command()
-@click.argument("file")
+@click.argument("files", metavar="FILE...", nargs=-1, required=True)
 @click.option("--project-id", help="[default: the name of the file without its ending]")
 @click.option("--project-name", default="")
 @click.option("--filename", help="The name that downloads get.  [default: the name of the file]")
@@ -28,7 +31,7 @@ COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
 @click.option("--bucket", "bucket_id", default="", help="The id of a bucket.  [default: the default bucket]")
 @click.option(
-    "--retention", "retention_hours", type=click.IntRange(0, 876000), help="Hours to keep the file."
+    "--retention", "retention_period", type=click.IntRange(0, 876000), help="Hours to keep the file."
 )
 @click.option("--include-images", is_flag=True)
 @click.option("--include-snapshots", is_flag=True)
@@ -40,53 +43,101 @@ COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
     is_flag=True,
     help="Send the bytes through --url, not to the node that the cluster names (behind a balancer).",
 )
+@click.option(
+    "--connections",
+    type=click.IntRange(1, CONNECTIONS_MAX),
+    default=CONNECTIONS,
+    show_default=True,
+    help="How many files are sent at once; one file takes one connection.",
+)
 @connection_options
 def put(
     connection: Connection,
-    file: str,
+    files: tuple[str, ...],
     filename: str | None,
-    project_id: str | None,
+    connections: int,
     only_url: bool,
     **options: Any,
-) -> None:
-    """Upload FILE (- reads standard input), print its file_uuid.
+) -> int:
+    """Upload each FILE (- alone reads standard input), print its file_uuid; of several, file_uuid and FILE.
 
     The same command after an interruption goes on where it ended. The checksum is compared at the end.
     """
-    name = filename or ("stdin" if file == "-" else Path(file).name)
+    if len(files) > 1:
+        _check_several(files, filename)
+
+    async def work(client: Client) -> list[str | FilestoreError | OSError]:
+        with ProgressBars() as bars:
+            if files == ("-",):
+                fields = record_fields(filename or "stdin", options)
+                with bars.bar(str(fields["filename"])) as progress:
+                    stream = sys.stdin.buffer
+                    return [await put_stream(client, stream, fields, only_url=only_url, progress=progress)]
+            wanted = [
+                Wanted(Path(file), record_fields(filename or Path(file).name, options)) for file in files
+            ]
+            return await put_files(client, wanted, connections=connections, only_url=only_url, bars=bars)
+
+    outcomes = connection.run(work)
+    if len(outcomes) == 1 and not isinstance(outcomes[0], str):
+        raise outcomes[0]
+    return _print_outcomes(files, outcomes)
+
+
+def _check_several(files: tuple[str, ...], filename: str | None) -> None:
+    if filename is not None:
+        raise click.UsageError("--filename names one FILE, and several are given.")
+    if "-" in files:
+        raise click.UsageError("- is given alone.")
+    if len({Path(file).resolve() for file in files}) < len(files):
+        raise click.UsageError("A FILE is given twice.")
+
+
+def record_fields(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a new record; those that say nothing are left out."""
     fields = {
+        **options,
         "filename": name,
-        "project_id": project_id or Path(name).stem or name,
-        "content_type": options.pop("content_type")
+        "project_id": options["project_id"] or Path(name).stem or name,
+        "content_type": options["content_type"]
         or mimetypes.guess_type(name)[0]
         or "application/octet-stream",
-        "retention_period": options.pop("retention_hours"),
-        **options,
     }
-    fields = {field: value for field, value in fields.items() if value not in (None, "", False)}
+    return {field: value for field, value in fields.items() if value not in (None, "", False)}
 
-    async def work(client: Client) -> str:
-        with ProgressBar(name) as bar:
-            if file == "-":
-                return await put_stream(client, sys.stdin.buffer, fields, only_url=only_url, progress=bar.set)
-            return await put_file(client, Path(file), fields, only_url=only_url, progress=bar.set)
 
-    click.echo(connection.run(work))
+def _print_outcomes(files: Sequence[str], outcomes: Sequence[str | FilestoreError | OSError]) -> int:
+    """A line for every file; the exit code."""
+    for file, outcome in zip(files, outcomes, strict=True):
+        if isinstance(outcome, FilestoreError):
+            click.echo(f"filestore: {printable_name(file)}: {line_of(outcome)}", err=True)
+        elif isinstance(outcome, OSError):
+            click.echo(f"filestore: {printable_name(file)}: {reason_of(outcome)}", err=True)
+        else:
+            click.echo(outcome if len(files) == 1 else f"{outcome}  {printable_name(file)}")
+    return int(any(not isinstance(outcome, str) for outcome in outcomes))
 
 
 @click.command()
 @click.argument("file_uuid")
 @click.option("--output", "-o", help="Where to write; - is standard output.  [default: the name of the file]")
+@click.option(
+    "--connections",
+    type=click.IntRange(1, CONNECTIONS_MAX),
+    default=CONNECTIONS,
+    show_default=True,
+    help="How many connections bring parts of the file, from all nodes given; standard output takes one.",
+)
 @connection_options
-def get(connection: Connection, file_uuid: str, output: str | None) -> None:
+def get(connection: Connection, file_uuid: str, output: str | None, connections: int) -> None:
     """Download a file. The same command after an interruption goes on where it ended (OUTPUT.part)."""
 
     async def work(client: Client) -> Path | None:
-        with ProgressBar(file_uuid) as bar:
+        with ProgressBars() as bars, bars.bar(file_uuid) as progress:
             if output == "-":
-                await get_to_stream(client, file_uuid, sys.stdout.buffer, progress=bar.set)
+                await get_to_stream(client, file_uuid, sys.stdout.buffer, progress=progress)
                 return None
-            return await get_to_file(client, file_uuid, output, progress=bar.set)
+            return await get_to_file(client, file_uuid, output, connections=connections, progress=progress)
 
     path = connection.run(work)
     if path is not None and output is None:
@@ -127,6 +178,11 @@ def files_table(records: list[dict[str, Any]]) -> Table:
     return table
 
 
+def printable_name(text: str) -> str:
+    """User text on one line of a terminal: control characters do nothing."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
 def printable(text: str) -> str:
-    """User text for a terminal: control characters and rich's markup do nothing."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text).replace("[", r"\[")
+    """The same in a table, where rich's markup does nothing either."""
+    return printable_name(text).replace("[", r"\[")

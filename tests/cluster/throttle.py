@@ -1,5 +1,5 @@
 """A TCP proxy in a thread that lets bytes through slowly, or cuts every connection: for interrupting
-uploads.
+uploads and downloads.
 """
 
 import asyncio
@@ -11,9 +11,13 @@ CHUNK_BYTES = 16 << 10
 
 
 class ThrottlingProxy:
-    """Use as a context manager; `url` leads to the target. Not more than `bytes_per_s` go up in all."""
+    """Use as a context manager; `url` leads to the target. A connection gets at most `bytes_per_s` up, or
+    down if `is_down`; `passed_bytes` counts what went that way.
+    """
 
-    def __init__(self, target_port: int, *, bytes_per_s: int) -> None:
+    def __init__(self, target_port: int, *, bytes_per_s: int, is_down: bool = False) -> None:
+        self._is_down = is_down
+        self.connections_most = 0
         self._target_port = target_port
         self.bytes_per_s = bytes_per_s
         self.passed_bytes = 0
@@ -74,10 +78,11 @@ class ThrottlingProxy:
             return
         ends = {writer, target_writer}
         self._writers |= ends
+        self.connections_most = max(self.connections_most, len(self._writers) // 2)
         try:
             await asyncio.gather(
-                self._copy(reader, target_writer, throttled=True),
-                self._copy(target_reader, writer, throttled=False),
+                self._copy(reader, target_writer, throttled=not self._is_down),
+                self._copy(target_reader, writer, throttled=self._is_down),
             )
         except OSError:
             pass

@@ -1,0 +1,242 @@
+"""A file that is being downloaded: NAME.part has its full size from the start, NAME.part.state says what of
+it is there.
+
+Bytes are synced before the state names them, so what it names survives a power cut. The state is on disk
+before the file grows: a NAME.part without one is the beginning of the content, as earlier versions left it.
+"""
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self, TypeVar
+
+import msgspec
+
+from ca.errors import ChecksumMismatch, Conflict
+from ca.secretfiles import sync_directory, write_durable
+from node.client_download import Content
+from node.coverage import Coverage
+from node.durable import Disk, write_all
+
+STATE_BYTES_MAX = 1 << 20  # a download has some hundreds of spans; what is longer is not ours
+RECORD_S = 1.0  # what kill -9 costs at most
+RECORD_BYTES = 128 << 20
+HASH_BYTES = 8 << 20  # read back at once by the thread that hashes, a part at a time
+READ_BYTES = 1 << 20
+NAME_BYTES_MAX = 200  # leaves room for what is appended, within the 255 of a file system
+
+Progress = Callable[[int, int | None], None]
+T = TypeVar("T")
+
+
+class PartialState(msgspec.Struct, frozen=True):
+    """Which content this is part of, and the spans of it that are durable."""
+
+    sha256: str
+    size_bytes: int
+    spans: list[tuple[int, int]]
+
+
+class PartialFile:
+    """Use as an async context manager: it locks NAME.part, and on leaving records what has come.
+
+    Raises Conflict when another process downloads to the same name, or the file there is larger than the
+    content; OSError naming NAME.part.
+    """
+
+    def __init__(self, target: Path, content: Content, progress: Progress, *, threads: int) -> None:
+        name = target.name
+        if len(os.fsencode(name)) > NAME_BYTES_MAX:
+            name = hashlib.sha256(os.fsencode(name)).hexdigest()
+        self.path = target.with_name(f"{name}.part")
+        self.coverage = Coverage()
+        self._target = target
+        self._state_path = target.with_name(f"{name}.part.state")
+        self._content = content
+        self._progress = progress
+        self._threads = ThreadPoolExecutor(threads + 1, thread_name_prefix="partial")  # one of them hashes
+        self._disk = Disk()
+        self._descriptor = -1
+        self._recorded_bytes = 0
+        self._recorded_at_s = time.monotonic()
+        self._is_recording = False
+        self._is_over = True  # until there is something of ours to leave
+        self._grown = asyncio.Event()
+        self._hash = hashlib.sha256()
+        self._hashed_bytes = 0
+
+    async def __aenter__(self) -> Self:
+        try:
+            await self._run(self._open)
+        except BaseException:
+            await self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._close()
+
+    async def write_at(self, offset: int, part: bytes) -> None:
+        """Keep these bytes; they count as there when this returns, and are durable soon after."""
+        await self._run(write_all, self._disk, self._descriptor, part, offset)
+        self.coverage.add(offset, offset + len(part))
+        self._grown.set()
+        self._progress(self.coverage.size_bytes, self._content.size_bytes)
+        due_bytes = self.coverage.size_bytes - self._recorded_bytes
+        is_due = due_bytes >= RECORD_BYTES or time.monotonic() - self._recorded_at_s >= RECORD_S
+        if is_due and not self._is_recording:
+            await self._record()
+
+    async def sha256(self) -> str:
+        """The checksum of the whole, read back behind the writers; returns after the last byte."""
+        while self._hashed_bytes < self._content.size_bytes:
+            stop = min(self.coverage.prefix_bytes, self._hashed_bytes + HASH_BYTES)
+            if stop > self._hashed_bytes:
+                await self._run(self._hash_to, stop)
+            else:
+                self._grown.clear()
+                await self._grown.wait()
+        return self._hash.hexdigest()
+
+    async def finish(self, sha256: str) -> None:
+        """Give the file its name. Raises ChecksumMismatch for other content; then nothing is left."""
+        assert self.coverage.size_bytes == self._content.size_bytes
+        if sha256 != self._content.sha256:
+            await self._run(self._discard)
+            raise ChecksumMismatch(
+                f"Expected {self._content.size_bytes} bytes with SHA-256 {self._content.sha256},"
+                f" got {sha256}."
+            )
+        await self._run(self._settle)
+
+    def _open(self) -> None:
+        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self._lock()
+        found_bytes = os.fstat(self._descriptor).st_size
+        state = self._read_state()
+        if state is None:
+            if found_bytes > self._content.size_bytes:
+                raise Conflict(f"{self.path} is larger than the file; remove it.")
+            self.coverage = Coverage([(0, found_bytes)])
+        elif (state.sha256, state.size_bytes) == (self._content.sha256, self._content.size_bytes):
+            spans = ((start, min(stop, found_bytes)) for start, stop in state.spans)
+            self.coverage = Coverage((start, stop) for start, stop in spans if start < stop)
+        else:
+            found_bytes = 0
+        os.ftruncate(self._descriptor, min(found_bytes, self._content.size_bytes))
+        self._is_over = False
+        self._recorded_bytes = self.coverage.size_bytes
+        write_durable(self._state_path, msgspec.json.encode(self._state()))
+        self._preallocate()
+        self._progress(self.coverage.size_bytes, self._content.size_bytes)
+
+    def _lock(self) -> None:
+        """Two writers would rename a file that the other still writes to."""
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_same = os.path.samestat(os.fstat(self._descriptor), self.path.stat())
+        except (BlockingIOError, FileNotFoundError):
+            is_same = False
+        if not is_same:
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise Conflict(f"Another process downloads to {self.path}.")
+
+    def _read_state(self) -> PartialState | None:
+        """None without one; one that cannot be used stands for no content at all."""
+        try:
+            with self._state_path.open("rb") as file:
+                state = msgspec.json.decode(file.read(STATE_BYTES_MAX), type=PartialState)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError:
+            return PartialState("", 0, [])
+        if any(not 0 <= start < stop <= state.size_bytes for start, stop in state.spans):
+            return PartialState("", 0, [])
+        return state
+
+    def _state(self) -> PartialState:
+        return PartialState(self._content.sha256, self._content.size_bytes, self.coverage.spans)
+
+    def _preallocate(self) -> None:
+        """A full disk is known before the first byte comes, and leaves what was there before."""
+        found_bytes = os.fstat(self._descriptor).st_size
+        if self._content.size_bytes == 0:
+            return
+        try:
+            os.posix_fallocate(self._descriptor, 0, self._content.size_bytes)
+        except OSError:
+            os.ftruncate(self._descriptor, found_bytes)
+            raise
+
+    async def _record(self) -> None:
+        """Sync, then say so. The spans are those from before the sync."""
+        self._is_recording = True
+        try:
+            state = self._state()
+            self._recorded_bytes = self.coverage.size_bytes
+            await self._run(self._sync_and_write, state)
+            self._recorded_at_s = time.monotonic()
+        finally:
+            self._is_recording = False
+
+    def _sync_and_write(self, state: PartialState) -> None:
+        os.fdatasync(self._descriptor)
+        with suppress(OSError):  # an older state is true as well: this costs only the resumption
+            write_durable(self._state_path, msgspec.json.encode(state))
+
+    def _hash_to(self, stop: int) -> None:
+        while self._hashed_bytes < stop:
+            part = os.pread(self._descriptor, min(READ_BYTES, stop - self._hashed_bytes), self._hashed_bytes)
+            if not part:
+                raise OSError(errno.EIO, "the file became shorter while it was written")
+            self._hash.update(part)
+            self._hashed_bytes += len(part)
+
+    def _settle(self) -> None:
+        os.fsync(self._descriptor)
+        self.path.replace(self._target)
+        self._is_over = True
+        self._state_path.unlink(missing_ok=True)
+        sync_directory(self._target.parent)
+
+    def _discard(self) -> None:
+        self._is_over = True
+        self.path.unlink(missing_ok=True)
+        self._state_path.unlink(missing_ok=True)
+
+    async def _run(self, work: Callable[..., T], *arguments: object) -> T:
+        """Blocking work in a thread of ours. Raises its OSError with the name of the file."""
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        except OSError as error:
+            if error.filename is not None or error.errno is None:
+                raise
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+    async def _close(self) -> None:
+        """Record what has come; no thread writes any more when the descriptor goes."""
+        try:
+            if self._descriptor >= 0 and not self._is_over:
+                await self._leave()
+        finally:
+            await asyncio.to_thread(self._threads.shutdown)
+            if self._descriptor >= 0:
+                os.close(self._descriptor)
+
+    async def _leave(self) -> None:
+        if self.coverage.size_bytes == 0:
+            await self._run(self._discard)  # a file as large as the content that holds nothing of it
+        else:
+            with suppress(OSError):  # what ended the download counts; an older state is true as well
+                await self._record()
