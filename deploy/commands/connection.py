@@ -65,7 +65,7 @@ class Connection:
             async with self.client() as client:
                 return await work(client)
 
-        # On TLS it takes half of the processor time that asyncio's own loop does.
+        # The loop that the servers run on: see pyproject.toml.
         return uvloop.run(session())
 
 
