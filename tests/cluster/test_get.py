@@ -44,7 +44,13 @@ def through(cluster: Cluster, *ways: ThrottlingProxy) -> dict[str, str]:
 
 @contextmanager
 def started(environment: dict[str, str], *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([FILESTORE, *arguments], env=environment, stderr=subprocess.PIPE)
+    process = subprocess.Popen(
+        [FILESTORE, *arguments],
+        env=environment,
+        stderr=subprocess.PIPE,
+        # A shell makes what it starts in the background ignore SIGINT, and tests may run there.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
     try:
         yield process
     finally:
