@@ -26,7 +26,8 @@ from coordinator.records import ClusterView, HashReport, StateHash
 from coordinator.store import members_of
 
 REPORTS_WAITING_MAX = 16  # of our own digests; the newest count
-LAST_REPORT_S = 2.0  # for our own digest to reach the others, who raise the alarm, before we end
+LAST_REPORT_S = 15.0  # for the odd one to tell its digest before it ends
+REPORT_AGAIN_S = 0.2
 _HASH_TAG, _REPORT_TAG = b"hash_state", b"report_hash"  # spares decoding every other entry
 _REPLY = msgspec.msgpack.Decoder(Reply)
 
@@ -59,6 +60,7 @@ class Digests:
         self._marker = marker
         self._watch = DivergenceWatch(own_id)
         self._to_report: asyncio.Queue[StateHash] = asyncio.Queue(REPORTS_WAITING_MAX)
+        self._differs_at = 0
         self._diverged = asyncio.Event()
         self._odd: set[str] = set()
 
@@ -87,8 +89,14 @@ class Digests:
             diverged = await asyncio.to_thread(mark_diverged, self._marker, self._own_id)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(LAST_REPORT_S):
-                    await self._to_report.join()
+                    await self._report_once()
             raise diverged
+
+    async def _report_once(self) -> None:
+        """Until the digest that differs got through, so that the others know who is odd."""
+        digest = self._watch.own_digest(self._differs_at)
+        while digest and not await self._report(self._differs_at, digest):
+            await asyncio.sleep(REPORT_AGAIN_S)
 
     def _hashed(self, digest: StateHash | None) -> None:
         if digest is None:
@@ -108,7 +116,8 @@ class Digests:
             self._judge(found)
 
     def _judge(self, found: Divergence) -> None:
-        if self._own_id in found.odd:
+        if self._own_id in found.odd and not self._diverged.is_set():
+            self._differs_at = found.log_index
             self._diverged.set()
         self._odd.update(other for other in found.odd if other != self._own_id)
         _log.critical(
@@ -129,13 +138,20 @@ class Digests:
     async def _report_for_ever(self) -> None:
         while True:
             digest = await self._to_report.get()
-            report = ReportHash(coordinator_id=self._own_id, log_index=digest.log_index, digest=digest.digest)
             try:
-                await self._metadata.propose(report, HashReport)
-            except FilestoreError as error:
-                _log.info("the digest of the state was not reported: %s", error.details)
+                await self._report(digest.log_index, digest.digest)
             finally:
                 self._to_report.task_done()
+
+    async def _report(self, log_index: int, digest: str) -> bool:
+        """Whether it got through."""
+        report = ReportHash(coordinator_id=self._own_id, log_index=log_index, digest=digest)
+        try:
+            await self._metadata.propose(report, HashReport)
+        except FilestoreError as error:
+            _log.info("the digest of the state was not reported: %s", error.details)
+            return False
+        return True
 
 
 def mark_diverged(marker: Path, own_id: str) -> StateDiverged:

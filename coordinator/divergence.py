@@ -40,6 +40,11 @@ class DivergenceWatch:
         """This member's own digest, as the state machine replied it; known before any report about it."""
         self._remember(log_index, self._own_id, digest)
 
+    def own_digest(self, log_index: int) -> str:
+        """What `own` was told of this place, "" if that was forgotten."""
+        place = self._places.get(log_index)
+        return place.digests.get(self._own_id, "") if place is not None else ""
+
     def reported(
         self, coordinator_id: str, log_index: int, digest: str, voters: Collection[str]
     ) -> Divergence | None:
