@@ -7,7 +7,9 @@ finding; the odd one finds itself, and stops.
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-INDEXES_MAX = 16  # places in the log whose digests are remembered: a report comes within one or two of them
+# Places in the log whose digests are remembered. One that was away finds that it differs where it was left
+# behind: its report comes as many places late as were hashed meanwhile. About 600 bytes each.
+INDEXES_MAX = 1024
 REPORTERS_MAX = 64  # digests remembered for one place: more than a group has members
 
 

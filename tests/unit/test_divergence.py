@@ -91,6 +91,14 @@ def test_old_places_are_forgotten() -> None:
     assert watch.reported("c2", INDEXES_MAX + 1, "b", VOTERS) == Divergence(INDEXES_MAX + 1, ())
 
 
+def test_report_of_a_member_that_was_away_for_a_hundred_places_is_compared() -> None:
+    watch = DivergenceWatch("c1")
+    for log_index in range(10, 110):
+        watch.own(log_index, "a")
+        assert watch.reported("c2", log_index, "a", VOTERS) is None
+    assert watch.reported("c3", 10, "b", VOTERS) == Divergence(10, ("c3",))
+
+
 def test_reporters_beyond_the_bound_are_not_remembered() -> None:
     watch = DivergenceWatch("c1")
     watch.own(10, "a")
