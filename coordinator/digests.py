@@ -10,29 +10,27 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 import msgspec
 
 from ca.errors import FilestoreError, Internal
 from ca.secretfiles import write_durable
 from coordinator.client import MetadataClient
-from coordinator.commands import HashState, Reply, ReportHash, decode_envelope
+from coordinator.commands import AnyCommand, HashState, ReportHash, decode_envelope
 from coordinator.divergence import Divergence, DivergenceWatch
 from coordinator.driver import Driver
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.records import ClusterView, HashReport, StateHash
+from coordinator.rpc import Refused, value_of
 from coordinator.store import members_of
 
 REPORTS_WAITING_MAX = 16  # of our own digests; the newest count
 LAST_REPORT_S = 15.0  # for the odd one to tell its digest before it ends
 REPORT_AGAIN_S = 0.2
 _HASH_TAG, _REPORT_TAG = b"hash_state", b"report_hash"  # spares decoding every other entry
-_REPLY = msgspec.msgpack.Decoder(Reply)
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 
 
 class StateDiverged(Internal):
@@ -74,11 +72,8 @@ class Digests:
         """Entries were applied here. Cheap for all that are no digests."""
         for entry, reply in zip(entries, replies, strict=True):
             if entry.kind is EntryKind.COMMAND and (_HASH_TAG in entry.data or _REPORT_TAG in entry.data):
-                command = decode_envelope(entry.data).command
-                if isinstance(command, HashState):
-                    self._hashed(_value(reply, StateHash))
-                elif isinstance(command, ReportHash):
-                    self._reported(_value(reply, HashReport))
+                with contextlib.suppress(Refused):
+                    self._deliver(decode_envelope(entry.data).command, reply)
 
     async def run(self) -> None:
         """Until cancelled. Raises StateDiverged when this member is the odd one."""
@@ -98,18 +93,19 @@ class Digests:
         while digest and not await self._report(self._differs_at, digest):
             await asyncio.sleep(REPORT_AGAIN_S)
 
-    def _hashed(self, digest: StateHash | None) -> None:
-        if digest is None:
-            return
+    def _deliver(self, command: AnyCommand, reply: bytes) -> None:
+        if isinstance(command, HashState):
+            self._hashed(msgspec.msgpack.decode(value_of(reply), type=StateHash))
+        elif isinstance(command, ReportHash):
+            self._reported(msgspec.msgpack.decode(value_of(reply), type=HashReport))
+
+    def _hashed(self, digest: StateHash) -> None:
         self._watch.own(digest.log_index, digest.digest)
         if self._to_report.full():
             self._to_report.get_nowait()
-            self._to_report.task_done()
         self._to_report.put_nowait(digest)
 
-    def _reported(self, report: HashReport | None) -> None:
-        if report is None:
-            return
+    def _reported(self, report: HashReport) -> None:
         voters = members_of(self._view().coordinators).voters
         found = self._watch.reported(report.coordinator_id, report.log_index, report.digest, voters)
         if found is not None:
@@ -138,10 +134,7 @@ class Digests:
     async def _report_for_ever(self) -> None:
         while True:
             digest = await self._to_report.get()
-            try:
-                await self._report(digest.log_index, digest.digest)
-            finally:
-                self._to_report.task_done()
+            await self._report(digest.log_index, digest.digest)
 
     async def _report(self, log_index: int, digest: str) -> bool:
         """Whether it got through."""
@@ -170,9 +163,3 @@ def check_not_diverged(marker: Path) -> None:
     """Raises StateDiverged when `mark_diverged` was called on this directory."""
     if marker.exists():
         raise StateDiverged(marker.read_text("utf-8").strip())
-
-
-def _value(reply: bytes, kind: type[_T]) -> _T | None:
-    """What a command replied; None for a refusal."""
-    decoded = _REPLY.decode(reply)
-    return None if decoded.refusal else msgspec.msgpack.decode(decoded.value, type=kind)

@@ -18,12 +18,12 @@ import uuid_utils
 from ca.errors import FilestoreError, InsufficientStorage, Unavailable
 from coordinator.calls import CALL_TIMEOUT_S
 from coordinator.clock import now_ms
-from coordinator.commands import AnyCommand, RecordRun, Reply, StartRun
+from coordinator.commands import AnyCommand, RecordRun, StartRun
 from coordinator.driver import Driver
-from coordinator.jobs import EXPIRE, JOBS
+from coordinator.jobs import EXPIRE, JOBS, JobKind
 from coordinator.raft.core import NotLeader
 from coordinator.records import JobRunRecord
-from coordinator.rpc import Refused
+from coordinator.rpc import Refused, value_of
 from coordinator.store import Store
 
 LOOK_S = 0.25  # between two looks for runs: a few microseconds each
@@ -32,7 +32,6 @@ RETRY_S = 1.0  # before a run is taken up again that was stopped while this memb
 ERROR_CHARACTERS_MAX = 500
 
 Result = dict[str, int | str]
-_REPLY = msgspec.msgpack.Decoder(Reply)
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
@@ -120,11 +119,9 @@ class JobRuns:
     async def _start_scheduled(self) -> None:
         """Start a run of each job whose time has come, if there is something for it to do."""
         at_s = time.monotonic()
-        running = {run.job_name for run in self._store.running_runs()}
-        for job in JOBS:
-            last_s = self._scheduled_at_s.get(job.name, float("-inf"))
-            if not job.schedule_s or at_s - last_s < job.schedule_s:
-                continue
+        due = [job for job in JOBS if self._is_due(job, at_s)]
+        running = {run.job_name for run in self._store.running_runs()} if due else set()
+        for job in due:
             self._scheduled_at_s[job.name] = at_s
             if job.name not in running and self._has_work(job.name):
                 command = StartRun(run_id=str(uuid_utils.uuid7()), job_name=job.name, node_id=self._own_id)
@@ -132,6 +129,10 @@ class JobRuns:
                     await applied(self._driver, command, JobRunRecord)
                 except Refused as refusal:
                     _log.debug("the job %s is not started: %s", job.name, refusal.details)
+
+    def _is_due(self, job: JobKind, at_s: float) -> bool:
+        last_s = self._scheduled_at_s.get(job.name, float("-inf"))
+        return job.schedule_s > 0 and at_s - last_s >= job.schedule_s
 
     def _has_work(self, job_name: str) -> bool:
         return job_name != EXPIRE or self._store.is_expire_due(at_ms=now_ms())
@@ -187,12 +188,10 @@ async def applied(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> 
     """
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):
-            reply = _REPLY.decode(await driver.propose(command))
+            reply = await driver.propose(command)
     except (NotLeader, Unavailable, InsufficientStorage, TimeoutError) as error:
         raise Interrupted(_text(error)) from error
-    if reply.refusal:
-        raise Refused(reply.refusal, reply.details)
-    return msgspec.msgpack.decode(reply.value, type=reply_type)
+    return msgspec.msgpack.decode(value_of(reply), type=reply_type)
 
 
 def _text(error: Exception) -> str:

@@ -20,9 +20,7 @@ from coordinator.records import Expired
 from coordinator.snapshots import SNAPSHOT_RESERVE_BYTES, describe
 
 EXPIRE_STEP_ROWS = 100
-EXPIRE_REST_S = (
-    0.02  # after each step: at most 5000 rows a second, and most of every member's time for others
-)
+EXPIRE_REST_S = 0.02  # after each step: at most 5000 rows a second, most of the members' time for others
 BACKUPS_KEPT = 7
 MAKING_NAME = "making"
 _ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may still copy when the next one begins

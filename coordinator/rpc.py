@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 import aiohttp
+import msgspec
 from aiohttp import web
 
 from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
@@ -21,6 +22,7 @@ from ca.tls import Peer, peer_identity
 from coordinator import wire
 from coordinator.calls import AnyCall
 from coordinator.clock import now_ms
+from coordinator.commands import Reply
 from coordinator.deadlines import Deadlines
 from coordinator.link import PING_S, Outbox, OutboxFull, end
 from coordinator.raft.core import NotLeader
@@ -29,6 +31,7 @@ from coordinator.raft.messages import Message
 CALLS_AT_ONCE_MAX = 2048  # on one connection
 CLOSE_TIMEOUT_S = 1.0  # for a peer to say goodbye
 
+_REPLY = msgspec.msgpack.Decoder(Reply)
 _OVERDUE = "There was no quorum within the deadline."
 _log = logging.getLogger(__name__)
 
@@ -40,6 +43,14 @@ class Refused(Exception):
         super().__init__(details)
         self.code = code
         self.details = details
+
+
+def value_of(reply: bytes) -> bytes:
+    """The value, in MessagePack, of an encoded Reply. Raises Refused."""
+    decoded = _REPLY.decode(reply)
+    if decoded.refusal:
+        raise Refused(decoded.refusal, decoded.details)
+    return bytes(decoded.value)
 
 
 CallHandler = Callable[[Peer, AnyCall], Awaitable[bytes]]

@@ -52,7 +52,6 @@ from coordinator.commands import (
     JoinNode,
     RecordProgress,
     RenewCertificate,
-    Reply,
     ReportHash,
     TriggerJob,
 )
@@ -65,12 +64,11 @@ from coordinator.placement import choose
 from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken
 from coordinator.raft.core import NotLeader
 from coordinator.records import Caller, CertificateRecord, ClusterView, UserRecord
-from coordinator.rpc import Refused
+from coordinator.rpc import Refused, value_of
 from coordinator.snapshots import Chunk, SnapshotStore
 from coordinator.state_view import StateView
 from coordinator.store import Store
 
-_REPLY = msgspec.msgpack.Decoder(Reply)
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -120,11 +118,7 @@ class Service:
             case ProposeCall():
                 return await self._propose(peer.identity, call)
             case ReadCall():
-                known = self._view().version
-                await self._driver.read_barrier()
-                if self._view().version != known:  # the peer may have been removed before it asked
-                    self.check(peer)
-                return self._answer(self._callers.proved_in(call.query))
+                return await self._read(call.query, peer)
             case HeartbeatCall():
                 return _encode(await self._heartbeat(peer.identity, call))
             case JoinCall():
@@ -170,7 +164,7 @@ class Service:
         reply = await self._driver.propose(
             command, session=session, sequence=sequence, acknowledged_below=acknowledged_below
         )
-        return _value(reply)
+        return value_of(reply)
 
     def _stamped(self, command: AnyCommand) -> AnyCommand:
         """The command with what only the leader knows: where new bytes go, who works on a job."""
@@ -196,13 +190,16 @@ class Service:
         placement = choose(command.file_uuid, roomy, view.replicas)
         return msgspec.structs.replace(command, placement=placement)
 
-    async def _read(self, query: AnyQuery) -> bytes:
-        query = self._callers.proved_in(query)
+    async def _read(self, query: AnyQuery, peer: Peer | None = None) -> bytes:
+        """The answer behind a read barrier, with caller and `peer` as the state has them then."""
+        known = self._view().version
         await self._driver.read_barrier()
-        return self._answer(query)
+        if peer is not None and self._view().version != known:  # it may have been removed before it asked
+            self.check(peer)
+        return self._answer(self._callers.proved_in(query))
 
     def _answer(self, query: AnyQuery) -> bytes:
-        return _value(self._store.answer(query, at_ms=now_ms()))
+        return value_of(self._store.answer(query, at_ms=now_ms()))
 
     async def _require_admin(self, caller: Caller) -> None:
         """Raises Refused or Unauthorized. A token that was revoked is refused from then on, everywhere."""
@@ -362,11 +359,3 @@ def _require_own(identity: Identity, command: AnyCommand) -> None:
         raise Forbidden("A node speaks for itself only.")
     if isinstance(command, CompleteUpload) and identity.id not in command.replicas:
         raise Forbidden("The node that completes an upload holds its content.")
-
-
-def _value(reply: bytes) -> bytes:
-    """The value of an encoded Reply. Raises Refused."""
-    decoded = _REPLY.decode(reply)
-    if decoded.refusal:
-        raise Refused(decoded.refusal, decoded.details)
-    return bytes(decoded.value)

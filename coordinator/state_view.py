@@ -3,12 +3,10 @@
 import msgspec
 
 from coordinator.clock import now_ms
-from coordinator.commands import Reply
 from coordinator.queries import GetView
 from coordinator.records import ClusterView
+from coordinator.rpc import value_of
 from coordinator.store import Store
-
-_REPLY = msgspec.msgpack.Decoder(Reply)
 
 
 class StateView:
@@ -21,7 +19,6 @@ class StateView:
     def __call__(self) -> ClusterView:
         """The view as of the applied index; not linearizable by itself."""
         if self._seen is None or self._seen.version != self._store.view_version():
-            reply = _REPLY.decode(self._store.answer(GetView(), at_ms=now_ms()))
-            assert not reply.refusal, "the view is never refused"
-            self._seen = msgspec.msgpack.decode(reply.value, type=ClusterView)
+            reply = self._store.answer(GetView(), at_ms=now_ms())
+            self._seen = msgspec.msgpack.decode(value_of(reply), type=ClusterView)
         return self._seen

@@ -24,6 +24,7 @@ from coordinator import machine
 from coordinator.commands import decode_envelope
 from coordinator.copying import PAUSE_S, copy_database
 from coordinator.machine import expiry, jobs
+from coordinator.machine.files import RETENTION_MS
 from coordinator.queries import AnyQuery
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
@@ -46,14 +47,14 @@ _ADDED_COLUMNS = (  # of databases that an older version made: table, column, an
     ("buckets", "sequence", "INTEGER NOT NULL DEFAULT 1"),
     ("files", "due_at_ms", "INTEGER"),
 )
+_DUE_AT_FILLED = (
+    f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours
+    " WHERE status = 'available' AND retention_hours IS NOT NULL"
+)
 _FILLED_COLUMNS = {  # what an added column holds in rows that are there already
     ("users", "sequence"): "UPDATE users SET sequence ="
     " (SELECT COUNT(*) FROM users AS others WHERE others.user_id < users.user_id)",
-    (
-        "files",
-        "due_at_ms",
-    ): "UPDATE files SET due_at_ms = available_at_ms + MIN(retention_hours, 876000) * 3600000"
-    " WHERE status = 'available' AND retention_hours IS NOT NULL",
+    ("files", "due_at_ms"): _DUE_AT_FILLED,
 }
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 

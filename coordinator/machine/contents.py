@@ -8,7 +8,7 @@ from coordinator.machine import blobs, files, manifests
 from coordinator.machine.access import Level
 from coordinator.machine.change import Change, Question
 from coordinator.queries import GetContent
-from coordinator.records import PROJECT_FILE, VM, ContentRecord
+from coordinator.records import PROJECT_FILE, VM, ContentRecord, FileRecord
 
 
 def get(question: Question, query: GetContent) -> ContentRecord:
@@ -28,12 +28,12 @@ def check_available(row: files.FileRow) -> None:
 
 def record(db: sqlite3.Connection, file_uuid: str) -> ContentRecord:
     """The record of an available file with its replicas, by node id."""
-    file = files.record(db, file_uuid)
-    (available_at_ms,) = db.execute(
-        "SELECT available_at_ms FROM files WHERE file_uuid = ?", (file_uuid,)
+    row = db.execute(
+        f"SELECT {files.FILE_COLUMNS}, available_at_ms FROM files WHERE file_uuid = ?", (file_uuid,)
     ).fetchone()
+    file = FileRecord(**files.fields_of(row))
     replicas = blobs.replicas(db, file.blob_sha256)
-    return ContentRecord(file=file, replicas=replicas, available_at_ms=available_at_ms)
+    return ContentRecord(file=file, replicas=replicas, available_at_ms=row[-1])
 
 
 def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> None:

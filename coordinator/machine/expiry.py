@@ -26,10 +26,6 @@ PUBLIC_TOKEN_KEPT_MS = 30 * 24 * HOUR_MS  # after its end: so long it answers go
 JOIN_TOKEN_KEPT_MS = 24 * HOUR_MS  # after its end: for an admin to see what it was used for
 CHILDREN_LOOKED_AT = 100  # of one backup; more count as one that is still wanted
 
-_FILE = (
-    "f.sequence, f.file_uuid, f.kind, f.bucket_id, f.owner_id, f.status, f.size_bytes, f.expected_sha256,"
-    " f.blob_sha256"
-)
 _DUE = (
     "SELECT EXISTS (SELECT 1 FROM uploads WHERE expires_at_ms <= :now)"
     " OR EXISTS (SELECT 1 FROM files WHERE due_at_ms <= :now)"
@@ -85,14 +81,14 @@ def _end_uploads(change: Change, room: _Room) -> int:
     while rows := _next(
         change.db,
         room,
-        f"SELECT {_FILE} FROM uploads u JOIN files f ON f.file_uuid = u.file_uuid"
+        f"SELECT {files.ROW_COLUMNS} FROM uploads u JOIN files f ON f.file_uuid = u.file_uuid"
         " WHERE u.expires_at_ms <= ? ORDER BY u.expires_at_ms, u.file_uuid LIMIT ?",
         change.at_ms,
     ):
         for row in rows:
             if room.rows <= 0:
                 break
-            file = _file(row)
+            file = files.row_of(row)
             if _is_parent(change.db, file):
                 change.db.execute(
                     "UPDATE uploads SET expires_at_ms = ? WHERE file_uuid = ?",
@@ -111,13 +107,14 @@ def _end_files(change: Change, room: _Room, tombstone_ms: int) -> tuple[int, int
     while rows := _next(
         change.db,
         room,
-        f"SELECT {_FILE} FROM files f WHERE f.due_at_ms <= ? ORDER BY f.due_at_ms, f.sequence DESC LIMIT ?",
+        f"SELECT {files.ROW_COLUMNS} FROM files f"
+        " WHERE f.due_at_ms <= ? ORDER BY f.due_at_ms, f.sequence DESC LIMIT ?",
         change.at_ms,
     ):
         for row in rows:
             if room.rows <= 0:
                 break
-            file = _file(row)
+            file = files.row_of(row)
             if file.status == "available":
                 retained += _tombstone(change, room, file, tombstone_ms)
             elif _is_parent(change.db, file):
@@ -217,17 +214,3 @@ def _delete_join_tokens(db: sqlite3.Connection, room: _Room, until_ms: int) -> i
 def _next(db: sqlite3.Connection, room: _Room, statement: str, until_ms: int) -> list[tuple[Any, ...]]:
     """The rows that are due and that there is room for."""
     return db.execute(statement, (until_ms, room.rows)).fetchall() if room.rows > 0 else []
-
-
-def _file(row: tuple[Any, ...]) -> files.FileRow:
-    return files.FileRow(
-        sequence=row[0],
-        file_uuid=row[1],
-        kind=row[2],
-        bucket_id=row[3],
-        owner_id=row[4],
-        status=row[5],
-        size_bytes=row[6],
-        expected_sha256=row[7],
-        blob_sha256=row[8] or "",
-    )

@@ -34,10 +34,13 @@ FILE_COLUMNS = (
 )
 
 
-# Of `files f`, for `permitted`.
+# Of `files f`, for `row_of` and `permitted`.
 ROW_COLUMNS = (
-    "f.sequence, f.kind, f.bucket_id, f.owner_id, f.status, f.size_bytes, f.expected_sha256, f.blob_sha256"
+    "f.file_uuid, f.sequence, f.kind, f.bucket_id, f.owner_id, f.status, f.size_bytes, f.expected_sha256,"
+    " f.blob_sha256"
 )
+# SQL for how long an available file stays, NULL for ever: a command may name more than a hundred years.
+RETENTION_MS = "MIN(retention_hours, 876000) * 3600000"
 
 
 class FileRow(Struct, frozen=True):
@@ -78,22 +81,27 @@ def require(
     row = scope.db.execute(
         f"SELECT {ROW_COLUMNS} FROM files f WHERE f.file_uuid = ?", (file_uuid,)
     ).fetchone()
-    return permitted(scope, user, file_uuid, row, level, kind)
+    return permitted(scope, user, row, level, kind)
 
 
 def permitted(
-    scope: Change | Question,
-    user: User,
-    file_uuid: str,
-    row: tuple[Any, ...] | None,
-    level: Level,
-    kind: str = "",
+    scope: Change | Question, user: User, row: tuple[Any, ...] | None, level: Level, kind: str = ""
 ) -> FileRow:
-    """The same for a row that was read already: it begins with ROW_COLUMNS, the rest is the reader's."""
-    if row is None or kind not in ("", row[1]):
+    """The same for a row that was read already, as `row_of` takes it."""
+    if row is None:
         raise NotFound("There is no such file.")
-    require_file_level(scope, user, level, owner_id=row[3], bucket_id=row[2], sequence=row[0])
-    return FileRow(file_uuid, row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7] or "")
+    file = row_of(row)
+    if kind not in ("", file.kind):
+        raise NotFound("There is no such file.")
+    require_file_level(
+        scope, user, level, owner_id=file.owner_id, bucket_id=file.bucket_id, sequence=file.sequence
+    )
+    return file
+
+
+def row_of(row: tuple[Any, ...]) -> FileRow:
+    """From a row that begins with ROW_COLUMNS; the rest is the reader's."""
+    return FileRow(row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], row[8] or "")
 
 
 def check_new(scope: Change | Question, user: User, new: NewFile) -> None:
@@ -177,13 +185,6 @@ def remove(change: Change, row: FileRow) -> None:
     )
     if row.blob_sha256:
         blobs.release(change, row.blob_sha256)
-
-
-def record(db: sqlite3.Connection, file_uuid: str) -> FileRecord:
-    """The record of a file that exists."""
-    row = db.execute(f"SELECT {FILE_COLUMNS} FROM files WHERE file_uuid = ?", (file_uuid,)).fetchone()
-    assert row is not None
-    return FileRecord(**fields_of(row))
 
 
 def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:

@@ -23,38 +23,12 @@ _COLUMNS = "run_id, job_name, node_id, invoked_by, started_at_ms, completed_at_m
 def trigger(change: Change, command: TriggerJob) -> JobRunRecord:
     """A run for an admin. Raises Conflict, naming the run, while one of the same job runs."""
     user = require_admin(change.users, command.caller)
-    return _begin(
-        change,
-        JobRunRecord(
-            run_id=command.run_id,
-            job_name=command.job_name,
-            node_id=command.node_id,
-            invoked_by=user.user_id,
-            started_at_ms=change.at_ms,
-            completed_at_ms=None,
-            status=RUNNING,
-            parameters=command.parameters,
-            result="{}",
-        ),
-    )
+    return _begin(change, command, invoked_by=user.user_id, parameters=command.parameters)
 
 
 def start(change: Change, command: StartRun) -> JobRunRecord:
     """A run that the schedule asks for; otherwise as `trigger`."""
-    return _begin(
-        change,
-        JobRunRecord(
-            run_id=command.run_id,
-            job_name=command.job_name,
-            node_id=command.node_id,
-            invoked_by=SCHEDULE,
-            started_at_ms=change.at_ms,
-            completed_at_ms=None,
-            status=RUNNING,
-            parameters="{}",
-            result="{}",
-        ),
-    )
+    return _begin(change, command, invoked_by=SCHEDULE, parameters="{}")
 
 
 def record(change: Change, command: RecordRun) -> JobRunRecord:
@@ -117,21 +91,44 @@ def running(db: sqlite3.Connection) -> list[JobRunRecord]:
     return [_from_row(row) for row in rows]
 
 
-def _begin(change: Change, run: JobRunRecord) -> JobRunRecord:
-    db = change.db
+def _begin(
+    change: Change, command: TriggerJob | StartRun, *, invoked_by: str, parameters: str
+) -> JobRunRecord:
+    _check_new(change.db, command)
+    run = JobRunRecord(
+        run_id=command.run_id,
+        job_name=command.job_name,
+        node_id=command.node_id,
+        invoked_by=invoked_by,
+        started_at_ms=change.at_ms,
+        completed_at_ms=None,
+        status=RUNNING,
+        parameters=parameters,
+        result="{}",
+    )
+    _insert(change, run)
+    return run
+
+
+def _check_new(db: sqlite3.Connection, command: TriggerJob | StartRun) -> None:
+    """Raises Conflict while a run of the same job runs, and for an id that is taken."""
     under_way = db.execute(
-        "SELECT run_id FROM job_runs WHERE status = 'running' AND job_name = ?", (run.job_name,)
+        "SELECT run_id FROM job_runs WHERE status = 'running' AND job_name = ?", (command.job_name,)
     ).fetchone()
     if under_way is not None:
-        raise Conflict(f"The job {run.job_name} is running already: {under_way[0]}")
-    if db.execute("SELECT 1 FROM job_runs WHERE run_id = ?", (run.run_id,)).fetchone() is not None:
+        raise Conflict(f"The job {command.job_name} is running already: {under_way[0]}")
+    if db.execute("SELECT 1 FROM job_runs WHERE run_id = ?", (command.run_id,)).fetchone() is not None:
         raise Conflict("A run with this id exists.")
-    db.execute(
+
+
+def _insert(change: Change, run: JobRunRecord) -> None:
+    """Write a new run, in the place of those of its job that are beyond RUNS_KEPT."""
+    change.db.execute(
         "DELETE FROM job_runs WHERE sequence IN (SELECT sequence FROM job_runs WHERE job_name = ?"
         " ORDER BY sequence DESC LIMIT ? OFFSET ?)",
         (run.job_name, RUNS_TRIMMED_MAX, RUNS_KEPT),
     )
-    db.execute(
+    change.db.execute(
         f"INSERT INTO job_runs (sequence, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
             change.log_index,
@@ -146,7 +143,6 @@ def _begin(change: Change, run: JobRunRecord) -> JobRunRecord:
             run.result,
         ),
     )
-    return run
 
 
 def _find(db: sqlite3.Connection, run_id: str) -> JobRunRecord:

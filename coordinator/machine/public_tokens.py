@@ -84,22 +84,22 @@ def get_content(question: Question, query: GetPublicContent) -> ContentRecord:
     state of the file comes to.
     """
     row = question.db.execute(
-        f"SELECT {files.ROW_COLUMNS}, f.file_uuid, t.created_by, t.expires_at_ms, t.revoked"
+        f"SELECT {files.ROW_COLUMNS}, t.created_by, t.expires_at_ms, t.revoked"
         " FROM public_tokens t JOIN files f ON f.sequence = t.file_sequence WHERE t.token_sha256 = ?",
         (query.token_sha256,),
     ).fetchone()
-    if row is None or row[2] != query.bucket_id:
+    if row is None or files.row_of(row).bucket_id != query.bucket_id:
         raise NotFound("There is no such public token.")
-    file_uuid, created_by, expires_at_ms, revoked = row[-4:]
+    created_by, expires_at_ms, revoked = row[-3:]
     maker = question.users.find(created_by)
     if revoked or expires_at_ms <= question.at_ms or maker is None or maker[2]:
         raise Gone("This public token has ended.")
     try:
-        file = files.permitted(question, maker[0], file_uuid, row, Level.ADMIN)
+        file = files.permitted(question, maker[0], row, Level.ADMIN)
     except Forbidden:
         raise Gone("This public token has ended.") from None
     contents.check_available(file)
-    return contents.record(question.db, file_uuid)
+    return contents.record(question.db, file.file_uuid)
 
 
 def _expiry(asked_ms: int | None, at_ms: int) -> int:

@@ -114,7 +114,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     change.db.execute(
         "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
-        " updated_at_ms = ?, due_at_ms = ? + MIN(retention_hours, 876000) * 3600000 WHERE sequence = ?",
+        f" updated_at_ms = ?, due_at_ms = ? + {files.RETENTION_MS} WHERE sequence = ?",
         (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, row.sequence),
     )
     contents.describe(change, row, command)
@@ -167,7 +167,7 @@ def _require(
         " FROM files f LEFT JOIN uploads u ON u.file_uuid = f.file_uuid WHERE f.file_uuid = ?",
         (file_uuid,),
     ).fetchone()
-    file = files.permitted(scope, user, file_uuid, row, Level.WRITE)
+    file = files.permitted(scope, user, row, Level.WRITE)
     placement, offset_bytes, expires_at_ms = row[-3:]
     return file, None if placement is None else _Upload(_node_ids(placement), offset_bytes, expires_at_ms)
 
