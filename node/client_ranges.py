@@ -148,7 +148,8 @@ class _Download:
                 return taken
             self._changed.clear()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), LOOK_S)
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
 
     def _begin(self, start: int, stop: int) -> Fetch:
         fetch = Fetch(self._nodes.take(), start=start, at=start, stop=stop, began_at_s=time.monotonic())

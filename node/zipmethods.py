@@ -16,7 +16,7 @@ READ_BYTES = 64 * 1024
 INPUT_BYTES_MAX = 12 * 1024 * 1024  # blocks without content make input that never yields anything
 WINDOW_BYTES_MAX = 128 * 1024 * 1024  # zstd's own default; it becomes resident only as far as output goes
 XZ_MEMORY_BYTES_MAX = 80 * 1024 * 1024  # xz -9 takes 65 MiB
-_LZMA_HEADER = struct.Struct("<2BHBL")  # version, length of the properties (5), lc/lp/pb, dictionary size
+_LZMA_HEADER = struct.Struct("<2xHBL")  # version, length of the properties (5), lc/lp/pb, dictionary size
 
 
 class EntryDamaged(Exception):
@@ -95,11 +95,10 @@ def _lzma(source: _Bounded, size_bytes_max: int) -> bytes:
 
     A dictionary larger than the content is of no use, so it is not allowed to be.
     """
-    header = source.read(_LZMA_HEADER.size + 1)[: _LZMA_HEADER.size + 1]
-    if len(header) < 9:
+    header = source.read(_LZMA_HEADER.size)
+    if len(header) < _LZMA_HEADER.size:
         raise EntryDamaged("has an entry without an LZMA header")
-    properties_bytes, packed = struct.unpack_from("<HB", header, 2)
-    dictionary_bytes = struct.unpack_from("<L", header, 5)[0]
+    properties_bytes, packed, dictionary_bytes = _LZMA_HEADER.unpack(header)
     if properties_bytes != 5 or packed >= 9 * 5 * 5:
         raise EntryDamaged("has an entry with a bad LZMA header")
     options = {
@@ -113,7 +112,7 @@ def _lzma(source: _Bounded, size_bytes_max: int) -> bytes:
         decoder = lzma.LZMADecompressor(lzma.FORMAT_RAW, filters=[options])
     except (lzma.LZMAError, ValueError) as error:
         raise EntryDamaged("has an entry with bad LZMA properties") from error
-    return _drained(decoder, source, size_bytes_max, first=header[9:])
+    return _drained(decoder, source, size_bytes_max)
 
 
 def _unxzipped(source: _Bounded, size_bytes_max: int) -> bytes:
@@ -121,8 +120,8 @@ def _unxzipped(source: _Bounded, size_bytes_max: int) -> bytes:
     return _drained(decoder, source, size_bytes_max)
 
 
-def _drained(decoder: _Decoder, source: _Bounded, size_bytes_max: int, first: bytes = b"") -> bytes:
-    content, pending = bytearray(), first
+def _drained(decoder: _Decoder, source: _Bounded, size_bytes_max: int) -> bytes:
+    content, pending = bytearray(), b""
     while not decoder.eof and len(content) <= size_bytes_max:
         if decoder.needs_input:
             pending = pending or source.read()

@@ -10,14 +10,15 @@ from contextlib import asynccontextmanager
 from aiohttp import hdrs, web
 
 from ca.errors import FilestoreError, RateLimited, Unauthorized, Unavailable
+from coordinator.rates import TokenBuckets
 from coordinator.records import Caller
 from coordinator.web import request_id
 from node.api.services import API
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
+PRINCIPAL_UNKNOWN = "-"
 _CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)
-_PRINCIPAL_UNKNOWN = "-"
 
 
 async def authenticate(request: web.Request) -> Caller:
@@ -30,7 +31,7 @@ async def authenticate(request: web.Request) -> Caller:
         token = bearer(request)
         claims = request.app[API].view.verify(token)
     except Unauthorized as error:
-        raise _failed(request, error, _PRINCIPAL_UNKNOWN) from error
+        raise _failed(request, error, PRINCIPAL_UNKNOWN) from error
     caller = Caller(claims.subject, claims.generation, token)
     request[_CALLER] = caller
     return caller
@@ -90,31 +91,47 @@ def check_join_rate(request: web.Request) -> None:
 
 def refuse_join(request: web.Request, error: Unauthorized) -> FilestoreError:
     """A bad join token, on record: the error to answer with."""
-    return _failed(request, error, _PRINCIPAL_UNKNOWN)
+    return _failed(request, error, PRINCIPAL_UNKNOWN)
 
 
-def _failed(request: web.Request, error: Unauthorized, principal: str) -> FilestoreError:
-    """Count and audit a failed authentication; beyond the rate, the answer is 429 and the log grows no more.
+def on_record(
+    request: web.Request,
+    error: FilestoreError,
+    attempts: TokenBuckets,
+    *,
+    action: str,
+    principal: str,
+    target: str,
+) -> FilestoreError:
+    """Count and audit a failed attempt: the error to answer with.
 
-    Without any credential the answer stays 401: there was nothing to guess with.
+    Beyond the rate of `attempts` from its address that is RateLimited, and the log grows no more.
     """
-    services = request.app[API]
-    wait_s = services.rates.failed_authentication.try_take(request.remote or "")
+    wait_s = attempts.try_take(request.remote or "")
     if wait_s > 0:
-        if hdrs.AUTHORIZATION not in request.headers:
-            return error
         return RateLimited("Too many failed attempts from this address.", retry_after_s=int(wait_s) + 1)
     try:
-        services.audit.record(
-            "authenticate",
-            principal=principal,
-            object=f"{request.method} {_route_of(request)}",
-            outcome=error.code,
-            request_id=request_id(request),
+        request.app[API].audit.record(
+            action, principal=principal, object=target, outcome=error.code, request_id=request_id(request)
         )
     except Unavailable:
         return error  # a refusal needs no trace to be right
     return error
+
+
+def _failed(request: web.Request, error: Unauthorized, principal: str) -> FilestoreError:
+    """A failed authentication, on record. Without any credential the answer stays 401 beyond the rate too:
+    there was nothing to guess with.
+    """
+    answer = on_record(
+        request,
+        error,
+        request.app[API].rates.failed_authentication,
+        action="authenticate",
+        principal=principal,
+        target=f"{request.method} {_route_of(request)}",
+    )
+    return error if hdrs.AUTHORIZATION not in request.headers else answer
 
 
 def _route_of(request: web.Request) -> str:

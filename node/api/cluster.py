@@ -68,7 +68,7 @@ async def join(request: web.Request) -> web.Response:
     except Unauthorized as error:
         raise refuse_join(request, error) from error
     answer = JoinResult(ca_cert=reply.ca_cert, node_cert=reply.node_cert)
-    return json_response(answer, headers={"Cache-Control": "no-store"})
+    return json_response(answer)
 
 
 async def authority(request: web.Request) -> web.Response:
@@ -111,8 +111,7 @@ async def create_join_token(request: web.Request) -> web.Response:
         node_id=record.node_id,
         max_uses=record.uses_max,
     )
-    headers = {"Location": f"{_TOKENS}/{token.token_id}", "Cache-Control": "no-store"}
-    return json_response(answer, status=201, headers=headers)
+    return json_response(answer, status=201, headers={"Location": f"{_TOKENS}/{token.token_id}"})
 
 
 async def list_join_tokens(request: web.Request) -> web.Response:

@@ -14,7 +14,7 @@ _TAG: Final = "Health"
 
 async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
     """The process answers. No credential."""
-    return json_response(Health(status="ok"), headers={"Cache-Control": "no-store"})
+    return json_response(Health(status="ok"))
 
 
 async def ready(request: web.Request) -> web.Response:
@@ -25,7 +25,7 @@ async def ready(request: web.Request) -> web.Response:
     services = request.app[API]
     services.view.require_fresh()
     status = await services.readiness()
-    return json_response(Health(status=status), headers={"Cache-Control": "no-store"})
+    return json_response(Health(status=status))
 
 
 async def metrics(request: web.Request) -> web.Response:

@@ -63,7 +63,7 @@ async def create(request: web.Request) -> web.Response:
         expires_at=rfc3339(record.expires_at_ms),
     )
     location = f"{_FILE.format(file_uuid=file_uuid)}/public-tokens/{record.token_id}"
-    return json_response(answer, status=201, headers={"Location": location, "Cache-Control": "no-store"})
+    return json_response(answer, status=201, headers={"Location": location})
 
 
 async def list_page(request: web.Request) -> web.Response:

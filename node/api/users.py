@@ -38,7 +38,6 @@ from node.api.services import API
 _USERS: Final = "/api/v1/auth/users"
 _USER: Final = f"{_USERS}/{{user_id}}"
 _KEY_SET_AGE_S: Final = 300  # a new key is published for longer than this before it signs
-_NO_STORE: Final = {"Cache-Control": "no-store"}
 
 
 async def mint(request: web.Request) -> web.Response:
@@ -61,7 +60,7 @@ async def mint(request: web.Request) -> web.Response:
         roles=reply.roles,
         groups=reply.groups,
     )
-    return json_response(answer, headers=_NO_STORE)
+    return json_response(answer)
 
 
 async def list_page(request: web.Request) -> web.Response:
@@ -139,7 +138,7 @@ async def whoami(request: web.Request) -> web.Response:
     """The caller's own record."""
     caller = await authenticate(request)
     user = await request.app[API].metadata.read(GetUser(caller=caller), UserRecord)
-    return json_response(_body_of(user), headers=_NO_STORE)
+    return json_response(_body_of(user))
 
 
 async def key_set(request: web.Request) -> web.Response:

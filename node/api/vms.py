@@ -16,7 +16,7 @@ from node.api.access import authenticate
 from node.api.bodies.checks import path_uuid
 from node.api.bodies.fields import MaybeMd5
 from node.api.bodies.files import DeletedFile, file_body_fields
-from node.api.bodies.vms import CreateVmBody, UpdateVmBody, VmBody, VmList
+from node.api.bodies.vms import IMAGE_FORMAT, CreateVmBody, UpdateVmBody, VmBody, VmList
 from node.api.creation import CREATED, created, file_fields
 from node.api.files import delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
@@ -26,7 +26,7 @@ from node.api.services import API
 
 _PATH: Final = "/api/v1/vms"
 _FILE: Final = f"{_PATH}/{{file_uuid}}"
-_FORMAT: Final = re.compile(r"[a-z0-9._-]{1,32}")
+_FORMAT: Final = re.compile(IMAGE_FORMAT)
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 

@@ -15,15 +15,14 @@ from ca.errors import InvalidRequest, RateLimited, RequestTimeout
 from coordinator.rates import BodyPace, TokenBuckets
 from coordinator.timestamps import parse_rfc3339, rfc3339
 from coordinator.web import decode_json
-from node.api.bodies import (
-    CreateProjectFileBody,
-    UpdateProjectFileBody,
+from node.api.bodies.checks import (
     check_filename,
     check_label,
     check_media_type,
     check_sha256,
     check_uuid,
 )
+from node.api.bodies.project_files import CreateProjectFileBody, UpdateProjectFileBody
 from node.api.routes import accepts_json
 
 

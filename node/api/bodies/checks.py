@@ -38,9 +38,14 @@ def check_media_type(text: str) -> str:
     return text
 
 
+def is_uuid(text: str) -> bool:
+    """Whether this is a UUID in lower case."""
+    return _UUID.fullmatch(text) is not None
+
+
 def check_uuid(text: str, field: str) -> str:
     """A UUID in lower case. Raises InvalidRequest naming `field`."""
-    if _UUID.fullmatch(text.lower()) is None:
+    if not is_uuid(text.lower()):
         raise InvalidRequest(f"{field}: expected a UUID")
     return text.lower()
 
@@ -55,6 +60,6 @@ def check_sha256(text: str) -> str:
 def path_uuid(request: web.Request, name: str = "file_uuid") -> str:
     """A UUID in the path. Raises NotFound: nothing has a malformed id."""
     text = request.match_info[name]
-    if _UUID.fullmatch(text) is None:
+    if not is_uuid(text):
         raise NotFound(f"No such {name.removesuffix('_uuid').replace('_', ' ')}.")
     return text

@@ -11,6 +11,7 @@ from node.api.bodies.request import Request
 VIRT_TYPES: Final = ["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"]
 VCPUS_MAX: Final = 1024
 RAM_MB_MAX: Final = 2**24
+IMAGE_FORMAT: Final = "[a-z0-9._-]{1,32}"  # the whole text
 
 GivenVirtType = Annotated[
     Literal["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"],
@@ -24,7 +25,7 @@ ImageFormat = Annotated[
     Meta(
         description="The format of the image, as the program that runs it names it.",
         examples=["qcow2"],
-        extra_json_schema={"pattern": "^[a-z0-9._-]{1,32}$"},
+        extra_json_schema={"pattern": f"^{IMAGE_FORMAT}$"},
     ),
 ]
 Vcpus = Annotated[
