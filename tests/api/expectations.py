@@ -1,6 +1,6 @@
 """What tests of the interface expect: the shapes that users were promised, field by field, and refusals.
 
-The shapes are copied from the interface document by hand, so that no code of ours stands between both.
+What users were promised is in `promises`; the shapes of what the service offers beyond that are here.
 """
 
 import re
@@ -10,6 +10,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from ca.errors import CATALOGUE
+from tests.api import promises
+from tests.api.promises import (
+    BACKUP_METADATA,
+    INITIALISATION,
+    PROJECT_METADATA,
+    RECORD,
+    RUN,
+    SUMMARY,
+    VM_METADATA,
+    Fields,
+)
 from tests.cluster.harness import Answer, Cluster
 
 NOBODY = "0192f0c1-2345-7abc-8def-0123456789ab"  # an id that nothing has
@@ -17,58 +28,23 @@ DEFAULT_BUCKET = "00000000-0000-0000-0000-000000000000"
 TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 PAST, FUTURE = "2001-02-03T04:05:06Z", "2096-02-03T04:05:06+01:00"
 
-FILE = {
-    "file_uuid": str,
-    "bucket_id": str,
-    "owner_id": str,
-    "filename": str,
-    "content_type": str,
-    "size_bytes": int,
-    "blob_sha256": str,
-    "status": str,
-    "created_at": str,
-    "updated_at": str,
-}
-PROJECT_FILE = FILE | {
-    "project_id": str,
-    "project_name": str,
-    "version_tag": str,
-    "compression": str,
-    "include_images": bool,
-    "include_snapshots": bool,
-    "is_read_only": bool,
-    "keep_compute_ids": bool,
-    "reset_mac_addresses": bool,
-}
-BACKUP = FILE | {
-    "backup_type": str,
-    "is_compressed": bool,
-    "is_encrypted": bool,
-    "parent_backup_uuid": str,
-    "source_node_id": str,
-}
-VM = FILE | {"virt_type": str, "format": str, "vcpus": int, "ram_mb": int, "extra_attributes_json": str}
+_TYPES = {"string": str, "integer": int, "boolean": bool, "object": dict}
+
+
+def _shape(fields: Fields) -> dict[str, type]:
+    """The same fields by the types that Python reads them as."""
+    return {name: _TYPES[kind] for name, kind in fields.items()}
+
+
+FILE = _shape(RECORD)
+PROJECT_FILE = _shape(RECORD | PROJECT_METADATA)
+BACKUP = _shape(RECORD | BACKUP_METADATA)
+VM = _shape(RECORD | VM_METADATA)
 VM_EXTENDED = VM | {"md5": str}
-PERMISSION = {
-    "id": str,
-    "permission": str,
-    "principal_id": str,
-    "principal_type": str,
-    "granted_by": str,
-    "created_at": str,
-    "expires_at": str,
-}
-FILE_SUMMARY = {
-    "file_uuid": str,
-    "filename": str,
-    "content_type": str,
-    "size_bytes": int,
-    "blob_sha256": str,
-    "status": str,
-    "created_at": str,
-}
-UPLOAD = {"file_uuid": str, "upload_url": str, "expires_at": str, "status": str}
-PUBLIC_TOKEN = {"token": str, "url": str, "file_uuid": str, "bucket_uuid": str, "expires_at": str}
+PERMISSION = _shape(promises.PERMISSION)
+FILE_SUMMARY = _shape(SUMMARY)
+UPLOAD = _shape(INITIALISATION)
+PUBLIC_TOKEN = _shape(promises.PUBLIC_TOKEN)
 LISTED_PUBLIC_TOKEN = {
     "id": str,
     "file_uuid": str,
@@ -96,16 +72,7 @@ USER = {
     "created_at": str,
     "updated_at": str,
 }
-JOB_RUN = {
-    "run_id": str,
-    "job_name": str,
-    "node_id": str,
-    "invoked_by": str,
-    "started_at": str,
-    "completed_at": str,
-    "status": str,
-    "result": dict,
-}
+JOB_RUN = _shape(RUN | {"result": "object"})
 TIMES_THAT_MAY_BE_EMPTY = {"expires_at", "completed_at"}
 
 # What creation needs, by the path of the kind.
