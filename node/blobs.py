@@ -26,6 +26,7 @@ from typing import Self
 
 from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Internal, InvalidRequest
 from node.durable import Disk, Octets, write_all
+from node.openblobs import OpenBlobs
 from node.segments import (
     MEDIUM_ERRORS,
     BlobDamaged,
@@ -61,6 +62,7 @@ class BlobStore:
         """Opens the store, makes what is missing of it, and removes what a crash left half-written."""
         self.disk = disk or Disk()
         self._trusted = trusted or TrustedSegments()
+        self.opened = OpenBlobs()  # for reading; a name that goes or changes hands is forgotten there
         self._placing = threading.Lock()  # a name's content and sidecar come and go together
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -71,7 +73,8 @@ class BlobStore:
         self._remove_incoming()
 
     def close(self) -> None:
-        """Gives the directories back; blobs that are open stay readable."""
+        """Gives the directories back; blobs that were handed out stay readable."""
+        self.opened.close()
         for descriptor in (self._quarantine, self.uploads_directory, self._blobs, self._root):
             os.close(descriptor)
 
@@ -97,6 +100,17 @@ class BlobStore:
                 raise BlobDamaged(sha256, f"cannot be opened: {os.strerror(error.errno)}") from error
             raise storage_error(error) from error  # too many open files, say: that is no damage
         return OpenBlob(fd=fd, sha256=sha256, sums=sums, trusted=self._trusted)
+
+    def open_kept(self, sha256: str) -> OpenBlob:
+        """As `open`, and kept open for the next one who asks `opened`."""
+        forgotten = self.opened.forgotten
+        blob = self.open(sha256)
+        try:
+            self.opened.keep(blob, forgotten=forgotten)
+        except OSError as error:
+            blob.close()
+            raise storage_error(error) from error
+        return blob
 
     def has(self, sha256: str) -> bool:
         """Whether `open` would succeed."""
@@ -129,6 +143,7 @@ class BlobStore:
                 removed = _unlink(sha256, parent=leaf)
                 _unlink(sha256 + SIDECAR, parent=leaf)
                 self._trusted.forget(sha256)
+                self.opened.forget(sha256)
                 self.disk.fsync(leaf)
         except FileNotFoundError:
             return False
@@ -155,6 +170,7 @@ class BlobStore:
                     name = sha256 + SIDECAR
                     os.rename(name, name, src_dir_fd=leaf, dst_dir_fd=self._quarantine)
                 self._trusted.forget(sha256)
+                self.opened.forget(sha256)
                 for descriptor in (self._quarantine, leaf):
                     self.disk.fsync(descriptor)
         except FileNotFoundError:
@@ -230,6 +246,7 @@ class BlobStore:
                     )
                     os.rename(source, blob.sha256, src_dir_fd=parent, dst_dir_fd=leaf)
                     self._trusted.forget(blob.sha256)
+                    self.opened.forget(blob.sha256)
                 self._sync(leaf, upper, self._blobs)
         finally:
             _unlink(sidecar, parent=self.uploads_directory)

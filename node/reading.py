@@ -8,53 +8,72 @@ thread.
 import asyncio
 import os
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-from node.blobs import BlobStore
+from node.blobs import BlobStore, storage_error
 from node.disk import DiskWorkers
+from node.pagecache import is_cached
 from node.segments import SEGMENT_BYTES, OpenBlob
 
 PIECE_BYTES = 256 * 1024  # measured best for writes into a TLS transport
-_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+
+
+async def open_blob(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> OpenBlob:
+    """The blob; the caller closes it. One that is kept open costs no thread.
+
+    Raises BlobMissing, BlobDamaged, FilestoreError.
+    """
+    try:
+        kept = blobs.opened.take(sha256)
+    except OSError as error:
+        raise storage_error(error) from error
+    if kept is not None:
+        return kept
+    return await disk.run(blobs.open_kept, sha256)
 
 
 async def read_blob(
     disk: DiskWorkers, blobs: BlobStore, sha256: str, start: int, stop: int
-) -> AsyncGenerator[bytes | bytearray, None]:
+) -> AsyncGenerator[bytes, None]:
     """Bytes `start` to `stop` (excluded) of a blob, every one from a verified segment.
 
     Pieces have at most PIECE_BYTES. The blob is open as long as this generator is: close it
     (`contextlib.aclosing`) when leaving early. Raises BlobMissing, BlobDamaged (also in the middle, at a
     piece boundary), FilestoreError when files cannot be opened.
     """
-    blob = await disk.run(blobs.open, sha256)
+    blob = await open_blob(disk, blobs, sha256)
     try:
-        if stop > blob.size_bytes:
-            raise blob.damaged(f"has {blob.size_bytes} bytes, not the {stop} that were asked for")
-        async for piece in _read_segments(disk, blob, start, stop):
-            yield piece
+        async with aclosing(sound_stops(disk, blob, start, stop)) as sound:
+            async for checked_until in sound:
+                while start < checked_until:
+                    piece = await read_piece(disk, blob, start, min(PIECE_BYTES, checked_until - start))
+                    start += len(piece)
+                    yield piece
     finally:
         blob.close()
 
 
-async def _read_segments(
-    disk: DiskWorkers, blob: OpenBlob, start: int, stop: int
-) -> AsyncGenerator[bytes | bytearray, None]:
+async def sound_stops(disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) -> AsyncGenerator[int, None]:
+    """Ascending positions, the last is `stop`: once one is there, bytes from `start` to it may be sent.
+
+    The next segment is checked meanwhile, unless it is trusted. Close it before the blob. Raises BlobDamaged.
+    """
+    if stop > blob.size_bytes:
+        raise blob.damaged(f"has {blob.size_bytes} bytes, not the {stop} that were asked for")
     checking: asyncio.Task[None] | None = None
     try:
         while start < stop:
-            checked_until = _segment_stop(start, stop)
-            if checking is None:
-                await disk.run(blob.verify_range, start, checked_until)
-            else:
+            until = _segment_stop(start, stop)
+            if checking is not None:
                 await checking
+            elif not blob.is_trusted(start, until):
+                await disk.run(blob.verify_range, start, until)
             checking = None
-            if checked_until < stop:
-                ahead = disk.run(blob.verify_range, checked_until, _segment_stop(checked_until, stop))
-                checking = asyncio.create_task(ahead)
-            while start < checked_until:
-                piece = await _read_piece(disk, blob, start, min(PIECE_BYTES, checked_until - start))
-                start += len(piece)
-                yield piece
+            after = _segment_stop(until, stop)
+            if until < stop and not blob.is_trusted(until, after):
+                checking = asyncio.create_task(disk.run(blob.verify_range, until, after))
+            yield until
+            start = until
     finally:
         if checking is not None:  # its thread must have let go of the descriptor before that is closed
             checking.cancel()
@@ -66,28 +85,15 @@ def _segment_stop(start: int, stop: int) -> int:
     return min((start // SEGMENT_BYTES + 1) * SEGMENT_BYTES, stop)
 
 
-async def _read_piece(disk: DiskWorkers, blob: OpenBlob, start: int, size_bytes: int) -> bytes | bytearray:
-    """One to `size_bytes` bytes from `start`."""
-    piece: bytes | bytearray = _read_cached(blob.fd, start, size_bytes)
-    if piece:
-        return piece
+async def read_piece(disk: DiskWorkers, blob: OpenBlob, start: int, size_bytes: int) -> bytes:
+    """One to `size_bytes` bytes from `start`. Raises BlobDamaged when there are none."""
     try:
-        piece = await disk.run(os.pread, blob.fd, size_bytes, start)
+        if is_cached(blob.fd, start, start + size_bytes):
+            piece = os.pread(blob.fd, size_bytes, start)
+        else:
+            piece = await disk.run(os.pread, blob.fd, size_bytes, start)
     except OSError as error:
         raise blob.damaged(f"cannot be read: {os.strerror(error.errno or 0)}") from error
     if not piece:
         raise blob.damaged("is shorter than its sidecar says")
-    return piece
-
-
-def _read_cached(fd: int, start: int, size_bytes: int) -> bytearray:
-    """What the page cache has of these bytes; nothing where it has none, or the file system cannot tell."""
-    if not _NOWAIT:
-        return bytearray()
-    piece = bytearray(size_bytes)
-    try:
-        count = os.preadv(fd, [piece], start, _NOWAIT)
-    except OSError:  # EAGAIN: not cached. EOPNOTSUPP: cannot tell. Anything worse the thread meets again.
-        return bytearray()
-    del piece[count:]
     return piece

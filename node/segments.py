@@ -262,6 +262,16 @@ class OpenBlob:
             if identity.is_settled(at_ns):
                 self._trusted.add(self.sha256, index, identity)
 
+    def is_trusted(self, start: int, stop: int) -> bool:
+        """Whether `verify_range` would have nothing to read. Blocks for no disk."""
+        identity = FileIdentity.of(self.fd)
+        first, after = start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0
+        return all(self._trusted.holds(self.sha256, index, identity) for index in range(first, after))
+
+    def duplicate(self) -> "OpenBlob":
+        """The same with a descriptor of its own. Raises OSError."""
+        return OpenBlob(fd=os.dup(self.fd), sha256=self.sha256, sums=self.sums, trusted=self._trusted)
+
     def damaged(self, why: str, *, segment: int | None = None) -> BlobDamaged:
         """The error to raise about this file."""
         facts = os.fstat(self.fd)

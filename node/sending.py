@@ -1,6 +1,7 @@
-"""Sending a body piece by piece at the pace of who takes it, but not to someone who takes nothing at all.
+"""Sending a body at the pace of who takes it, but not to someone who takes nothing at all.
 
-The pace is seen from the transport's buffer: as long as bytes leave it, however slowly, the answer goes on.
+The pace is seen from the transport's buffer, and past it from the socket's: as long as bytes leave, however
+slowly, the answer goes on. The head goes out with the first bytes of the body.
 """
 
 import asyncio
@@ -8,11 +9,27 @@ from collections.abc import AsyncIterator
 from typing import Self
 
 from aiohttp import web
+from aiohttp.abc import AbstractStreamWriter
 
+from coordinator.web import ClientGone
+from node.disk import DiskWorkers
 from node.peers import Piece
+from node.reading import PIECE_BYTES, read_piece
+from node.segments import OpenBlob
+from node.sendfile import FileSender, SendfileRefused
+from node.stalling import StallWatch
 
 STALL_TIMEOUT_S = 60.0  # a client that takes nothing for so long holds a descriptor and buffers for nothing
-WRITE_BUFFER_BYTES = 1 << 20  # of one connection; measured: 256 KiB and more let the kernel work in one go
+# Of one connection. Measured: 256 KiB and more let the kernel work in one go. A client that takes its time
+# costs twice this at most.
+WRITE_BUFFER_BYTES = 512 << 10
+SMALL_BYTES = 64 << 10  # up to here one write of head and body beats sendfile
+
+
+class BodyResponse(web.StreamResponse):
+    """An answer whose head waits for the first bytes of its body (aiohttp's own `Response` does the same)."""
+
+    _send_headers_immediately = False
 
 
 async def send_body(request: web.Request, response: web.StreamResponse, body: AsyncIterator[Piece]) -> None:
@@ -22,11 +39,8 @@ async def send_body(request: web.Request, response: web.StreamResponse, body: As
     """
     piece = await anext(body, None)
     await response.prepare(request)
-    transport = request.transport
-    if transport is None:
-        raise ConnectionResetError("the client went away")
-    transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-    with _StallWatch(transport, STALL_TIMEOUT_S) as watch:
+    transport = _transport(request)
+    with StallWatch(transport, STALL_TIMEOUT_S) as watch:
         while piece is not None:
             watch.written_bytes += len(piece)
             await response.write(piece)
@@ -34,31 +48,119 @@ async def send_body(request: web.Request, response: web.StreamResponse, body: As
         await response.write_eof()
 
 
-class _StallWatch:
-    """Aborts the transport when nothing left its buffer between two looks, `timeout_s` apart.
+async def send_piece(request: web.Request, response: web.StreamResponse, piece: bytes) -> None:
+    """Send head and a small body in one write."""
+    await response.prepare(request)
+    transport = _transport(request)
+    if transport.get_write_buffer_size() == 0:
+        await response.write_eof(piece)  # waits for nothing: the limit of the buffer is far
+        return
+    with StallWatch(transport, STALL_TIMEOUT_S) as watch:
+        watch.written_bytes = len(piece)
+        await response.write_eof(piece)
 
-    A timer rather than a deadline around each write: aiohttp's wait for a full buffer, once cancelled, is
-    broken for every later write on the connection.
+
+class FileBody:
+    """A body out of a file: by sendfile where that is possible and worth it, else in large writes.
+
+    `at` is the position in the file up to which it was sent, whatever was raised.
     """
 
-    def __init__(self, transport: asyncio.WriteTransport, timeout_s: float) -> None:
-        self.written_bytes = 0
-        self._transport = transport
-        self._timeout_s = timeout_s
-        self._left_bytes = 0
+    def __init__(
+        self, request: web.Request, response: web.StreamResponse, disk: DiskWorkers, start: int, stop: int
+    ) -> None:
+        self.at = start
+        self._request = request
+        self._response = response
+        self._disk = disk
+        self._stop = stop
+        self._transport = _transport(request)
+        self._watch = StallWatch(self._transport, STALL_TIMEOUT_S)
+        self._sender: FileSender | None = None
+        self._head_is_out = False
+
+    async def begin(self) -> None:
+        """Make the head ready, and send it if the body goes past the transport. Close it then in any case."""
+        writer = await self._response.prepare(self._request)
+        assert writer is not None
+        is_plain = self._transport.get_extra_info("sslcontext") is None
+        if is_plain and self._stop - self.at > SMALL_BYTES:
+            await self._flush(writer)
+            self._sender = FileSender(self._transport, self._disk, self._watch)
+            head = _take_head(writer)
+            self._head_is_out = True
+            if unsent := self._sender.send_head(head):
+                self._transport.write(unsent)
+                await self._flush(writer)
+
+    async def send(self, blob: OpenBlob, until: int) -> None:
+        """Send up to `until`. Raises ConnectionError; BlobDamaged when the disk has the bytes no more."""
+        if self._sender is not None:
+            sender = self._sender
+            start = self.at
+            try:
+                await sender.send(blob, start, until)
+                return
+            except SendfileRefused:
+                sender.close()
+                self._sender = None
+            finally:
+                self.at = sender.at
+                self._request.writer.output_size += sender.at - start  # what the log and the metrics tell
+        await self._send_copies(blob, until)
+
+    async def _send_copies(self, blob: OpenBlob, until: int) -> None:
+        writer = self._request.writer
+        while self.at < until:
+            size_bytes = min(PIECE_BYTES, until - self.at)
+            piece = await read_piece(self._disk, blob, self.at, size_bytes)
+            self.at += len(piece)
+            self._watch.written_bytes += len(piece)
+            if not self._head_is_out:
+                await self._response.write(piece)
+                self._head_is_out = True
+                continue
+            # What aiohttp does for each write is worth a tenth of the encryption.
+            if self._transport.is_closing():
+                raise ClientGone("the client went away while its answer went out")
+            self._transport.write(piece)
+            writer.output_size += len(piece)
+            if self._request.protocol.writing_paused:
+                await writer.drain()
+
+    async def end(self) -> None:
+        """The whole body was sent."""
+        await self._response.write_eof()
 
     def __enter__(self) -> Self:
-        self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._look)
+        self._watch.__enter__()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._timer.cancel()
+        self._watch.__exit__()
+        if self._sender is not None:
+            self._sender.close()
 
-    def _look(self) -> None:
-        buffered_bytes = self._transport.get_write_buffer_size()
-        left_bytes = self.written_bytes - buffered_bytes
-        if buffered_bytes and left_bytes <= self._left_bytes:
-            self._transport.abort()
-            return
-        self._left_bytes = left_bytes
-        self.__enter__()
+    async def _flush(self, writer: AbstractStreamWriter) -> None:
+        """Wait until the transport holds nothing back."""
+        if self._transport.get_write_buffer_size():
+            self._transport.set_write_buffer_limits(high=0)
+            await writer.drain()
+            self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+
+def _transport(request: web.Request) -> asyncio.Transport:
+    transport = request.transport
+    if transport is None or transport.is_closing():
+        raise ClientGone("the client went away before its answer")
+    transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+    return transport
+
+
+def _take_head(writer: AbstractStreamWriter) -> bytes:
+    """The head that waits for the body. These names of aiohttp's StreamWriter are private: see upgrades."""
+    head: bytes = writer._headers_buf or b""  # type: ignore[attr-defined]
+    writer._headers_buf = None  # type: ignore[attr-defined]
+    writer._headers_written = True  # type: ignore[attr-defined]
+    writer.output_size += len(head)
+    return head

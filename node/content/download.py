@@ -3,6 +3,7 @@
 An answer never ends early in silence: when no replica can go on, the connection breaks.
 """
 
+import functools
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
@@ -12,12 +13,16 @@ from aiohttp import web
 
 from coordinator.records import ContentRecord
 from node.conditions import Outcome, content_disposition, evaluate, http_date, if_range_holds
+from node.content.delivery import send_stretch
 from node.content.digests import repr_digest
 from node.content.sources import read_anywhere
 from node.peers import Piece
 from node.ranges import ByteRange, multipart_parts, parse_range
-from node.sending import send_body
+from node.sending import BodyResponse, send_body
 from node.services import NodeServices
+
+CONTENTS_DESCRIBED_MAX = 4096  # about 4 MB
+_CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +60,19 @@ async def serve_content(
         location = services.api.public_url(holder) + request.rel_url.raw_path
         moved = {"Location": location, "Cache-Control": "private, no-store"}
         return web.Response(status=307, headers=dict(policy) | moved)
-    headers = _content_headers(content) | dict(policy)
-    modified_at_ms = content.available_at_ms
-    if evaluate(request.method, request.headers, headers["ETag"], modified_at_ms) is Outcome.NOT_MODIFIED:
+    file = content.file
+    headers = {**_describe(file.blob_sha256, file.filename, content.available_at_ms), **policy}
+    if _is_not_modified(request, headers["ETag"], content.available_at_ms):
         return web.Response(status=304, headers=_not_modified(headers, policy))
     plan = plan_answer(request, content, headers["ETag"])
-    response = web.StreamResponse(status=plan.status, headers=headers | plan.headers)
+    response = BodyResponse(status=plan.status, headers=headers | plan.headers)
     response.content_length = plan.length_bytes
     if request.method == "HEAD":
         await response.prepare(request)
+        return response
+    if len(plan.stretches) == 1 and plan.stretches[0].start < plan.stretches[0].stop:
+        span = plan.stretches[0]
+        await send_stretch(request, response, services, content, span.start, span.stop)
         return response
     async with aclosing(_body(services, content, plan)) as body:
         await send_body(request, response, body)
@@ -116,17 +125,26 @@ async def _body(services: NodeServices, content: ContentRecord, plan: Plan) -> A
         yield plan.closing
 
 
-def _content_headers(content: ContentRecord) -> dict[str, str]:
-    file = content.file
+@functools.lru_cache(CONTENTS_DESCRIBED_MAX)
+def _describe(sha256: str, filename: str, available_at_ms: int) -> Mapping[str, str]:
+    """The headers that belong to a content, which never changes; hot small files are asked for often."""
     return {
         "Accept-Ranges": "bytes",
-        "ETag": f'"{file.blob_sha256}"',
-        "Last-Modified": http_date(content.available_at_ms),
-        "Repr-Digest": repr_digest(file.blob_sha256),
-        "Content-Disposition": content_disposition(file.filename),
+        "ETag": f'"{sha256}"',
+        "Last-Modified": http_date(available_at_ms),
+        "Repr-Digest": repr_digest(sha256),
+        "Content-Disposition": content_disposition(filename),
         "X-Content-Type-Options": "nosniff",
         "Content-Security-Policy": "default-src 'none'; sandbox",  # should a browser show it all the same
     }
+
+
+def _is_not_modified(request: web.Request, etag: str, modified_at_ms: int) -> bool:
+    """Whether the answer is 304. Raises PreconditionFailed."""
+    headers = request.headers
+    if not any(name in headers for name in _CONDITIONS):
+        return False
+    return evaluate(request.method, headers, etag, modified_at_ms) is Outcome.NOT_MODIFIED
 
 
 def _not_modified(headers: Mapping[str, str], policy: Mapping[str, str]) -> dict[str, str]:
@@ -135,8 +153,10 @@ def _not_modified(headers: Mapping[str, str], policy: Mapping[str, str]) -> dict
 
 
 def _wants_redirect(request: web.Request) -> bool:
-    preferences = request.headers.get("Prefer", "").lower().split(",")
-    return request.query.get("redirect") == "1" or "redirect" in (p.strip() for p in preferences)
+    if request.query_string and request.query.get("redirect") == "1":
+        return True
+    preferences = request.headers.get("Prefer", "").lower()
+    return "redirect" in preferences and "redirect" in (p.strip() for p in preferences.split(","))
 
 
 def _other_holder(services: NodeServices, content: ContentRecord) -> str:

@@ -41,16 +41,19 @@ async def read_anywhere(
                     yield piece
                     sent_bytes.inc(len(piece))
         except (BlobMissing, BlobDamaged, PeerFailed, FilestoreError) as failure:
-            _log.warning(
-                "replica failed", extra={"sha256": sha256, "replica": source, "reason": str(failure)}
-            )
-            if isinstance(failure, BlobDamaged):
-                await withdraw(services.disk, services.blobs, services.metrics, failure)
+            await note_failure(services, sha256, source, failure)
             continue
         if start == stop:
             return
         _log.warning("replica ended early", extra={"sha256": sha256, "replica": source, "offset": start})
     raise Unavailable("No replica of this content can be read now.", retry_after_s=2)
+
+
+async def note_failure(services: NodeServices, sha256: str, source: str, failure: Exception) -> None:
+    """Log that a replica could not serve; damage on this disk goes out of service."""
+    _log.warning("replica failed", extra={"sha256": sha256, "replica": source, "reason": str(failure)})
+    if isinstance(failure, BlobDamaged):
+        await withdraw(services.disk, services.blobs, services.metrics, failure)
 
 
 def _order(node_id: str, replicas: Sequence[str]) -> list[str]:

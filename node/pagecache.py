@@ -1,0 +1,37 @@
+"""Reading files without stopping the loop: what lies in the page cache at once, the rest by a thread."""
+
+import os
+
+PROBE_BYTES = (
+    128 * 1024
+)  # what the kernel reads ahead at least: pages come in windows of so many, and mostly go so
+_NOWAIT = getattr(os, "RWF_NOWAIT", 0)
+_PROBE = [bytearray(1)]  # never looked at
+
+
+def is_cached(fd: int, start: int, stop: int) -> bool:
+    """Whether these bytes are in the page cache, as far as a look at one in PROBE_BYTES can tell.
+
+    False also where the file system cannot tell, and where the file ends before `stop`.
+    """
+    if not _NOWAIT:
+        return False
+    try:
+        for at in range(start, stop, PROBE_BYTES):
+            if not os.preadv(fd, _PROBE, at, _NOWAIT):
+                return False
+        return os.preadv(fd, _PROBE, stop - 1, _NOWAIT) == 1
+    except OSError:  # EAGAIN: not cached. EOPNOTSUPP: cannot tell. Anything worse the thread meets again.
+        return False
+
+
+def read_cached(fd: int, start: int, size_bytes: int) -> bytes:
+    """These bytes if the page cache has all, else b"". For little at a time: they are copied twice."""
+    if not _NOWAIT:
+        return b""
+    buffer = bytearray(size_bytes)
+    try:
+        count = os.preadv(fd, [buffer], start, _NOWAIT)
+    except OSError:
+        return b""
+    return bytes(buffer) if count == size_bytes else b""
