@@ -1,0 +1,117 @@
+"""nginx from the distribution as a yardstick: one worker that serves a directory, plain and over TLS 1.3.
+
+Its configuration and everything that it writes lie in a directory of ours; nothing of /etc/nginx is read.
+"""
+
+import shutil
+import subprocess
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Self
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from deploy.processes import LOOPBACK, Child, free_ports, wait_until
+
+START_TIMEOUT_S = 10.0
+_CONFIGURATION = """
+daemon off;
+master_process off;
+pid {directory}/nginx.pid;
+error_log {directory}/error.log;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off;
+    sendfile on;
+    tcp_nopush on;
+    keepalive_requests 1000000000;
+    client_body_temp_path {directory}/body;
+    proxy_temp_path {directory}/proxy;
+    fastcgi_temp_path {directory}/fastcgi;
+    uwsgi_temp_path {directory}/uwsgi;
+    scgi_temp_path {directory}/scgi;
+    server {{
+        listen {address}:{plain_port};
+        listen {address}:{tls_port} ssl;
+        ssl_protocols TLSv1.3;
+        ssl_certificate {directory}/certificate.pem;
+        ssl_certificate_key {directory}/key.pem;
+        root {root};
+    }}
+}}
+"""
+
+
+def why_absent() -> str:
+    """What is missing to run nginx, "" for nothing."""
+    return "" if shutil.which("nginx") else "nginx is not installed (Debian: apt install nginx-light)"
+
+
+class Nginx:
+    """One process, from `with` to its end."""
+
+    def __init__(self, directory: Path, root: Path) -> None:
+        directory.mkdir()
+        self._directory = directory
+        self.plain_port, self.tls_port = free_ports(2)
+        self._write_certificate()
+        self._configuration = directory / "nginx.conf"
+        self._configuration.write_text(
+            _CONFIGURATION.format(
+                directory=directory,
+                address=LOOPBACK,
+                plain_port=self.plain_port,
+                tls_port=self.tls_port,
+                root=root,
+            )
+        )
+
+    @property
+    def pid(self) -> int:
+        """Of the one process."""
+        return self._child.process.pid
+
+    def __enter__(self) -> Self:
+        log = self._directory / "error.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                ["nginx", "-p", str(self._directory), "-c", str(self._configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+            )
+        self._child = Child("nginx", process, log)
+        wait_until(
+            lambda: (self._directory / "nginx.pid").exists(),
+            what="nginx",
+            timeout_s=START_TIMEOUT_S,
+            watched=[self._child],
+        )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._child.process.terminate()
+        self._child.process.wait()
+
+    def _write_certificate(self) -> None:
+        """A key of the kind that nodes have, and a certificate that nobody verifies."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "yardstick")])
+        now = datetime.now(UTC)
+        certificate = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(name)
+            .public_key(key.public_key())
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - timedelta(minutes=5))
+            .not_valid_after(now + timedelta(days=1))
+            .sign(key, hashes.SHA256())
+        )
+        encoding = serialization.Encoding.PEM
+        plain, traditional = serialization.NoEncryption(), serialization.PrivateFormat.TraditionalOpenSSL
+        (self._directory / "certificate.pem").write_bytes(certificate.public_bytes(encoding))
+        (self._directory / "key.pem").write_bytes(key.private_bytes(encoding, traditional, plain))
