@@ -95,6 +95,32 @@ class HeartbeatReply(Struct, frozen=True):
     at_ms: int
 
 
+class FollowCall(Struct, frozen=True, tag="follow"):
+    """A process of a node asks which of the records that it keeps it must drop, and for leave to keep others.
+    Leader only. Answered when there is news, after POLL_S at the latest.
+
+    `subscriber` is random, one for each process; `term` and `acknowledged` are of the last FollowReply, all
+    of which was done. See coordinator/cache_leases.py.
+    """
+
+    subscriber: Text
+    term: Count
+    acknowledged: Count
+
+
+class FollowReply(Struct, frozen=True):
+    """Of these keys nothing may be kept until an answer of the same term no longer names them.
+
+    `lease_s` from when the call was sent, 0 for none: others may be kept until then. Another term than
+    before: nothing that was kept may be used.
+    """
+
+    term: int
+    version: int
+    blocked: list[str]
+    lease_s: float
+
+
 class AddCoordinatorCall(Struct, frozen=True, tag="add_coordinator"):
     """An admin lets a coordinator in, as a learner first. Leader only. Answers the CoordinatorRecord.
 
@@ -154,7 +180,8 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     """One member of the Raft group as it sees itself.
 
     `followers` only from a leader, itself included; `disk_full`: it takes no changes until there is room;
-    `diverged`: members whose state is known to be another than that of the majority.
+    `diverged`: members whose state is known to be another than that of the majority; `cache_leases`: how many
+    processes of nodes may keep records, 0 but from a leader.
     """
 
     id: str
@@ -167,6 +194,7 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     disk_full: bool = False
     followers: list[FollowerStatus] = []
     diverged: list[str] = []
+    cache_leases: int = 0
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
@@ -201,6 +229,7 @@ AnyCall = (
     | RenewCall
     | MintCall
     | HeartbeatCall
+    | FollowCall
     | AddCoordinatorCall
     | RemoveCoordinatorCall
     | TransferLeaderCall

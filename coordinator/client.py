@@ -25,6 +25,8 @@ from coordinator.calls import (
     CALL_TIMEOUT_S,
     AddCoordinatorCall,
     AnyCall,
+    FollowCall,
+    FollowReply,
     HeartbeatCall,
     HeartbeatReply,
     JoinCall,
@@ -233,6 +235,11 @@ class MetadataClient:
         if reply.leader in self._links:
             self._leader = reply.leader
         return reply
+
+    async def follow(self, call: FollowCall, *, timeout_s: float) -> FollowReply:
+        """What the leader says of the records that are kept here; raises Unavailable after `timeout_s`."""
+        answer = await self._at_leader(call, _ends_at(timeout_s))
+        return msgspec.msgpack.decode(answer, type=FollowReply)
 
     async def _one(self, link: PeerLink, call: AnyCall) -> bytes:
         answer = await link.call(call, TRY_TIMEOUT_S)

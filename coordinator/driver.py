@@ -17,8 +17,11 @@ from typing import Any, TypeVar
 
 from ca.errors import Conflict, FilestoreError, InsufficientStorage, PayloadTooLarge, Unavailable
 from coordinator import commands
+from coordinator.cache_leases import LEASE_S
 from coordinator.clock import now_ms
 from coordinator.commands import AnyCommand, Envelope, encode_envelope
+from coordinator.following import Following
+from coordinator.invalidation import invalidated
 from coordinator.link import end
 from coordinator.log import SegmentLog
 from coordinator.member import KEPT_ENTRIES, Member
@@ -78,6 +81,7 @@ class Driver:
         *,
         log_bytes_kept: int = LOG_BYTES_KEPT,
         kept_entries: int = KEPT_ENTRIES,
+        cache_lease_s: float = LEASE_S,
     ) -> None:
         self.id = config.id
         self.ticks = 0
@@ -89,6 +93,7 @@ class Driver:
         self._applied = applied
         self._log_bytes_kept = log_bytes_kept
         self._member = Member(config, log, store, snapshots, random.Random(), kept_entries=kept_entries)
+        self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
         self._log_thread = Worker("log")
         self._state_thread = Worker("state")
         self._wake = asyncio.Event()
@@ -166,16 +171,32 @@ class Driver:
 
         Raises NotLeader when another member leads or took over before this command was committed (it was
         not applied then); InsufficientStorage on a full disk; Unavailable when too many wait, or when nothing
-        is known of the outcome. The caller sets the deadline.
+        is known of the outcome. The caller sets the deadline. What makes records untrue that nodes keep waits
+        until none is kept (coordinator/cache_leases.py).
         """
         self._check_leads()
         if not self._has_room and not isinstance(command, _FREEING):
             raise InsufficientStorage(f"The disk of coordinator {self.id}, which leads, is full.")
+        numbers = session, sequence, acknowledged_below
+        if not (keys := invalidated(command)):
+            return await self._handed_in(command, numbers)
+        block = await self.following.clear(keys)
+        try:
+            done = self._handed_in(command, numbers)
+        except BaseException:
+            self.following.release(block)
+            raise
+        # Not when the caller gives up: the change may be made all the same.
+        done.add_done_callback(lambda _: self.following.release(block))
+        return await asyncio.shield(done)
+
+    def _handed_in(self, command: AnyCommand, numbers: tuple[int, int, int]) -> "asyncio.Future[bytes]":
+        """Its reply to come. Raises what `propose` does before anything was proposed."""
+        self._check_leads()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        data = _encoded(command, session, sequence, acknowledged_below)
-        self._member.propose(data, done)
+        self._member.propose(_encoded(command, *numbers), done)
         self._wake.set()
-        return await done
+        return done
 
     async def change_members(self, before: Members, command: commands.RecordCoordinators) -> bytes:
         """Change the membership from `before` to that of `command`, and apply it; the encoded Reply.
@@ -202,6 +223,10 @@ class Driver:
         self._member.read(done)
         self._wake.set()
         await done
+
+    def _leadership(self) -> tuple[int, str]:
+        """The term that this member leads, 0 if none, and who leads, "" if unknown."""
+        return self._member.led_term, self._member.leader
 
     def _check_running(self) -> None:
         if self._has_ended:
@@ -236,6 +261,7 @@ class Driver:
         self._ring()
         while True:
             await self._turn_due()
+            self.following.observe()
             if self._broken is not None:
                 raise self._broken
             if self._is_tick_due:

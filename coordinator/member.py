@@ -158,6 +158,11 @@ class Member:
         return self._raft.leader
 
     @property
+    def led_term(self) -> int:
+        """The term that this member leads, 0 if it leads none."""
+        return self._raft.led_term
+
+    @property
     def members(self) -> Members:
         """Who belongs to the group, as this member's log says."""
         return self._raft.members

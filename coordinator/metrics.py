@@ -74,6 +74,10 @@ class CoordinatorMetrics:
                 "Entries that the member which lags most is behind the commit; 0 but on the leader.",
                 lambda s: max((max(s.commit - f.match, 0) for f in s.followers), default=0),
             ),
+            "filestore_cache_leases": (
+                "Processes of nodes that may keep records of files; 0 but on the leader.",
+                lambda s: s.cache_leases,
+            ),
             "filestore_coordinator_disk_full": (
                 "1 while the disk of this coordinator has no room for changes.",
                 lambda s: int(s.disk_full),

@@ -151,14 +151,18 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     kind: str = ""
 
 
-class ContentRecord(Struct, frozen=True, kw_only=True):
+class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a download needs: the record, the nodes that hold the bytes, and since when these are what they
     are: content never changes once it is available.
+
+    `is_lasting`: the caller may read it until a command says otherwise; no retention period and no expiry of
+    a permission ends that. Only from GetContent.
     """
 
     file: FileRecord
     replicas: list[str]
     available_at_ms: int = 0
+    is_lasting: bool = False
 
 
 class BlobRecord(Struct, frozen=True, kw_only=True):

@@ -24,7 +24,9 @@ from coordinator.calls import (
     AddCoordinatorCall,
     AnyCall,
     CoordinatorStatus,
+    FollowCall,
     FollowerStatus,
+    FollowReply,
     HeartbeatCall,
     HeartbeatReply,
     JoinCall,
@@ -121,6 +123,8 @@ class Service:
                 return await self._read(call.query, peer)
             case HeartbeatCall():
                 return _encode(await self._heartbeat(peer.identity, call))
+            case FollowCall():
+                return _encode(await self._follow(peer.identity, call))
             case JoinCall():
                 return _encode(await self._join(call))
             case RenewCall():
@@ -216,6 +220,11 @@ class Service:
             self._health.hear(identity.id, call, at_s=time.monotonic())
         await self._driver.read_barrier()
         return HeartbeatReply(self._store.view_version(), self._driver.leader, now_ms())
+
+    async def _follow(self, identity: Identity, call: FollowCall) -> FollowReply:
+        if identity.role is not Role.NODE:
+            raise Forbidden("Only nodes keep records.")
+        return await self._driver.following.follow(call)
 
     async def _join(self, call: JoinCall) -> JoinReply:
         self._require_leader()
@@ -325,6 +334,7 @@ class Service:
                 for name, p in sorted(status.progress.items())
             ],
             diverged=self._digests.diverged,
+            cache_leases=self._driver.following.subscribers,
         )
 
     def _node_states(self, view: ClusterView, at_s: float) -> list[NodeStatus]:

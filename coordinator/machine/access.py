@@ -26,6 +26,13 @@ _Account = tuple["User", int, bool]  # user, generation, whether it is disabled
 
 _HELD = "principal IN (SELECT value FROM json_each(?)) AND (expires_at_ms IS NULL OR expires_at_ms > ?)"
 _ON_BUCKET = f"SELECT level FROM bucket_permissions WHERE bucket_id = ? AND {_HELD}"
+_LASTS = "principal IN (SELECT value FROM json_each(:held)) AND expires_at_ms IS NULL"
+_LASTING_ON_FILE = (
+    f"SELECT EXISTS (SELECT 1 FROM bucket_permissions WHERE bucket_id = :bucket AND {_LASTS})"
+    f" OR EXISTS (SELECT 1 FROM file_permissions WHERE file_sequence = :file AND {_LASTS})"
+    " OR EXISTS (SELECT 1 FROM buckets"
+    " WHERE bucket_id = :bucket AND bucket_id <> :default AND owner_id = :user)"
+)
 _LEVEL_ON_BUCKET = f"SELECT MAX(level) FROM ({_ON_BUCKET})"
 _LEVEL_ON_FILE = (
     f"SELECT MAX(level) FROM ({_ON_BUCKET} UNION ALL"
@@ -149,6 +156,23 @@ def level_on_file(scope: Scope, user: User, *, owner_id: str, bucket_id: str, se
     owned = (Level.ADMIN.value, bucket_id, DEFAULT_BUCKET_ID, user.user_id)
     (level,) = scope.db.execute(_LEVEL_ON_FILE, (bucket_id, *held, sequence, *held, *owned)).fetchone()
     return Level(level or 0)
+
+
+def reads_lastingly(scope: Scope, caller: Caller, *, owner_id: str, bucket_id: str, sequence: int) -> bool:
+    """Whether a caller that may read the file now may do so until a command changes that: no permission that
+    ends is needed for it. Costs as `level_on_file`.
+    """
+    user = require_user(scope.users, caller)
+    if user.is_admin or user.user_id == owner_id:
+        return True
+    values = {
+        "bucket": bucket_id,
+        "file": sequence,
+        "held": _encode(user.principals).decode(),
+        "default": DEFAULT_BUCKET_ID,
+        "user": user.user_id,
+    }
+    return bool(scope.db.execute(_LASTING_ON_FILE, values).fetchone()[0])
 
 
 def level_on_bucket(scope: Scope, user: User, *, owner_id: str, bucket_id: str) -> Level:

@@ -2,10 +2,12 @@
 
 import sqlite3
 
+import msgspec
+
 from ca.errors import Gone, NotAvailable
 from coordinator.commands import CompleteUpload
 from coordinator.machine import blobs, files, manifests
-from coordinator.machine.access import Level
+from coordinator.machine.access import Level, reads_lastingly
 from coordinator.machine.change import Change, Question
 from coordinator.queries import GetContent
 from coordinator.records import PROJECT_FILE, VM, ContentRecord, FileRecord
@@ -15,7 +17,13 @@ def get(question: Question, query: GetContent) -> ContentRecord:
     """The record and the nodes that hold the bytes. Needs read."""
     row = files.require(question, query.caller, query.file_uuid, Level.READ)
     check_available(row)
-    return record(question.db, query.file_uuid)
+    (due_at_ms,) = question.db.execute(
+        "SELECT due_at_ms FROM files WHERE sequence = ?", (row.sequence,)
+    ).fetchone()
+    is_lasting = due_at_ms is None and reads_lastingly(
+        question, query.caller, owner_id=row.owner_id, bucket_id=row.bucket_id, sequence=row.sequence
+    )
+    return msgspec.structs.replace(record(question.db, query.file_uuid), is_lasting=is_lasting)
 
 
 def check_available(row: files.FileRow) -> None:

@@ -121,6 +121,11 @@ class Raft:
         return self._state.leader
 
     @property
+    def led_term(self) -> int:
+        """The term that this member leads, 0 if it leads none."""
+        return self._state.term if self._state.is_leader else 0
+
+    @property
     def members(self) -> Members:
         """Who belongs to the group, as the latest entry in the log says, committed or not."""
         return self._state.membership.members

@@ -12,6 +12,7 @@ import pytest
 
 from ca.errors import Unavailable
 from coordinator import commands
+from coordinator.cache_leases import LEASE_S
 from coordinator.driver import Driver
 from coordinator.log import LogFailed, SegmentLog
 from coordinator.raft.config import Config
@@ -36,7 +37,11 @@ def admit(user_id: str) -> commands.AdmitUser:
 
 @asynccontextmanager
 async def running(
-    data: Path, members: tuple[str, ...] = ("c1",), sync: Callable[[int], None] = os.fdatasync
+    data: Path,
+    members: tuple[str, ...] = ("c1",),
+    sync: Callable[[int], None] = os.fdatasync,
+    *,
+    cache_lease_s: float = LEASE_S,
 ) -> AsyncIterator[tuple[Driver, "asyncio.Task[None]"]]:
     if not (data / "log").exists():
         first = commands.encode_envelope(commands.Envelope(0, 0, 0, 1, bootstrap()))
@@ -45,7 +50,14 @@ async def running(
     store = Store(data / "state.sqlite")
     snapshots = SnapshotStore(data / "snapshots", data / "state.sqlite")
     driver = Driver(
-        Config("c1", members), log, store, snapshots, lambda _: None, lambda _: None, lambda *_: None
+        Config("c1", members),
+        log,
+        store,
+        snapshots,
+        lambda _: None,
+        lambda _: None,
+        lambda *_: None,
+        cache_lease_s=cache_lease_s,
     )
     task = asyncio.create_task(driver.run())
     try:

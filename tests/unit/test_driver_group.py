@@ -82,6 +82,7 @@ class Seat:
             lambda *_: None,
             log_bytes_kept=2 * SEGMENT_BYTES,
             kept_entries=10,
+            cache_lease_s=0.0,  # no node keeps anything here
         )
         return self.driver
 

@@ -1,0 +1,63 @@
+"""Every command is classified by the records that it makes untrue."""
+
+from typing import get_args
+
+import msgspec
+import pytest
+
+from coordinator import commands
+from coordinator.invalidation import CLASSIFIED, EVERY_KEY, EVERYTHING, NOTHING, invalidated, keys_of
+from coordinator.records import Caller, FileRecord
+from tests.unit.state import ADMIN
+
+
+def test_every_command_is_classified() -> None:
+    assert set(get_args(commands.AnyCommand)) == CLASSIFIED
+
+
+def test_command_that_is_not_known_makes_everything_untrue() -> None:
+    class Unheard(msgspec.Struct):
+        pass
+
+    assert invalidated(Unheard()) == EVERYTHING  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("command", "keys"),
+    [
+        (commands.DeleteFile(caller=ADMIN, file_uuid="f", kind=""), {"file:f"}),
+        (commands.UpdateVm(caller=ADMIN, file_uuid="f", ram_mb=1), {"file:f"}),
+        (commands.RevokeUser(caller=ADMIN, user_id="u"), {"user:u"}),
+        (commands.AdmitUser(caller=ADMIN, user_id="u", roles=[], groups=None), {"user:u"}),
+        (commands.AdmitUser(caller=ADMIN, user_id="u", roles=None, groups=None), NOTHING),
+        (
+            commands.WithdrawPermission(caller=ADMIN, target="file", target_id="f", permission_id="p"),
+            {"file:f"},
+        ),
+        (
+            commands.WithdrawPermission(caller=ADMIN, target="bucket", target_id="b", permission_id="p"),
+            {"bucket:b"},
+        ),
+        (commands.TerminateUpload(caller=ADMIN, file_uuid="f"), NOTHING),
+        (commands.Expire(), NOTHING),
+    ],
+)
+def test_command_names_the_records_that_it_makes_untrue(command: commands.AnyCommand, keys: set[str]) -> None:
+    assert invalidated(command) == keys
+
+
+def test_record_is_kept_under_its_file_its_reader_its_bucket_and_all() -> None:
+    file = FileRecord(
+        file_uuid="f",
+        bucket_id="b",
+        owner_id="o",
+        filename="",
+        content_type="",
+        size_bytes=0,
+        blob_sha256="",
+        status="available",
+        created_at_ms=0,
+        updated_at_ms=0,
+    )
+
+    assert set(keys_of(Caller("u", 1), file)) == {"file:f", "user:u", "bucket:b", EVERY_KEY}
