@@ -35,10 +35,22 @@ class NodeMetrics:
         self.damaged_segments = Counter(
             "filestore_damaged_segments", "Segments whose checksum did not match.", registry=registry
         )
+        self.record_reads = Counter(
+            "filestore_record_reads",
+            "Records looked up for downloads: kept (from memory, no question) or asked (of a coordinator).",
+            ["source"],
+            registry=registry,
+        )
+        for source in ("kept", "asked"):
+            self.record_reads.labels(source)
         self.uploads_in_progress = Gauge(
             "filestore_uploads_in_progress", "Requests that write an upload now.", registry=registry
         )
         # The gauges are read at every scrape: whoever makes this object sets their functions.
+        self.records_kept = Gauge("filestore_records_kept", "Records in memory.", registry=registry)
+        self.record_lease = Gauge(
+            "filestore_record_lease", "1 while records may be answered from memory.", registry=registry
+        )
         self.disk_free_bytes = Gauge("filestore_disk_free_bytes", "Free bytes.", registry=registry)
         self.disk_size_bytes = Gauge("filestore_disk_size_bytes", "All bytes.", registry=registry)
 

@@ -39,6 +39,7 @@ from node.content.routes import OPERATIONS, content_routes
 from node.disk import DiskWorkers
 from node.metrics import NodeMetrics
 from node.peers import PeerClient
+from node.record_cache import RecordCache
 from node.renewal import keep_renewed
 from node.replication import Replication
 from node.services import NODE, NodeServices
@@ -81,6 +82,7 @@ async def _run(files: NodeFiles, config: NodeConfig, plain: tuple[str, int] | No
                 group.create_task(metadata.run(), name="metadata client"),
                 group.create_task(view.run(), name="view"),
                 group.create_task(watch.run(), name="disk watch"),
+                group.create_task(services.records.run(), name="record cache"),
                 group.create_task(_announce(config, services), name="announcement"),
                 group.create_task(keep_renewed(metadata, contexts, identity, config.address), name="renewal"),
                 group.create_task(keep_swept(services), name="sweep"),
@@ -144,7 +146,8 @@ async def _open_node(
         public_url=lambda node_id: public_url(view, node_id, own=config),
         readiness=lambda: _readiness(config, view, watch),
     )
-    services = NodeServices(config.id, api, blobs, uploads, peers, replication, disk, counts, locks)
+    records = RecordCache(metadata, counts)
+    services = NodeServices(config.id, api, blobs, uploads, peers, replication, disk, counts, records, locks)
     await peers.start()
     try:
         yield services, watch

@@ -10,6 +10,7 @@ from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
 from node.metrics import NodeMetrics
 from node.peers import PeerClient
+from node.record_cache import RecordCache
 from node.replication import Replication
 from node.uploads import UploadStore
 
@@ -26,6 +27,7 @@ class NodeServices:
     replication: Replication
     disk: DiskWorkers
     metrics: NodeMetrics
+    records: RecordCache
     locks: UploadLocks = field(default_factory=UploadLocks)
 
 

@@ -7,8 +7,8 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import FilestoreError, NotFound
-from coordinator.queries import GetContent, GetUpload
-from coordinator.records import Caller, ContentRecord, UploadRecord
+from coordinator.queries import GetUpload
+from coordinator.records import Caller, UploadRecord
 from coordinator.web import json_response
 from node.api.access import authenticate
 from node.api.bodies.checks import path_uuid
@@ -17,6 +17,7 @@ from node.content.bodies import UploadOffset
 from node.content.download import serve_content
 from node.content.passing import pass_on
 from node.content.public import serve_public
+from node.content.sources import NoReplica
 from node.content.upload import Session, upload_session
 from node.services import NODE, NodeServices
 
@@ -32,8 +33,16 @@ async def download_file(request: web.Request) -> web.StreamResponse:
     """
     caller = await authenticate(request)
     services = request.app[NODE]
-    query = GetContent(caller=caller, file_uuid=_file_uuid(request))
-    content = await services.api.metadata.read(query, ContentRecord)
+    file_uuid = _file_uuid(request)
+    content = await services.records.read(caller, file_uuid)
+    try:
+        return await serve_content(request, services, content, policy=PRIVATE_POLICY)
+    except NoReplica:
+        services.records.forget(file_uuid)
+        if request.writer.output_size:
+            raise
+    # The replicas may have moved since the record was kept.
+    content = await services.records.read(caller, file_uuid)
     return await serve_content(request, services, content, policy=PRIVATE_POLICY)
 
 

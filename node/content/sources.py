@@ -25,12 +25,16 @@ ANSWER_TIMEOUT_S = 10.0
 _log = logging.getLogger(__name__)
 
 
+class NoReplica(Unavailable):
+    """None of the replicas that a record names can be read now."""
+
+
 async def read_anywhere(
     services: NodeServices, sha256: str, replicas: Sequence[str], start: int, stop: int
 ) -> AsyncGenerator[Piece, None]:
     """Bytes `start` to `stop` (excluded) of a blob that `replicas` hold. Close it when leaving early.
 
-    Raises Unavailable when no source is left; some bytes may have come before.
+    Raises NoReplica when no source is left; some bytes may have come before.
     """
     for source in _order(services.node_id, replicas):
         sent_bytes = services.metrics.download_bytes.labels("local" if source == services.node_id else "peer")
@@ -46,7 +50,7 @@ async def read_anywhere(
         if start == stop:
             return
         _log.warning("replica ended early", extra={"sha256": sha256, "replica": source, "offset": start})
-    raise Unavailable("No replica of this content can be read now.", retry_after_s=2)
+    raise NoReplica("No replica of this content can be read now.", retry_after_s=2)
 
 
 async def note_failure(services: NodeServices, sha256: str, source: str, failure: Exception) -> None:

@@ -29,6 +29,7 @@ from node.content.sources import read_anywhere
 from node.disk import DiskWorkers
 from node.metrics import NodeMetrics
 from node.peers import PeerClient, pieces
+from node.record_cache import RecordCache
 from node.replication import Replication
 from node.services import NODE, NodeServices
 from node.transfer import transfer_routes
@@ -93,7 +94,10 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
         public_url=lambda name: name,
         readiness=_always_ready,
     )
-    services = NodeServices(node_id, api, blobs, UploadStore(blobs), peers, replication, disk, metrics)
+    records = RecordCache(metadata, metrics)
+    services = NodeServices(
+        node_id, api, blobs, UploadStore(blobs), peers, replication, disk, metrics, records
+    )
     app = new_application(transfer_routes(), component="node")
     app[API], app[NODE] = api, services
     app.middlewares.append(admit_members)
