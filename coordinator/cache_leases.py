@@ -44,12 +44,13 @@ KEYS_TOLD_MAX = 1024  # in one answer; more count as everything
 class _Subscriber:
     """One worker process of a node. `told` is the version of the last answer that it got."""
 
-    __slots__ = ("acknowledged", "ends_at_s", "told")
+    __slots__ = ("acknowledged", "ends_at_s", "has_left", "told")
 
     def __init__(self, acknowledged: int, told: int, ends_at_s: float) -> None:
         self.acknowledged = acknowledged
         self.told = told
         self.ends_at_s = ends_at_s
+        self.has_left = False
 
 
 class Block:
@@ -125,13 +126,18 @@ class CacheLeases:
         if known is None or term != self.term or version <= known.acknowledged:
             return []
         known.acknowledged = version
-        freed = []
-        for block in self._blocks.values():
-            if block.version <= version and subscriber in block.waits_for:
-                block.waits_for.discard(subscriber)
-                if not block.waits_for:
-                    freed.append(block)
-        return freed
+        return self._free(subscriber, version)
+
+    def leave(self, subscriber: str) -> list[Block]:
+        """A subscriber keeps nothing any more, and no call of it that is still under way gets it a lease.
+
+        The blocks that waited only for it.
+        """
+        known = self._subscribers.get(subscriber)
+        if known is None:
+            return []
+        known.has_left, known.ends_at_s = True, float("-inf")
+        return self._free(subscriber, self.version)
 
     def is_behind(self, term: int, version: int) -> bool:
         """Whether somebody who knows this much has to be told of a block."""
@@ -164,6 +170,7 @@ class CacheLeases:
                 self._subscribers[subscriber] = _Subscriber(acknowledged, self.version, ends_at_s)
         else:
             is_granted = acknowledged >= known.told or known.ends_at_s <= received_at_s
+            is_granted = is_granted and not known.has_left
             known.told = self.version
             if is_granted:
                 known.ends_at_s = max(known.ends_at_s, ends_at_s)
@@ -173,6 +180,15 @@ class CacheLeases:
     def live(self, *, at_s: float) -> int:
         """How many hold a lease."""
         return sum(known.ends_at_s > at_s for known in self._subscribers.values())
+
+    def _free(self, subscriber: str, version: int) -> list[Block]:
+        freed = []
+        for block in self._blocks.values():
+            if block.version <= version and subscriber in block.waits_for:
+                block.waits_for.discard(subscriber)
+                if not block.waits_for:
+                    freed.append(block)
+        return freed
 
     def _has_room(self, at_s: float) -> bool:
         if len(self._subscribers) >= SUBSCRIBERS_MAX:

@@ -100,12 +100,14 @@ class FollowCall(Struct, frozen=True, tag="follow"):
     Leader only. Answered when there is news, after POLL_S at the latest.
 
     `subscriber` is random, one for each process; `term` and `acknowledged` are of the last FollowReply, all
-    of which was done. See coordinator/cache_leases.py.
+    of which was done. `is_leaving`: it keeps nothing any more, and never will. See
+    coordinator/cache_leases.py.
     """
 
     subscriber: Text
     term: Count
     acknowledged: Count
+    is_leaving: bool = False
 
 
 class FollowReply(Struct, frozen=True):

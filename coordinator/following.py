@@ -8,7 +8,7 @@ little later, many of them together.
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 
 from coordinator.cache_leases import LEASE_S, Block, CacheLeases
 from coordinator.calls import FollowCall, FollowReply
@@ -84,9 +84,10 @@ class Following:
         """The answer to a subscriber. Raises NotLeader, Unavailable."""
         received_at_s = time.monotonic()
         term = self._require_leader()
-        for block in self._leases.acknowledge(call.subscriber, call.term, call.acknowledged):
-            if (freed := self._waiting.get(block)) is not None:
-                freed.set()
+        if call.is_leaving:
+            self._free(self._leases.leave(call.subscriber))
+            return self._leases.news(call.subscriber)
+        self._free(self._leases.acknowledge(call.subscriber, call.term, call.acknowledged))
         is_due = self._leases.is_due(call.subscriber, at_s=received_at_s)
         if is_due:
             await self._read_barrier()
@@ -97,6 +98,11 @@ class Following:
         if not is_due:
             return self._leases.news(call.subscriber)
         return self._leases.grant(call.subscriber, call.term, call.acknowledged, received_at_s=received_at_s)
+
+    def _free(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            if (freed := self._waiting.get(block)) is not None:
+                freed.set()
 
     def _require_leader(self) -> int:
         """The term that this member leads. Raises NotLeader."""

@@ -54,7 +54,7 @@ class CachedRecords:
     def follow(self, reply: FollowReply, *, sent_at_s: float, now_s: float) -> None:
         """Do what the leader answered to a call that was sent then; answers in the order of their calls."""
         if reply.term != self.term or not self.is_leased(now_s=now_s):
-            self._forget_all()
+            self.forget_all()
         self.term, self.version = reply.term, reply.version
         blocked = frozenset(reply.blocked)
         for key in blocked - self._blocked:
@@ -107,7 +107,8 @@ class CachedRecords:
         for reading in self._readings:
             reading.blocked |= {key}
 
-    def _forget_all(self) -> None:
+    def forget_all(self) -> None:
+        """Drop everything, the lease and reads under way included."""
         self._ends_at_s = float("-inf")
         self._records.clear()
         self._by_key.clear()

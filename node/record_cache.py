@@ -6,6 +6,7 @@ Without an answer for a lease every read asks the coordinators, as if nothing we
 """
 
 import asyncio
+import contextlib
 import logging
 import secrets
 import time
@@ -22,6 +23,7 @@ from node.metrics import NodeMetrics
 FOLLOW_TIMEOUT_S = (
     1.5  # the leader answers after a third of this; a lease that is older is not worth waiting for
 )
+LEAVE_TIMEOUT_S = 0.5  # a write waits for a lease then, as for a process that died
 FOLLOW_AGAIN_S = 0.1  # after no answer
 
 _log = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class RecordCache:
         self._metadata = metadata
         self._clock = clock
         self._records = CachedRecords()
+        self._subscriber = secrets.token_hex(16)
+        self._has_left = False
         self._hits = metrics.record_reads.labels("kept")
         self._misses = metrics.record_reads.labels("asked")
         metrics.records_kept.set_function(lambda: len(self._records))
@@ -84,11 +88,18 @@ class RecordCache:
         """Drop what is kept of a file: none of the replicas that it names could be read."""
         self._records.forget(file_uuid)
 
+    async def leave(self) -> None:
+        """Keep nothing from now on, and tell the leader, so that no write waits for a process that ends."""
+        self._has_left = True
+        self._records.forget_all()
+        call = FollowCall(self._subscriber, self._records.term, self._records.version, is_leaving=True)
+        with contextlib.suppress(FilestoreError):
+            await self._metadata.follow(call, timeout_s=LEAVE_TIMEOUT_S)
+
     async def run(self) -> None:
-        """Follow the leader until cancelled."""
-        subscriber = secrets.token_hex(16)
-        while True:
-            call = FollowCall(subscriber, self._records.term, self._records.version)
+        """Follow the leader until cancelled, or until this process has left."""
+        while not self._has_left:
+            call = FollowCall(self._subscriber, self._records.term, self._records.version)
             sent_at_s = self._clock()
             try:
                 reply = await self._metadata.follow(call, timeout_s=FOLLOW_TIMEOUT_S)
@@ -96,4 +107,5 @@ class RecordCache:
                 _log.debug("the leader is not followed now: %s", error.details)
                 await asyncio.sleep(FOLLOW_AGAIN_S)
                 continue
-            self._records.follow(reply, sent_at_s=sent_at_s, now_s=self._clock())
+            if not self._has_left:
+                self._records.follow(reply, sent_at_s=sent_at_s, now_s=self._clock())

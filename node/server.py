@@ -88,6 +88,7 @@ async def _run(files: NodeFiles, config: NodeConfig, plain: tuple[str, int] | No
                 group.create_task(keep_swept(services), name="sweep"),
             ]
             await _serve(config, contexts, services, metrics, plain)
+            await services.records.leave()
             for task in owned:
                 task.cancel()
 

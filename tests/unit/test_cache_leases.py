@@ -129,6 +129,18 @@ def test_news_leaves_the_lease_as_it_is(leases: CacheLeases) -> None:
     assert leases.is_due("a", at_s=100.5)
 
 
+def test_subscriber_that_leaves_is_not_waited_for_nor_leased_to_again(leases: CacheLeases) -> None:
+    known = subscribe(leases, "a", 100.0)
+    block = leases.block(KEYS, at_s=100.1)
+
+    assert leases.leave("a") == [block]
+    assert leases.leave("stranger") == []
+
+    assert leases.wait_s(block, at_s=100.1) <= 0
+    assert leases.grant("a", TERM, known, received_at_s=100.0).lease_s == 0  # of a call that was under way
+    assert leases.live(at_s=100.1) == 0
+
+
 def test_new_leader_waits_for_the_leases_of_the_one_before() -> None:
     leases = CacheLeases()
     assert leases.lead(TERM, at_s=100.0)
