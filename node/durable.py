@@ -3,6 +3,7 @@
 Every record carries its own CRC, so that a torn one is known for what it is.
 """
 
+import ctypes
 import errno
 import os
 import struct
@@ -19,6 +20,22 @@ _CRC = struct.Struct("<I")
 _SLOT = struct.Struct("<8sQQ")  # magic, sequence, offset in bytes
 _SLOT_MAGIC = b"FSTOFFS\0"
 SLOT_BYTES = _SLOT.size + CRC_BYTES
+_FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def preallocate(descriptor: int, start: int, length: int) -> None:
+    """Reserves room on the disk for bytes to come; the file's size stays. Raises OSError.
+
+    os.posix_fallocate would grow the file, and writes zeros where the file system cannot reserve.
+    """
+    try:
+        fallocate = _LIBC.fallocate
+    except AttributeError:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
+    numbers = (ctypes.c_int64(start), ctypes.c_int64(length))
+    if fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, *numbers):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +45,7 @@ class Disk:
     pwrite: Callable[[int, Octets, int], int] = os.pwrite
     fsync: Callable[[int], None] = os.fsync
     fdatasync: Callable[[int], None] = os.fdatasync
+    preallocate: Callable[[int, int, int], None] = preallocate
 
 
 def write_all(disk: Disk, descriptor: int, buffer: Octets, offset: int) -> None:

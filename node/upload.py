@@ -6,16 +6,26 @@ they belong into worker threads.
 
 import logging
 import os
+import time
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Self
 
 from ca.errors import ChecksumMismatch, Conflict, Internal, OffsetMismatch, PayloadTooLarge
 from node.blobs import BlobStore, storage_error
 from node.durable import Octets, OffsetRecord, write_all
-from node.segments import Checkpoint, FinishedBlob, SegmentHasher, encode_finished
+from node.flushing import FlushThreads
+from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished
 
-SYNC_BYTES = 64 * 1024 * 1024  # what a crash can cost a client that never pauses
+SYNC_BYTES = 32 * 1024 * 1024  # so many new bytes are worth a sync
+SYNC_S = 5.0  # and so old a byte is, however few came since: what a crash costs a slow client
+UNSYNCED_BYTES_MAX = (
+    4 * SYNC_BYTES
+)  # further ahead of the disk nobody writes; a crash costs no more than this
+PREALLOCATED_BYTES = (
+    64 * 1024 * 1024
+)  # room that is reserved at once, so that a large file lies in few pieces
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +36,9 @@ class Upload:
     A failed sync is never tried again: the kernel may have dropped the pages and would call the second try a
     success. The upload is then `broken`: everything raises Internal until it is closed and opened again,
     which goes back to the last durable offset, syncs that anew, and reads it back from the disk.
+
+    Beyond SYNC_BYTES or SYNC_S a sync runs behind while more bytes come; everything that looks back waits for
+    it first.
     """
 
     def __init__(
@@ -34,6 +47,8 @@ class Upload:
         file_uuid: str,
         *,
         give_back: Callable[["Upload"], None],
+        threads: FlushThreads,
+        clock_s: Callable[[], float] = time.monotonic,
         directory: int,
         data: int,
         record: OffsetRecord,
@@ -54,6 +69,11 @@ class Upload:
         self._held: Checkpoint | None = None
         self._durable = self._hasher.checkpoint()
         self._unsynced_bytes = 0
+        self._unsynced_since_s = 0.0
+        self._clock_s = clock_s
+        self._behind = threads.behind()
+        self._behind_target = self._durable
+        self._allocated_bytes: int | None = 0  # up to where room was reserved; None: not to be had here
 
     @property
     def offset(self) -> int:
@@ -72,23 +92,27 @@ class Upload:
         return self.finished.sha256 if self.finished else self._hasher.sha256()
 
     def append(self, buffer: Octets) -> int:
-        """Takes the next bytes, all or none; returns the new offset. Syncs by itself every SYNC_BYTES.
+        """Takes the next bytes, all or none; returns the new offset.
 
-        Raises PayloadTooLarge beyond the declared size, Conflict after `finish`; InsufficientStorage and
-        Internal when the disk refuses: the upload then stands at its durable offset.
+        Begins to sync by itself, and waits for the disk only when it is UNSYNCED_BYTES_MAX behind. Raises
+        PayloadTooLarge beyond the declared size, Conflict after `finish`; InsufficientStorage and Internal
+        when the disk refuses: the upload then stands at its durable offset, or is broken after a failed sync.
         """
         self._require_writable()
         if self.size_bytes is not None and self.offset + len(buffer) > self.size_bytes:
             raise PayloadTooLarge(f"The upload was declared with {self.size_bytes} bytes.")
+        self._preallocate(self.offset + len(buffer))
         try:
             write_all(self._disk, self._data, buffer, self.offset)
         except OSError as error:
+            self._end_behind()
             self._go_back(self._durable)
             raise storage_error(error) from error
         self._hasher.update(buffer)
+        if not self._unsynced_bytes:
+            self._unsynced_since_s = self._clock_s()
         self._unsynced_bytes += len(buffer)
-        if self._unsynced_bytes >= SYNC_BYTES:
-            self.sync()
+        self._sync_behind()
         return self.offset
 
     def sync(self) -> int:
@@ -99,6 +123,7 @@ class Upload:
         self._require_usable()
         if self.finished:
             return self.durable_offset
+        self._end_behind()
         target = self._held or self._hasher.checkpoint()
         try:
             if self._unsynced_bytes:
@@ -135,6 +160,7 @@ class Upload:
         if offset >= self.offset:
             self._held = None
             return
+        self._end_behind()
         known = (self._held, self._durable, SegmentHasher(with_md5=self.with_md5).checkpoint())
         nearest = max((c for c in known if c and c.size_bytes <= offset), key=lambda c: c.size_bytes)
         try:
@@ -213,6 +239,7 @@ class Upload:
     def close_descriptors(self) -> None:
         """For the store: nothing of this object works after it."""
         self.broken = True
+        self._behind.drop()
         self._record.close()
         for descriptor in (self._data, self._directory):
             if descriptor >= 0:
@@ -232,6 +259,8 @@ class Upload:
         if self.finished:
             blobs.sync_placement(found.sha256)
             return
+        if (self._allocated_bytes or 0) > found.size_bytes:
+            os.ftruncate(self._data, found.size_bytes)  # gives the room behind the end back
         self.sync()
         blobs.seal(self._data)
         record = blobs.write_incoming(encode_finished(found))
@@ -257,10 +286,52 @@ class Upload:
                 raise blob.damaged("does not have its sha256")
         return hasher.md5()
 
+    def _preallocate(self, stop: int) -> None:
+        """Reserves room from where it ends, when bytes up to `stop` need it; a disk without room tells at the
+        write.
+        """
+        if self._allocated_bytes is None or stop <= self._allocated_bytes or stop < SEGMENT_BYTES:
+            return
+        end = stop + PREALLOCATED_BYTES
+        if self.size_bytes is not None:
+            end = min(end, self.size_bytes)
+        try:
+            self._disk.preallocate(self._data, self.offset, end - self.offset)
+            self._allocated_bytes = end
+        except OSError:
+            self._allocated_bytes = None
+
+    def _sync_behind(self) -> None:
+        """Begins the next sync when it is time, and takes note of the one before. Raises as `sync` does."""
+        if self._behind.is_running and self._unsynced_bytes < UNSYNCED_BYTES_MAX:
+            return
+        self._end_behind()
+        is_old = self._clock_s() - self._unsynced_since_s >= SYNC_S
+        if self._unsynced_bytes >= SYNC_BYTES or is_old:
+            self._behind_target = self._held or self._hasher.checkpoint()
+            self._unsynced_bytes = 0
+            self._behind.begin(partial(self._make_durable, self._behind_target.size_bytes))
+
+    def _make_durable(self, offset: int) -> None:
+        """In a thread of the store's: the data, then the offset."""
+        self._disk.fdatasync(self._data)
+        if offset != self._record.offset:
+            self._record.write(offset)
+
+    def _end_behind(self) -> None:
+        """Waits for the sync that is under way. When it failed the upload is broken, and this raises."""
+        try:
+            if self._behind.end():
+                self._durable = self._behind_target
+        except OSError as error:
+            self.broken = True
+            raise storage_error(error) from error
+
     def _go_back(self, checkpoint: Checkpoint, offset: int | None = None) -> None:
         """Cuts the data to `offset`, the checkpoint's by default; hashes what lies between the two again."""
         target = checkpoint.size_bytes if offset is None else offset
         self._held = None
+        self._allocated_bytes = None if self._allocated_bytes is None else target
         try:
             os.ftruncate(self._data, target)
             self._hasher.restore(checkpoint)

@@ -13,12 +13,15 @@ import logging
 import os
 import re
 import threading
+import time
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import ExitStack
 
 from ca.errors import NotFound, PayloadTooLarge, Unavailable, UploadLocked
 from node.blobs import INCOMING, BlobStore, open_directory, read_whole, remove_tree, storage_error
 from node.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
+from node.flushing import FlushThreads
 from node.segments import FINISHED_BYTES, FinishedBlob, decode_finished
 from node.upload import Upload
 
@@ -33,10 +36,18 @@ _log = logging.getLogger(__name__)
 class UploadStore:
     """The uploads of one blob store. For any thread; each upload has one holder at a time."""
 
-    def __init__(self, blobs: BlobStore, *, open_max: int = OPEN_UPLOADS_MAX) -> None:
+    def __init__(
+        self,
+        blobs: BlobStore,
+        *,
+        open_max: int = OPEN_UPLOADS_MAX,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
         assert open_max > 0
         self.blobs = blobs
         self._open_max = open_max
+        self._clock_s = clock_s
+        self._threads = FlushThreads()
         self._lock = threading.Lock()
         self._held: dict[str, Upload | None] = {}  # None: being opened
         self._idle: OrderedDict[str, Upload] = OrderedDict()  # kept open so that going on needs no hashing
@@ -130,6 +141,7 @@ class UploadStore:
                     upload.close_descriptors()
             self._held.clear()
             self._idle.clear()
+        self._threads.close()
 
     def _reserve(self, file_uuid: str) -> Upload | None:
         """Keeps others out, and makes room in the table; returns the upload if it was kept open."""
@@ -188,6 +200,8 @@ class UploadStore:
             self.blobs,
             file_uuid,
             give_back=self.give_back,
+            threads=self._threads,
+            clock_s=self._clock_s,
             directory=directory,
             data=data,
             record=record,

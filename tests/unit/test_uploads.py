@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from ca import errors
-from node import upload as upload_module
 from node.segments import BlobDamaged, FinishedBlob
 from tests.unit.upload_machine import CONTENT, OTHER, SHA256, UUID, Crash, Machine, assert_stored
 
@@ -124,17 +123,6 @@ def test_open_uploads_are_bounded_and_idle_ones_give_way(tmp_path: Path) -> None
         assert again is not first
         assert again.offset == 5
     machine.stop()
-
-
-def test_bytes_are_synced_by_themselves_after_a_bound(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upload_module, "SYNC_BYTES", 100_000)
-    with machine.uploads.open(UUID, None) as upload:
-        upload.append(CONTENT[:60_000])
-        assert upload.durable_offset == 0
-        upload.append(CONTENT[60_000:130_000])
-        assert upload.durable_offset == 130_000
 
 
 def test_held_piece_is_not_durable_before_it_was_checked(machine: Machine) -> None:

@@ -3,10 +3,11 @@
 import hashlib
 import os
 import random
+import threading
 from pathlib import Path
 
 from node.blobs import BlobStore
-from node.durable import Disk, Octets
+from node.durable import SLOT_BYTES, Disk, Octets, preallocate
 from node.uploads import UploadStore
 
 UUID = "0192d3a4-0000-7000-8000-000000000001"
@@ -26,6 +27,12 @@ class Faults:
         self.calls_left = -1
         self.failure: BaseException | None = None
         self.synced: list[tuple[Path, list[str]]] = []  # each directory with what was in it
+        self.reserved: list[tuple[int, int]] = []  # start and length
+        self.reserving: int | None = None  # the error number of every reservation
+        self.sync_may_end = threading.Event()  # cleared: data syncs hang
+        self.sync_may_end.set()
+        self.sync_failure: int | None = None  # of data syncs only
+        self.write_failure: int | None = None  # of content, not of records
 
     def fail_after(self, calls: int, failure: BaseException | int | None) -> None:
         self.calls_left = calls
@@ -39,6 +46,8 @@ class Faults:
 
     def pwrite(self, descriptor: int, buffer: Octets, offset: int) -> int:
         self.check()
+        if self.write_failure is not None and len(buffer) > SLOT_BYTES:
+            raise OSError(self.write_failure, os.strerror(self.write_failure))
         return os.pwrite(descriptor, memoryview(buffer)[:50_000], offset)
 
     def sync(self, descriptor: int) -> None:
@@ -48,8 +57,20 @@ class Faults:
         if path.is_dir():
             self.synced.append((path, sorted(os.listdir(path))))
 
+    def data_sync(self, descriptor: int) -> None:
+        assert self.sync_may_end.wait(60)
+        if self.sync_failure is not None:
+            raise OSError(self.sync_failure, os.strerror(self.sync_failure))
+        self.sync(descriptor)
+
+    def reserve(self, descriptor: int, start: int, length: int) -> None:
+        if self.reserving is not None:
+            raise OSError(self.reserving, os.strerror(self.reserving))
+        preallocate(descriptor, start, length)
+        self.reserved.append((start, length))
+
     def disk(self) -> Disk:
-        return Disk(pwrite=self.pwrite, fsync=self.sync, fdatasync=self.sync)
+        return Disk(pwrite=self.pwrite, fsync=self.sync, fdatasync=self.data_sync, preallocate=self.reserve)
 
 
 class Machine:
@@ -58,13 +79,14 @@ class Machine:
     def __init__(self, directory: Path, *, open_max: int = 8) -> None:
         self.directory = directory
         self.faults = Faults()
+        self.now_s = 0.0
         self.open_max = open_max
         self.start()
 
     def start(self) -> None:
         self.faults.fail_after(0, None)
         self.blobs = BlobStore(self.directory, disk=self.faults.disk())
-        self.uploads = UploadStore(self.blobs, open_max=self.open_max)
+        self.uploads = UploadStore(self.blobs, open_max=self.open_max, clock_s=lambda: self.now_s)
 
     def stop(self) -> None:
         self.uploads.close()  # as a crash does it: nothing is synced
