@@ -1,8 +1,8 @@
 """The connections of a listener: limits on what comes before a request, and every error as an answer.
 
 aiohttp's defaults that are unsafe here are switched off or covered in this file only. It leans on private
-names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`): read its
-changes before an upgrade.
+names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`, `_parser`,
+`_reading_paused`, `_buffer_paused`): read its changes before an upgrade.
 """
 
 import asyncio
@@ -14,6 +14,7 @@ import msgspec
 import uuid_utils
 from aiohttp import hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import HttpRequestParser
 
 from ca import errors
 from ca.errors import FilestoreError
@@ -28,6 +29,7 @@ from coordinator.answers import (
     from_malformed,
     request_id,
 )
+from coordinator.body_ring import BodyRing
 from coordinator.logs import log_request, shown_path
 from coordinator.metrics import Metrics
 from coordinator.rates import Patience
@@ -147,6 +149,42 @@ class _Connection(web.RequestHandler):
             self._stop_headers_timer()
             if getattr(self._messages[-1][0] if self._messages else None, "exc", None) is not None:
                 self._break_bodies()
+
+    def lend(self, left_bytes: int) -> BodyRing | None:
+        """See `coordinator.receiving.Lender`."""
+        held_up = self._reading_paused or self._buffer_paused
+        if held_up or self.transport is None or self.transport.is_closing():
+            return None
+        self.transport.pause_reading()
+        ring = BodyRing(self, left_bytes)
+        ring.begin(self.transport)
+        return ring
+
+    def take_back(self, *, whole: bool) -> None:
+        """See `coordinator.receiving.Lender`.
+
+        The old parser would take as many bytes behind a body for part of it as it never saw. So after one
+        that is not `whole` nothing more is parsed, and the connection ends with the answer.
+        """
+        if self.transport is None:
+            return
+        if not whole:
+            self.close()
+        else:
+            self._parser = HttpRequestParser(
+                self,
+                self._loop,
+                self._read_bufsize,
+                max_line_size=self.max_line_size,
+                max_field_size=self.max_field_size,
+                max_headers=self.max_headers,
+                payload_exception=web.RequestPayloadError,
+                auto_decompress=False,
+                max_msg_queue_size=self._max_msg_queue_size,
+            )
+        self.transport.pause_reading()  # the loop takes another way of reading up only when it begins to read
+        self.transport.set_protocol(self)
+        self.transport.resume_reading()
 
     def handle_error(
         self,

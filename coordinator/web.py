@@ -8,13 +8,12 @@ idle connections have deadlines. Handlers decode, authorise, call and encode, an
 import asyncio
 import logging
 import ssl
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 from aiohttp import hdrs, web
 
 from ca import errors
-from ca.errors import InvalidRequest
 from coordinator.accepting import Acceptor, listening_socket
 from coordinator.answers import (
     PREPARED,
@@ -27,13 +26,15 @@ from coordinator.answers import (
 from coordinator.connections import Connections
 from coordinator.json_bodies import decode_json
 from coordinator.metrics import Metrics
-from coordinator.rates import BodyPace, Patience
+from coordinator.rates import Patience
+from coordinator.receiving import body_chunks, body_pieces
 
 __all__ = [
     "METRICS",
     "ClientGone",
     "Listener",
     "body_chunks",
+    "body_pieces",
     "decode_json",
     "error_response",
     "json_response",
@@ -44,9 +45,7 @@ __all__ = [
 ]
 
 JSON_BYTES_MAX: Final = 1 << 20
-PIECE_BYTES_MAX: Final = 1 << 20  # of a streamed body: what one hand-over to a worker thread is worth
 METRICS: Final = web.AppKey("metrics", Metrics)
-_CONTINUED: Final = web.RequestKey("continued", bool)
 _log = logging.getLogger("filestore.http")
 T = TypeVar("T")
 
@@ -147,26 +146,6 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
     return decode_json(bytes(body), body_type)
 
 
-async def body_chunks(request: web.Request) -> AsyncIterator[bytes]:
-    """The body in pieces of up to about 1 MiB, whatever has arrived; time between pieces does not count.
-
-    The client is told to go on (`100 Continue`) at the first piece: it sends nothing to those that refuse it.
-    Raises RequestTimeout below 1 KiB/s for 30 s, InvalidRequest for bad chunks, ClientGone.
-    """
-    await _say_continue(request)
-    request.content.set_read_chunk_size(PIECE_BYTES_MAX // 2)  # aiohttp buffers twice this
-    pace = BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
-    now_s = asyncio.get_running_loop().time
-    while True:
-        started_s = now_s()
-        piece = await _next_piece(request, pace.left_s)
-        if piece == b"":
-            return
-        pace.arrived(len(piece or b""), waited_s=now_s() - started_s)
-        if piece is not None:
-            yield piece
-
-
 async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:
     request[PREPARED] = True
     response.headers.update(headers_of_every_answer(request))
@@ -174,28 +153,3 @@ async def _finish_headers(request: web.Request, response: web.StreamResponse) ->
 
 async def _expect_later(request: web.Request) -> None:
     """In place of aiohttp's `100 Continue` before the handler; `body_chunks` says it."""
-
-
-async def _say_continue(request: web.Request) -> None:
-    wanted = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.version >= (1, 1)
-    if wanted and not request.get(_CONTINUED) and not request.content.is_eof():
-        request[_CONTINUED] = True
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # the answer proper has not begun
-
-
-async def _next_piece(request: web.Request, timeout_s: float) -> bytes | None:
-    """What has arrived, after waiting for it up to `timeout_s`: None for nothing yet, b"" at the end."""
-    deadline = asyncio.timeout(timeout_s)
-    try:
-        piece = request.content.read_nowait()
-        if piece or request.content.at_eof():
-            return piece
-        async with deadline:
-            return await request.content.readany()
-    except (OSError, RuntimeError) as error:  # RuntimeError: aiohttp's reader without a connection
-        if isinstance(error, TimeoutError) and deadline.expired():  # and not the kernel's ETIMEDOUT
-            return None
-        raise ClientGone("the client went away while it sent its body") from error
-    except web.RequestPayloadError as error:
-        raise InvalidRequest("The body is not framed as its headers say.") from error

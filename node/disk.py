@@ -5,9 +5,9 @@ let go of the files, so no lock or descriptor is given away under a running thre
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import ParamSpec, TypeVar
 
 DISK_THREADS = (
@@ -42,24 +42,26 @@ class DiskWorkers:
 
 
 async def write_overlapped(
-    disk: DiskWorkers, chunks: AsyncIterator[bytes], write: Callable[[bytes], object]
+    disk: DiskWorkers, chunks: AsyncGenerator[_T, None], write: Callable[[_T], object]
 ) -> None:
     """Hand every chunk to `write` in a thread, one at a time, while the next chunk is awaited.
 
-    So at most two chunks are in memory. Whatever is raised by either side, the last write has ended by then.
+    A chunk is written before the second one after it is asked for. Whatever is raised by either side, the
+    last write has ended by then, and `chunks` is closed.
     """
     writing: asyncio.Task[object] | None = None
-    try:
-        async for chunk in chunks:
+    async with aclosing(chunks):
+        try:
+            async for chunk in chunks:
+                if writing is not None:
+                    await writing
+                writing = asyncio.create_task(disk.run(write, chunk))
             if writing is not None:
                 await writing
-            writing = asyncio.create_task(disk.run(write, chunk))
-        if writing is not None:
-            await writing
-    finally:
-        if writing is not None:
-            await asyncio.wait({writing})
-            _ = writing.cancelled() or writing.exception()  # seen: what ended the reading is raised
+        finally:
+            if writing is not None:
+                await asyncio.wait({writing})
+                _ = writing.cancelled() or writing.exception()  # seen: what ended the reading is raised
 
 
 async def _outlast(running: asyncio.Future[_T]) -> None:

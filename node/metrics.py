@@ -1,11 +1,12 @@
 """What a node counts beyond its HTTP requests: bytes in and out, replicas, damage, room."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
-_Piece = TypeVar("_Piece", bytes, bytes | bytearray)
+_Piece = TypeVar("_Piece", bytes, bytes | bytearray, bytes | memoryview)
 
 
 class NodeMetrics:
@@ -55,8 +56,9 @@ class NodeMetrics:
         self.disk_size_bytes = Gauge("filestore_disk_size_bytes", "All bytes.", registry=registry)
 
 
-async def counted(body: AsyncIterator[_Piece], counter: Counter) -> AsyncIterator[_Piece]:
-    """The same pieces, their bytes counted once they were taken."""
-    async for piece in body:
-        yield piece
-        counter.inc(len(piece))
+async def counted(body: AsyncGenerator[_Piece, None], counter: Counter) -> AsyncGenerator[_Piece, None]:
+    """The same pieces, their bytes counted once they were taken; `body` is closed with it."""
+    async with aclosing(body):
+        async for piece in body:
+            yield piece
+            counter.inc(len(piece))

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from aiohttp import web
 
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound, Unavailable
-from coordinator.web import body_chunks
+from coordinator.web import body_pieces
 from node.damage import verify_blob, withdraw
 from node.disk import write_overlapped
 from node.metrics import counted
@@ -94,7 +94,7 @@ async def _put(request: web.Request) -> web.StreamResponse:
         raise InsufficientStorage("This node has no room for the replica.")
     writer = await services.disk.run(services.blobs.receive, sha256, size_bytes)
     try:
-        chunks = counted(body_chunks(request), services.metrics.replica_bytes.labels("received"))
+        chunks = counted(body_pieces(request), services.metrics.replica_bytes.labels("received"))
         await write_overlapped(services.disk, chunks, writer.write)
         await services.disk.run(writer.finish)
     finally:

@@ -1,14 +1,14 @@
 """One request that writes an upload on the node that holds it: receive, make durable, complete.
 
-While one piece is hashed and written by a thread the next is read from the socket; there are never more
-than two pieces in memory, whatever the size of the body. However the request ends, its bytes are made
-durable and reported.
+While one piece is hashed and written by a thread the next ones are read from the socket, into a bounded
+number of buffers (`coordinator/body_ring.py`), whatever the size of the body. However the request ends, its
+bytes are made durable and reported.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -26,13 +26,14 @@ from ca.errors import (
 from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress
 from coordinator.queries import GetUpload
 from coordinator.records import PROJECT_FILE, VM, Caller, ContentRecord, Manifest, UploadRecord
-from coordinator.web import body_chunks
+from coordinator.web import body_pieces
 from node.archive import read_manifest
 from node.blobs import BlobStore
 from node.content.digests import Checksum
 from node.content.locks import Hold
 from node.damage import verify_blob
 from node.disk import write_overlapped
+from node.durable import Octets
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
 from node.upload import Upload
@@ -87,7 +88,7 @@ class Session:
         *,
         checksums: Sequence[Checksum] = (),
         check: Check = lambda _received_bytes: None,
-        chunks: AsyncIterator[bytes] | None = None,
+        chunks: AsyncGenerator[Octets, None] | None = None,
     ) -> None:
         """Take the request's body in and make it durable. `chunks`: the body, if its reading has begun.
 
@@ -103,7 +104,7 @@ class Session:
         if hashes:
             self.upload.hold()
 
-        def write(chunk: bytes) -> None:  # in a worker thread
+        def write(chunk: Octets) -> None:  # in a worker thread
             for found in hashes:
                 found.update(chunk)
             self.upload.append(chunk)
@@ -223,17 +224,18 @@ class Session:
             _log.warning("an archive was not looked at", extra={"sha256": sha256, "reason": str(error)})
             return None
 
-    async def _chunks(self) -> AsyncIterator[bytes]:
+    async def _chunks(self) -> AsyncGenerator[Octets, None]:
         """The request's body; keeps the hold alive and the log informed while it flows."""
         loop = asyncio.get_running_loop()
         reported_at_s = loop.time()
-        async for chunk in body_chunks(self.request):
-            self.hold.touch()
-            self.services.metrics.upload_bytes.inc(len(chunk))
-            yield chunk
-            if loop.time() - reported_at_s >= PROGRESS_S:
-                reported_at_s = loop.time()
-                await self._report_underway()
+        async with aclosing(body_pieces(self.request)) as pieces:
+            async for piece in pieces:
+                self.hold.touch()
+                self.services.metrics.upload_bytes.inc(len(piece))
+                yield piece
+                if loop.time() - reported_at_s >= PROGRESS_S:
+                    reported_at_s = loop.time()
+                    await self._report_underway()
 
     async def _report_underway(self) -> None:
         """A coordinator that does not answer does not stop the bytes; a refusal (deleted, revoked) does."""
@@ -282,11 +284,12 @@ def _read_manifest(blobs: BlobStore, sha256: str) -> Manifest:
         return read_manifest(blob.fd, blob.size_bytes)
 
 
-async def _joined(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    if first:
-        yield first
-    async for chunk in rest:
-        yield chunk
+async def _joined(first: Octets, rest: AsyncGenerator[Octets, None]) -> AsyncGenerator[Octets, None]:
+    async with aclosing(rest):
+        if first:
+            yield first
+        async for chunk in rest:
+            yield chunk
 
 
 def _connection_of(request: web.Request) -> tuple[Callable[[], bool], Callable[[], None]]:

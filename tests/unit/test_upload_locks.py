@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import ExitStack
 
 import pytest
@@ -116,7 +116,7 @@ async def test_cancelled_caller_goes_on_only_after_its_thread_has_ended() -> Non
 async def test_error_of_a_write_ends_the_reading() -> None:
     disk = DiskWorkers()
 
-    async def chunks() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncGenerator[bytes, None]:
         while True:
             yield b"x"
 
@@ -131,7 +131,7 @@ async def test_error_of_a_write_ends_the_reading() -> None:
 async def test_chunks_are_written_in_order_one_at_a_time() -> None:
     disk, written, running = DiskWorkers(), bytearray(), threading.Lock()
 
-    async def chunks() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncGenerator[bytes, None]:
         for number in range(100):
             yield bytes([number])
 

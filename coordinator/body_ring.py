@@ -1,0 +1,184 @@
+"""Buffers that the kernel, or TLS, writes the rest of a body into: nothing copies it on its way.
+
+While a ring has a connection nothing else reads from it; it never takes a byte behind the body. Buffers are
+used again, and bounded: BUFFERS_MAX for a body, SHARED_BUFFERS_MAX for all bodies of the process together,
+beyond which each still gets BUFFERS_MIN. With all of them full the socket is not read. For one event loop.
+"""
+
+import asyncio
+from collections import deque
+from typing import Final
+
+BUFFER_BYTES: Final = 512 * 1024
+BUFFERS_MIN: Final = 3  # one fills, one waits, one is written
+BUFFERS_MAX: Final = 8
+SHARED_BUFFERS_MAX: Final = 128  # 64 MiB
+IDLE_BUFFERS_MAX: Final = 32  # that are kept while nobody uploads
+FILL_S: Final = 0.01  # what came is handed on after this, however little it is
+
+
+class BufferPool:
+    """The buffers of one process."""
+
+    def __init__(self) -> None:
+        self._idle: list[bytearray] = []
+        self.used = 0
+
+    def take(self, held: int) -> bytearray | None:
+        """One for a body that holds so many; None when it has to give one back first."""
+        if held >= BUFFERS_MAX or (held >= BUFFERS_MIN and self.used >= SHARED_BUFFERS_MAX):
+            return None
+        self.used += 1
+        return self._idle.pop() if self._idle else bytearray(BUFFER_BYTES)
+
+    def give(self, buffer: bytearray) -> None:
+        """Nobody uses it any more."""
+        self.used -= 1
+        if len(self._idle) < IDLE_BUFFERS_MAX:
+            self._idle.append(buffer)
+
+    def forget(self, count: int) -> None:
+        """So many are still in somebody's hands, and do not come back."""
+        self.used -= count
+
+
+POOL: Final = BufferPool()
+
+
+class BodyRing(asyncio.BufferedProtocol):
+    """The next `left_bytes` bytes of a connection. `connection` is told what is not about bytes."""
+
+    def __init__(self, connection: asyncio.Protocol, left_bytes: int, pool: BufferPool = POOL) -> None:
+        assert left_bytes > 0
+        self.left_bytes = left_bytes  # that have not arrived
+        self._connection = connection
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._filling: bytearray | None = pool.take(0)
+        self._filled_bytes = 0
+        self._full: deque[tuple[bytearray, int]] = deque()
+        self._lent: deque[bytearray] = deque()
+        self._is_lost = False
+        self._is_paused = False
+        self._waiter: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, transport: asyncio.Transport) -> None:
+        """Bytes come here from now on; reading is paused and goes on."""
+        self._transport = transport
+        transport.set_protocol(self)
+        transport.resume_reading()
+
+    async def next_piece(self, timeout_s: float) -> memoryview | None:
+        """The next bytes, after waiting for them up to `timeout_s`: None for nothing yet.
+
+        They are the caller's until it asks for the second piece after them. Raises EOFError when the
+        connection was lost before the body was whole. Not to be called after the last piece.
+        """
+        self._take_back_lent(keep=1)
+        if not self._full and not self._is_lost:
+            await self._wait(timeout_s)
+        if not self._full and self._filled_bytes:
+            self._close_buffer()
+        if not self._full:
+            if self._is_lost:
+                raise EOFError
+            return None
+        buffer, length = self._full.popleft()
+        self._lent.append(buffer)
+        return memoryview(buffer)[:length]
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether the body has arrived and was handed out."""
+        return self.left_bytes == 0 and not self._full and not self._filled_bytes
+
+    def close(self) -> None:
+        """Nothing is read any more. Pieces that the caller still has stay as they are."""
+        if self._transport is not None and not self._is_lost:
+            self._transport.pause_reading()
+        for buffer, _ in self._full:
+            self._pool.give(buffer)
+        if self._filling is not None:
+            self._pool.give(self._filling)
+        self._pool.forget(len(self._lent))
+        self._full.clear()
+        self._lent.clear()
+        self._filling, self._filled_bytes = None, 0
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
+        """Where the next bytes go."""
+        assert self._filling is not None, "reading is paused while no buffer is free"
+        stop = min(BUFFER_BYTES, self._filled_bytes + self.left_bytes)
+        return memoryview(self._filling)[self._filled_bytes : stop]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """So many have come."""
+        assert 0 < nbytes <= self.left_bytes
+        self.left_bytes -= nbytes
+        self._filled_bytes += nbytes
+        if self.left_bytes == 0 or self._filled_bytes == BUFFER_BYTES:
+            self._close_buffer()
+            self._wake()
+        elif self._waiter is not None and self._filled_bytes == nbytes:
+            self._wake_after(FILL_S)
+
+    def eof_received(self) -> None:
+        """The client sends no more; the transport closes itself."""
+        self._is_lost = True
+        self._wake()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection is told too: it ends the request."""
+        self._is_lost = True
+        self._wake()
+        self._connection.connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Of what is sent, which is not our matter."""
+        self._connection.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The same."""
+        self._connection.resume_writing()
+
+    def _close_buffer(self) -> None:
+        """What fills is full, or full enough; the next one is taken, or reading pauses."""
+        assert self._filling is not None
+        self._full.append((self._filling, self._filled_bytes))
+        self._filling, self._filled_bytes = None, 0
+        if self.left_bytes:
+            self._filling = self._pool.take(len(self._full) + len(self._lent))
+        if self._filling is None and self._transport is not None and not self._is_lost:
+            self._transport.pause_reading()
+            self._is_paused = True
+
+    def _take_back_lent(self, *, keep: int) -> None:
+        while len(self._lent) > keep:
+            self._pool.give(self._lent.popleft())
+        if not (self._is_paused and self.left_bytes) or self._is_lost:
+            return
+        self._filling = self._pool.take(len(self._full) + len(self._lent))
+        if self._filling is not None and self._transport is not None:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    async def _wait(self, timeout_s: float) -> None:
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._wake_after(FILL_S if self._filled_bytes else timeout_s)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _wake_after(self, delay_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)

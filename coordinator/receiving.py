@@ -1,0 +1,148 @@
+"""The body of a request, as it comes: by aiohttp's parser, or past it into buffers of our own.
+
+Both hold the client to a least pace and tell it to go on (`100 Continue`) only when the first piece is
+wanted: it sends nothing to those that refuse it.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, contextmanager
+from typing import Final, Protocol
+
+from aiohttp import hdrs, web
+
+from ca.errors import InvalidRequest
+from coordinator.answers import ClientGone
+from coordinator.body_ring import BodyRing
+from coordinator.rates import BodyPace
+
+PIECE_BYTES_MAX: Final = 1 << 20  # of a streamed body: what one hand-over to a worker thread is worth
+RING_BYTES_MIN: Final = 1 << 20  # a shorter body is not worth taking the connection from the parser
+_CONTINUED: Final = web.RequestKey("continued", bool)
+
+
+class Lender(Protocol):
+    """A connection whose bytes can go past its parser; `coordinator/connections.py` has it."""
+
+    def lend(self, left_bytes: int) -> BodyRing | None:
+        """The next `left_bytes` go into the ring. None while the parser still holds bytes."""
+
+    def take_back(self, *, whole: bool) -> None:
+        """The parser reads again: the next request when the body was `whole`, else nothing to its end."""
+
+
+async def body_chunks(request: web.Request) -> AsyncGenerator[bytes, None]:
+    """The body in pieces of up to about 1 MiB, whatever has arrived; time between pieces does not count.
+
+    Raises RequestTimeout below 1 KiB/s for 30 s, InvalidRequest for bad chunks, ClientGone.
+    """
+    await _say_continue(request)
+    request.content.set_read_chunk_size(PIECE_BYTES_MAX // 2)  # aiohttp buffers twice this
+    pace = BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
+    while True:
+        piece = await _awaited_piece(request, pace)
+        if piece == b"":
+            return
+        if piece is not None:
+            yield piece
+
+
+async def body_pieces(request: web.Request) -> AsyncGenerator[bytes | memoryview, None]:
+    """The body as `body_chunks` gives it, for a caller that is done with a piece before it asks for the
+    second one after it: their memory is used again.
+
+    A long body of known length comes without a copy. Close it (`aclosing`) when not all of it is read.
+    """
+    left_bytes = request.content_length or 0
+    if request.content.is_eof() or left_bytes < RING_BYTES_MIN or hdrs.TRANSFER_ENCODING in request.headers:
+        async for chunk in body_chunks(request):
+            yield chunk
+        return
+    await _say_continue(request)
+    pace = BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
+    ring: BodyRing | None = None
+    while ring is None:
+        if taken := _taken_at_once(request):
+            yield taken
+        elif request.content.at_eof():
+            return
+        else:  # nothing may come between that look and this: the ring would not have it
+            ring = _lender(request).lend(left_bytes - request.content.total_bytes)
+            if ring is None and (piece := await _awaited_piece(request, pace)):
+                yield piece
+    is_whole = False
+    try:
+        async with aclosing(_from_ring(ring, pace)) as views:
+            async for view in views:
+                yield view
+        is_whole = True
+    finally:
+        _lender(request).take_back(whole=is_whole)
+    request.content.feed_eof()
+
+
+async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[memoryview, None]:
+    now_s = asyncio.get_running_loop().time
+    try:
+        while not ring.is_drained:
+            started_s = now_s()
+            view = await ring.next_piece(pace.left_s)
+            pace.arrived(len(view or b""), waited_s=now_s() - started_s)
+            if view is not None:
+                yield view
+    except EOFError as error:
+        raise ClientGone("the client went away while it sent its body") from error
+    finally:
+        ring.close()
+
+
+def _lender(request: web.Request) -> Lender:
+    return request.protocol  # type: ignore[return-value]  # it is a connection of ours
+
+
+async def _say_continue(request: web.Request) -> None:
+    wanted = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.version >= (1, 1)
+    if wanted and not request.get(_CONTINUED) and not request.content.is_eof():
+        request[_CONTINUED] = True
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        request.writer.output_size = 0  # the answer proper has not begun
+
+
+async def _awaited_piece(request: web.Request, pace: BodyPace) -> bytes | None:
+    """What has arrived, after waiting for it at the client's pace: None for nothing yet, b"" at the end."""
+    now_s = asyncio.get_running_loop().time
+    started_s = now_s()
+    piece = await _next_piece(request, pace.left_s)
+    pace.arrived(len(piece or b""), waited_s=now_s() - started_s)
+    return piece
+
+
+async def _next_piece(request: web.Request, timeout_s: float) -> bytes | None:
+    deadline = asyncio.timeout(timeout_s)
+    piece = _taken_at_once(request)
+    if piece or request.content.at_eof():
+        return piece
+    with _told_as_ours():
+        try:
+            async with deadline:
+                return await request.content.readany()
+        except TimeoutError:
+            if deadline.expired():  # and not the kernel's ETIMEDOUT
+                return None
+            raise
+
+
+def _taken_at_once(request: web.Request) -> bytes:
+    """What has arrived, b"" for nothing."""
+    with _told_as_ours():
+        return request.content.read_nowait()
+
+
+@contextmanager
+def _told_as_ours() -> Iterator[None]:
+    try:
+        yield
+    except (OSError, RuntimeError) as error:  # RuntimeError: aiohttp's reader without a connection
+        raise ClientGone("the client went away while it sent its body") from error
+    except web.RequestPayloadError as error:
+        raise InvalidRequest("The body is not framed as its headers say.") from error

@@ -1,0 +1,358 @@
+"""Bodies over real sockets into buffers that are used again: whole, bounded, and with an end to them."""
+
+import asyncio
+import hashlib
+import random
+import ssl
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import aclosing
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import pytest
+import uvloop
+from aiohttp import web
+
+from ca.certificates import Authority
+from ca.errors import PayloadTooLarge
+from ca.identity import Identity, Role
+from ca.keys import new_key
+from ca.tls import Credential, client_context, server_context
+from coordinator import body_ring
+from coordinator.answers import ClientGone
+from coordinator.body_ring import BUFFER_BYTES, BUFFERS_MAX, BUFFERS_MIN, POOL, BufferPool
+from coordinator.rates import Patience
+from coordinator.receiving import RING_BYTES_MIN
+from coordinator.web import Listener, body_pieces, json_response, new_application, serve
+from node.disk import DiskWorkers, write_overlapped
+from tests.unit.peer_nodes import CLUSTER
+
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+CONTENT = random.Random(5).randbytes(6 << 20)
+HOST = b"Host: test\r\n"
+PATIENCE = Patience(body_stall_s=15.0, linger_s=0.3)
+IMPATIENCE = Patience(body_stall_s=0.3, linger_s=0.3)
+GET = b"GET /count HTTP/1.1\r\n" + HOST + b"\r\n"
+
+
+def put(path: str, length: int, more: str = "") -> bytes:
+    return f"PUT {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n{more}\r\n".encode()
+
+
+Scenario = Callable[["Shell"], Coroutine[Any, Any, None]]
+
+
+class Run(Protocol):
+    """Runs a scenario on each kind of loop, plain and over TLS."""
+
+    def __call__(self, scenario: Scenario, patience: Patience = PATIENCE) -> None: ...
+
+
+class Shell:
+    """A listener whose handlers take bodies, and a client to talk to it byte by byte."""
+
+    def __init__(self, contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None, patience: Patience) -> None:
+        self.patience = patience
+        self.listening = contexts[0] if contexts else None
+        self.asking = contexts[1] if contexts else None
+        self.served = 0
+        self.ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.disk = DiskWorkers()
+        self.listener: Listener
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> "Shell":
+        routes = [web.put("/take", self.take), web.get("/count", self.count)]
+        routes += [web.put("/refuse", self.refuse), web.put("/leave", self.leave)]
+        app = new_application(routes, component="test")
+        self.listener = await serve(
+            app, host="127.0.0.1", port=0, ssl_context=self.listening, patience=self.patience
+        )
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for writer in self.writers:
+            writer.transport.abort()
+        self.go_on.set()
+        await self.listener.close(5.0)
+        self.disk.close()
+        assert POOL.used == 0
+
+    async def take(self, request: web.Request) -> web.Response:
+        """The whole body through a thread, as uploads take it."""
+        digest, received = hashlib.sha256(), 0
+
+        async def pieces() -> AsyncGenerator[bytes | memoryview, None]:
+            nonlocal received
+            async with aclosing(body_pieces(request)) as body:
+                async for piece in body:
+                    self.begun.set()
+                    await self.go_on.wait()
+                    received += len(piece)
+                    yield piece
+
+        try:
+            await write_overlapped(self.disk, pieces(), digest.update)
+        except BaseException as error:
+            self.ended.put_nowait((type(error).__name__, received))
+            raise
+        self.served += 1
+        return json_response({"sha256": digest.hexdigest()})
+
+    async def refuse(self, request: web.Request) -> web.Response:
+        await self.leave(request)
+        raise PayloadTooLarge("too much")
+
+    async def leave(self, request: web.Request) -> web.Response:
+        """Has enough after the first MiB."""
+        received = 0
+        async with aclosing(body_pieces(request)) as body:
+            async for piece in body:
+                received += len(piece)
+                if received > 1 << 20:
+                    break
+        return json_response({"received": received})
+
+    async def count(self, request: web.Request) -> web.Response:
+        return json_response({"served": self.served})
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        name = f"n1.node.{CLUSTER}.internal" if self.asking else None
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", self.listener.port, ssl=self.asking, server_hostname=name
+        )
+        self.writers.append(writer)
+        return reader, writer
+
+
+async def answer_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+    async with asyncio.timeout(20):
+        head = await reader.readuntil(b"\r\n\r\n")
+        lines = head.decode("latin-1").split("\r\n")
+        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
+        return int(lines[0].split()[1]), await reader.readexactly(int(headers.get("content-length", "0")))
+
+
+def told(content: bytes) -> bytes:
+    return b'{"sha256":"%s"}' % hashlib.sha256(content).hexdigest().encode()
+
+
+@pytest.fixture(scope="module")
+def tls(
+    peer_authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    key, path = new_key(), tmp_path_factory.mktemp("tls") / "credential.pem"
+    leaf = peer_authority.sign_leaf(
+        key.public_key(), Identity(CLUSTER, Role.NODE, "n1"), "127.0.0.1", now=datetime.now(UTC)
+    )
+    Credential(path, peer_authority.root_pem).write(key, leaf.pem)
+    return server_context(path), client_context(peer_authority.root_pem)
+
+
+@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    made: Callable[[], asyncio.AbstractEventLoop] = request.param
+    return made
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def run(
+    request: pytest.FixtureRequest,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> Run:
+    """Runs a scenario on each kind of loop, plain and over TLS."""
+
+    def with_shell(scenario: Scenario, patience: Patience = PATIENCE) -> None:
+        async def main() -> None:
+            async with Shell(tls if request.param else None, patience) as shell:
+                await scenario(shell)
+
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(main())
+
+    return with_shell
+
+
+@pytest.mark.parametrize(
+    "length",
+    [RING_BYTES_MIN - 1, RING_BYTES_MIN, 4 * BUFFER_BYTES, 4 * BUFFER_BYTES + 1, len(CONTENT)],
+)
+def test_body_arrives_whole_and_the_connection_goes_on(run: Run, length: int) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        for served in (1, 2):
+            writer.write(put("/take", length) + CONTENT[:length])
+            assert await answer_of(reader) == (200, told(CONTENT[:length]))
+            writer.write(GET)
+            assert await answer_of(reader) == (200, b'{"served":%d}' % served)
+
+    run(scenario)
+
+
+def test_requests_right_behind_a_body_are_answered_and_none_of_them_is_taken_for_it(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write((put("/take", len(CONTENT)) + CONTENT) * 2 + GET)
+        for _ in range(2):
+            assert await answer_of(reader) == (200, told(CONTENT))
+        assert await answer_of(reader) == (200, b'{"served":2}')
+
+    run(scenario)
+
+
+def test_body_in_small_and_large_parts_is_the_same(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        dice, sent = random.Random(3), 0
+        writer.write(put("/take", len(CONTENT)))
+        while sent < len(CONTENT):
+            part = CONTENT[sent : sent + dice.choice((1, 1000, 70_000, 600_000))]
+            writer.write(part)
+            await writer.drain()
+            sent += len(part)
+            if dice.random() < 0.1:
+                await asyncio.sleep(0.02)  # so that what came is handed on before its buffer is full
+        assert await answer_of(reader) == (200, told(CONTENT))
+
+    run(scenario)
+
+
+def test_client_that_expects_it_is_told_to_go_on(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(put("/take", len(CONTENT), "Expect: 100-continue\r\n"))
+        async with asyncio.timeout(10):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(CONTENT)
+        assert await answer_of(reader) == (200, told(CONTENT))
+
+    run(scenario)
+
+
+def test_what_came_is_handed_on_before_its_buffer_is_full(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        _, writer = await shell.connect()
+        writer.write(put("/take", len(CONTENT)) + b"x" * 100)
+        async with asyncio.timeout(10):
+            await shell.begun.wait()
+        writer.write(b"x" * 100)  # past the parser now
+        await asyncio.sleep(body_ring.FILL_S * 10)
+        writer.transport.abort()
+        async with asyncio.timeout(10):
+            assert await shell.ended.get() == ("ClientGone", 200)
+
+    run(scenario)
+
+
+def test_bytes_of_a_lost_client_are_handed_on_before_its_end_is_told(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        _, writer = await shell.connect()
+        shell.go_on.clear()
+        writer.write(put("/take", len(CONTENT)) + CONTENT[: 3 << 20])
+        await shell.begun.wait()
+        await writer.drain()
+        writer.transport.abort()
+        shell.go_on.set()
+        async with asyncio.timeout(10):
+            how, received = await shell.ended.get()
+        assert how == ClientGone.__name__
+        assert 0 < received <= 3 << 20
+
+    run(scenario)
+
+
+def test_client_that_stalls_is_told_so(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(put("/take", len(CONTENT)) + CONTENT[: 1 << 20])
+        status, body = await answer_of(reader)
+        assert (status, b"request_timeout" in body) == (408, True)
+        assert await shell.ended.get() == ("RequestTimeout", 1 << 20)
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+
+    run(scenario, IMPATIENCE)
+
+
+@pytest.mark.parametrize(("path", "status"), [("/refuse", 413), ("/leave", 200)])
+def test_body_that_is_not_read_to_its_end_is_taken_for_no_request(run: Run, path: str, status: int) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        count = len(CONTENT) // len(GET)
+        writer.write(put(path, count * len(GET)) + GET * count)
+        assert (await answer_of(reader))[0] == status
+        writer.write(GET * count)  # the parser saw less of the body than came: none of these may fill it up
+        async with asyncio.timeout(10):
+            assert await reader.read() == b""
+
+    run(scenario)
+
+
+def test_slow_writer_stops_the_client_when_its_buffers_are_full(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        shell.go_on.clear()
+        writer.write(put("/take", 8 * len(CONTENT)))
+
+        async def send() -> None:
+            for _ in range(8):
+                writer.write(CONTENT)
+                await writer.drain()
+
+        sending = asyncio.create_task(send())
+        await shell.begun.wait()
+        await asyncio.wait({sending}, timeout=0.3)
+        assert not sending.done()
+        assert POOL.used <= BUFFERS_MAX
+        shell.go_on.set()
+        assert await answer_of(reader) == (200, told(CONTENT * 8))
+        await sending
+
+    run(scenario)
+
+
+def test_draining_listener_lets_a_body_end(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(put("/take", len(CONTENT)) + CONTENT[:-1])
+        await shell.begun.wait()
+        closing = asyncio.create_task(shell.listener.close(10.0))
+        await asyncio.sleep(0)
+        writer.write(CONTENT[-1:])
+        assert await answer_of(reader) == (200, told(CONTENT))
+        await closing
+
+    run(scenario)
+
+
+def test_listener_that_is_closed_at_once_ends_a_body(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(put("/take", len(CONTENT)) + CONTENT[: 2 << 20])
+        await shell.begun.wait()
+        await shell.listener.close(0.0)
+        async with asyncio.timeout(10):
+            await reader.read()
+            assert (await shell.ended.get())[0] in ("ClientGone", "CancelledError")
+
+    run(scenario)
+
+
+def test_pool_gives_every_body_its_least_and_all_together_no_more_than_their_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(body_ring, "SHARED_BUFFERS_MAX", 10)
+    pool = BufferPool()
+    first = [pool.take(held) for held in range(BUFFERS_MAX + 1)]
+    assert [buffer is not None for buffer in first] == [True] * BUFFERS_MAX + [False]
+    second = [pool.take(held) for held in range(BUFFERS_MAX)]
+    assert [buffer is not None for buffer in second] == [True] * BUFFERS_MIN + [False] * 5
+    for buffer in (*first, *second):
+        if buffer is not None:
+            pool.give(buffer)
+    assert pool.used == 0
+    assert pool.take(0) is second[BUFFERS_MIN - 1]
