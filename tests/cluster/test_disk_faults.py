@@ -1,0 +1,100 @@
+"""A node whose disk is slow, full or failing while content comes: what it has told stays true."""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.faulty_disk import injected
+from tests.cluster.harness import Answer, Cluster
+
+TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
+CONTENT = os.urandom(6_000_000)
+PART = 2_000_000  # long enough for the way past the HTTP parser
+
+
+@pytest.fixture(scope="module")
+def lone_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """One replica of everything, so that only one disk counts."""
+    directory = tmp_path_factory.mktemp("lone")
+    with Cluster(directory, node_count=1, replicas=1, write_quorum=1) as started:
+        yield started
+
+
+class Upload:
+    """An upload of CONTENT of which the first PART is durable."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        created = cluster.create(size_bytes=len(CONTENT))
+        self.file_uuid, self.url = created["file_uuid"], created["upload_url"]
+        self.directory = cluster.data(cluster.nodes[0]) / "uploads" / self.file_uuid
+        assert self.patch(0, PART).status == 204
+
+    def patch(self, start: int, stop: int) -> Answer:
+        headers = {**TUS, "Upload-Offset": str(start)}
+        return self.cluster.request("PATCH", self.url, content=CONTENT[start:stop], headers=headers)
+
+    def offset(self) -> int:
+        answer = self.cluster.request("HEAD", self.url, headers={"Tus-Resumable": "1.0.0"})
+        assert answer.status == 200
+        return int(answer.headers["upload-offset"])
+
+    def finish(self, start: int) -> None:
+        assert self.patch(start, len(CONTENT)).status == 204
+        found = self.cluster.get(f"/files/{self.file_uuid}").body
+        assert hashlib.sha256(found).digest() == hashlib.sha256(CONTENT).digest()
+
+
+def test_offset_is_told_only_after_a_slow_disk_has_synced_data_and_record(
+    lone_node: Cluster, tmp_path: Path
+) -> None:
+    upload, log = Upload(lone_node), tmp_path / "strace.log"
+    files = [upload.directory / name for name in ("data", "offset")]
+    pid = lone_node.pid(lone_node.nodes[0])
+    with injected(pid, "fdatasync:delay_exit=300000", log, *files):
+        answer = upload.patch(PART, 2 * PART)
+        synced = log.read_text()
+    assert (answer.status, answer.headers["upload-offset"]) == (204, str(2 * PART))
+    data, record = (synced.find(f"<{path}>) = 0 (DELAYED)") for path in files)
+    assert 0 < data < record, synced
+    upload.finish(2 * PART)
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "code"),
+    [
+        ("fdatasync:error=EIO", 500, "internal"),
+        ("fdatasync:error=ENOSPC", 507, "insufficient_storage"),
+        ("pwrite64:error=ENOSPC", 507, "insufficient_storage"),
+        ("pwrite64:error=EIO", 500, "internal"),
+        ("pwrite64:error=EIO:when=2+", 500, "internal"),
+    ],
+)
+def test_failing_disk_is_told_and_the_upload_goes_on_from_what_is_durable(
+    lone_node: Cluster, tmp_path: Path, fault: str, status: int, code: str
+) -> None:
+    upload = Upload(lone_node)
+    pid = lone_node.pid(lone_node.nodes[0])
+    with injected(pid, fault, tmp_path / "strace.log", upload.directory / "data"):
+        answer = upload.patch(PART, len(CONTENT))
+        assert (answer.status, answer.json["code"]) == (status, code)
+        assert upload.offset() == PART
+    assert upload.offset() == PART
+    upload.finish(PART)
+
+
+def test_content_whose_last_sync_failed_is_not_available_before_it_was_synced_anew(
+    lone_node: Cluster, tmp_path: Path
+) -> None:
+    upload = Upload(lone_node)
+    assert upload.patch(PART, 2 * PART).status == 204
+    pid = lone_node.pid(lone_node.nodes[0])
+    with injected(pid, "fsync:error=EIO", tmp_path / "strace.log", upload.directory / "data"):
+        assert upload.patch(2 * PART, len(CONTENT)).status == 500
+        assert lone_node.get(f"/files/{upload.file_uuid}").status == 409
+    offset = upload.offset()
+    assert offset in (2 * PART, len(CONTENT))
+    upload.finish(offset)
