@@ -28,8 +28,11 @@ def connections_max() -> int:
     return min(CONNECTIONS_MAX, descriptor_limit() // 2)
 
 
-async def listening_socket(host: str, port: int) -> socket.socket:
-    """A bound, listening socket; port 0 takes a free one. Raises OSError."""
+async def listening_socket(host: str, port: int, *, shared: bool = False) -> socket.socket:
+    """A bound, listening socket; port 0 takes a free one. Raises OSError.
+
+    `shared`: other processes of this user may listen there too, and the kernel deals connections out.
+    """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, number, _, address = found[0]
@@ -37,6 +40,8 @@ async def listening_socket(host: str, port: int) -> socket.socket:
     try:
         listening.setblocking(False)
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if shared:
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
@@ -60,7 +65,8 @@ class Acceptor:
         shutdown_s: float,
     ) -> None:
         """`new_connection` makes the protocol of each; it is handed what to call when its connection ends."""
-        self.port: int = listening.getsockname()[1]
+        self._is_local = listening.family == socket.AF_UNIX
+        self.port: int = 0 if self._is_local else listening.getsockname()[1]
         self._listening = listening
         self._new_connection = new_connection
         self._ssl_context = ssl_context
@@ -114,7 +120,8 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         arrived.setblocking(False)
         try:
-            arrived.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if not self._is_local:
+                arrived.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await loop.connect_accepted_socket(
                 lambda: self._new_connection(lambda: self._open.discard(token)),
                 arrived,

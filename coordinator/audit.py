@@ -1,15 +1,20 @@
 """The audit log: who did what to which object, and how it ended, one JSON line each.
 
+Several processes may append to one file: each line is one write to the end of it.
+
 Administrative actions call `check_writable` before they act and `record` after, and fail with either: an
 action that leaves no trace must not happen. Lines reach the kernel before the answer leaves; they are not
 fsynced: they prove nothing about the data, and a disk that syncs slowly must not slow down refusals.
 """
 
+import errno
 import json
 import os
 import re
+from contextlib import suppress
+from io import FileIO
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from ca.errors import Unavailable
 from coordinator.clock import now_ms
@@ -24,7 +29,7 @@ class AuditLog:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file: IO[str] | None = None
+        self._file: FileIO | None = None
 
     def check_writable(self) -> None:
         """Raises Unavailable when `record` could not be called now."""
@@ -52,9 +57,7 @@ class AuditLog:
             "request_id": request_id,
         }
         try:
-            file = self._current()
-            file.write(json.dumps(line) + "\n")
-            file.flush()
+            _append(self._current(), json.dumps(line).encode("ascii") + b"\n")
         except OSError as error:
             self.close()
             raise _unwritable(error) from error
@@ -63,12 +66,10 @@ class AuditLog:
         """Close the file; a later `record` opens it again."""
         file, self._file = self._file, None
         if file is not None:
-            try:
+            with suppress(OSError):
                 file.close()
-            except OSError:
-                return  # what could not be flushed was reported by `record`
 
-    def _current(self) -> IO[str]:
+    def _current(self) -> FileIO:
         """The file that has the name now: a log rotation moves the old one away while it is open."""
         file = self._open()
         opened = os.fstat(file.fileno())
@@ -81,11 +82,17 @@ class AuditLog:
             file = self._open()
         return file
 
-    def _open(self) -> IO[str]:
+    def _open(self) -> FileIO:
         if self._file is None:
             descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            self._file = os.fdopen(descriptor, "a", encoding="ascii")
+            self._file = FileIO(descriptor, "a")
         return self._file
+
+
+def _append(file: FileIO, line: bytes) -> None:
+    """In one write, which the kernel puts behind those of others. Raises OSError."""
+    if file.write(line) != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _shown(text: str) -> str:

@@ -80,11 +80,15 @@ class MintReply(Struct, frozen=True):
 
 
 class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
-    """A node lives. The node is who its certificate says, whatever it writes here."""
+    """A node lives. The node is who its certificate says, whatever it writes here.
+
+    Each process of a node sends its own, to learn of a new view; only the first speaks for the node.
+    """
 
     free_bytes: Count
     total_bytes: Count
     uploads: Count
+    is_primary: bool = True
 
 
 class HeartbeatReply(Struct, frozen=True):

@@ -5,7 +5,7 @@ import contextlib
 import gc
 import resource
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final
 
 DESCRIPTORS_ENOUGH: Final = 1 << 20  # what an unlimited process is taken to have
@@ -55,3 +55,14 @@ def stop_signal() -> Iterator[asyncio.Event]:
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
+
+
+@contextlib.contextmanager
+def on_hangup(react: Callable[[], None]) -> Iterator[None]:
+    """SIGHUP calls `react` instead of ending the process. As `stop_signal`."""
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, react)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)

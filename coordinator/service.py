@@ -216,7 +216,7 @@ class Service:
         return await asyncio.to_thread(self._snapshots.chunk, call.index, call.term, call.offset)
 
     async def _heartbeat(self, identity: Identity, call: HeartbeatCall) -> HeartbeatReply:
-        if identity.role is Role.NODE:
+        if identity.role is Role.NODE and call.is_primary:
             self._health.hear(identity.id, call, at_s=time.monotonic())
         await self._driver.read_barrier()
         return HeartbeatReply(self._store.view_version(), self._driver.leader, now_ms())

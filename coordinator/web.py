@@ -7,6 +7,7 @@ idle connections have deadlines. Handlers decode, authorise, call and encode, an
 
 import asyncio
 import logging
+import socket
 import ssl
 from collections.abc import Iterable
 from typing import Final, TypeVar
@@ -42,6 +43,7 @@ __all__ = [
     "read_json",
     "request_id",
     "serve",
+    "serve_on",
 ]
 
 JSON_BYTES_MAX: Final = 1 << 20
@@ -75,18 +77,32 @@ async def serve(
     port: int,
     ssl_context: ssl.SSLContext | None,
     peer: bool = False,
+    shared: bool = False,
     patience: Patience | None = None,
 ) -> "Listener":
     """Listen on `host`; port 0 takes a free one. `peer`: requests of members, logged at level debug.
 
-    Raises OSError when the address cannot be had.
+    `shared`: several processes listen on this port. Raises OSError when the address cannot be had.
     """
+    listening = await listening_socket(host, port, shared=shared)
+    return await serve_on(listening, app, ssl_context=ssl_context, peer=peer, patience=patience)
+
+
+async def serve_on(
+    listening: socket.socket,
+    app: web.Application,
+    *,
+    ssl_context: ssl.SSLContext | None = None,
+    peer: bool = False,
+    patience: Patience | None = None,
+) -> "Listener":
+    """The same on a socket that listens already."""
     runner = web.AppRunner(app)
     await runner.setup()
     assert runner.server is not None
     connections = Connections(runner.server, app[METRICS], patience or Patience(), peer=peer)
     acceptor = Acceptor(
-        await listening_socket(host, port),
+        listening,
         connections.new_connection,
         ssl_context=ssl_context,
         handshake_s=connections.patience.headers_s,
