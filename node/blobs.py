@@ -5,6 +5,7 @@
     DIR/uploads/UUID/             uploads in progress (`node/uploads.py`)
     DIR/uploads/incoming-RANDOM   half-written things; removed at start
     DIR/quarantine/SHA256[.sums]  what must not be served, until `purge`
+    DIR/placing.lock              held while a blob comes or goes (`node/placing.py`)
 
 The operator's own path to DIR may run over links. Below it, everything is opened relative to a directory
 descriptor with no link followed at any level, and created exclusively. All calls block: they belong into
@@ -17,8 +18,7 @@ import os
 import re
 import secrets
 import stat
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -27,6 +27,7 @@ from typing import Self
 from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Internal, InvalidRequest
 from node.durable import Disk, Octets, write_all
 from node.openblobs import OpenBlobs
+from node.placing import PlacingLock
 from node.segments import (
     MEDIUM_ERRORS,
     BlobDamaged,
@@ -57,24 +58,36 @@ class BlobStore:
     """The blobs of one directory. One per process and directory. For any thread."""
 
     def __init__(
-        self, directory: Path, *, disk: Disk | None = None, trusted: TrustedSegments | None = None
+        self,
+        directory: Path,
+        *,
+        disk: Disk | None = None,
+        trusted: TrustedSegments | None = None,
+        maker: str = "",
+        is_leftover: Callable[[str], bool] = lambda _name: True,
     ) -> None:
-        """Opens the store, makes what is missing of it, and removes what a crash left half-written."""
+        """Opens the store, makes what is missing of it, and removes what a crash left half-written.
+
+        `maker` marks what this process writes half; `is_leftover` tells by the name, behind INCOMING, what
+        nobody works on now.
+        """
         self.disk = disk or Disk()
         self._trusted = trusted or TrustedSegments()
         self.opened = OpenBlobs()  # for reading; a name that goes or changes hands is forgotten there
-        self._placing = threading.Lock()  # a name's content and sidecar come and go together
+        self._maker = maker
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._blobs = _make_directory("blobs", parent=self._root)
         self.uploads_directory = _make_directory("uploads", parent=self._root)
         self._quarantine = _make_directory("quarantine", parent=self._root)
+        self._placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
         self.disk.fsync(self._root)
-        self._remove_incoming()
+        self._remove_incoming(is_leftover)
 
     def close(self) -> None:
         """Gives the directories back; blobs that were handed out stay readable."""
         self.opened.close()
+        self._placing.close()
         for descriptor in (self._quarantine, self.uploads_directory, self._blobs, self._root):
             os.close(descriptor)
 
@@ -209,7 +222,7 @@ class BlobStore:
 
     def create_incoming(self) -> tuple[str, int]:
         """A new empty file below `uploads_directory`: its name and descriptor. It dies at the next start."""
-        name = INCOMING + secrets.token_hex(16)
+        name = INCOMING + self._maker + secrets.token_hex(16)
         return name, os.open(name, _CREATE_FLAGS, 0o600, dir_fd=self.uploads_directory)
 
     def write_incoming(self, content: bytes) -> str:
@@ -296,9 +309,9 @@ class BlobStore:
             return False
         return True
 
-    def _remove_incoming(self) -> None:
+    def _remove_incoming(self, is_leftover: Callable[[str], bool]) -> None:
         for name in os.listdir(self.uploads_directory):
-            if name.startswith(INCOMING):
+            if name.startswith(INCOMING) and is_leftover(name.removeprefix(INCOMING)):
                 remove_tree(name, parent=self.uploads_directory)
 
 

@@ -4,6 +4,7 @@ At the end, what a real machine does to uploads too: records torn at any byte, k
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import random
@@ -20,6 +21,7 @@ from hypothesis import strategies as st
 from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Internal, InvalidRequest
 from node.blobs import BlobStore
 from node.durable import SLOT_BYTES, Disk, Octets, OffsetRecord, decode_offset
+from node.placing import PlacingLock
 from node.segments import (
     SEGMENT_BYTES,
     BlobDamaged,
@@ -442,3 +444,17 @@ def test_disk_that_is_really_full_refuses_and_goes_on_when_there_is_room(small_d
         blob.verify_range(0, len(CONTENT))
     uploads.close()
     store.close()
+
+
+def test_one_process_at_a_time_places_blobs(tmp_path: Path) -> None:
+    directory = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    ours, theirs = PlacingLock(directory), PlacingLock(directory)  # as two processes have it open
+    try:
+        with ours, pytest.raises(BlockingIOError):
+            fcntl.flock(theirs._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with theirs:
+            pass
+    finally:
+        ours.close()
+        theirs.close()
+        os.close(directory)

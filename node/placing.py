@@ -1,0 +1,42 @@
+"""One at a time where blobs come and go: among the threads of a process, and among processes.
+
+A blob's content and its sidecar are two files. Two workers of a node that place and withdraw the same blob
+at once could leave one without the other.
+"""
+
+import fcntl
+import os
+import threading
+from types import TracebackType
+
+LOCK_NAME = "placing.lock"
+_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class PlacingLock:
+    """A context manager; blocks until it is had. The kernel frees it when a process dies."""
+
+    def __init__(self, directory: int) -> None:
+        """`directory`: a descriptor of where the lock's file lies. Raises OSError."""
+        self._threads = threading.Lock()
+        self._descriptor = os.open(LOCK_NAME, _FLAGS, 0o600, dir_fd=directory)
+
+    def __enter__(self) -> None:
+        self._threads.acquire()
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        except BaseException:
+            self._threads.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        finally:
+            self._threads.release()
+
+    def close(self) -> None:
+        """Gives the file back. While nobody is inside."""
+        os.close(self._descriptor)
