@@ -14,7 +14,7 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -85,8 +85,11 @@ class DevelopmentCluster:
         node_count: int = 3,
         replicas: int = 3,
         write_quorum: int = 2,
+        node_options: Sequence[str] = (),
     ) -> None:
+        """`node_options`: of `filestore node run`, beside `--data`."""
         self.directory = directory
+        self._node_options = node_options
         self.children: dict[str, Child] = {}
         self.stopping = threading.Event()
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -140,8 +143,9 @@ class DevelopmentCluster:
     def start_member(self, member: Member) -> None:
         """Start one process; it is not ready yet."""
         log = self.directory / "logs" / f"{member.id}.log"
+        options = self._node_options if member.role == "node" else ()
         self.children[member.id] = start_child(
-            member.id, [member.role, "run", "--data", str(self.data(member))], log
+            member.id, [member.role, "run", "--data", str(self.data(member)), *options], log
         )
 
     def wait_healthy(self, *, timeout_s: float = START_TIMEOUT_S) -> None:

@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +14,9 @@ from ca.errors import Internal
 from ca.secretfiles import write_durable
 from ca.tls import Credential
 from coordinator.records import CoordinatorRecord
+
+LOCK_PAUSE_S = 0.05  # between two looks at a lock that is about to be free
+_LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class NotJoined(Internal):
@@ -47,17 +51,39 @@ class NodeFiles:
         self.audit = data / "audit.log"
         self.known = data / "coordinators.json"
         self.lock = data / "node.lock"
+        self.workers_lock = data / "workers.lock"
+        self.run = data / "run"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
         """The directory for this process alone; the kernel ends that with the process. Raises DataInUse."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(self.lock, flags, 0o600)
+        descriptor = os.open(self.lock, _LOCK_FLAGS, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             yield
         except BlockingIOError:
             raise DataInUse(f"{self.data} is in use by another process.") from None
+        finally:
+            os.close(descriptor)
+
+    @contextmanager
+    def workers_locked(self, timeout_s: float) -> Iterator[int]:
+        """A descriptor for the workers to inherit: the directory is theirs until the last of them has ended.
+
+        Those of a process that was killed are waited for. Blocks; raises DataInUse after `timeout_s`.
+        """
+        ends_at_s = time.monotonic() + timeout_s
+        descriptor = os.open(self.workers_lock, _LOCK_FLAGS, 0o600)
+        try:
+            while True:
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() >= ends_at_s:
+                        raise DataInUse(f"Earlier workers still use {self.data}.") from None
+                    time.sleep(LOCK_PAUSE_S)
+            yield descriptor
         finally:
             os.close(descriptor)
 

@@ -107,23 +107,53 @@ class PeerClient:
         answer_timeout_s: float,
     ) -> aiohttp.ClientResponse:
         assert self._session is not None
-        try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S + answer_timeout_s) as deadline:
-                return await self._session.request(
-                    method,
-                    _peer_url(node, path),
-                    headers=headers,
-                    data=None if body is None else _watched(body, deadline, answer_timeout_s),
-                    ssl=self._context(),
-                    server_hostname=self._view.server_name(node.node_id),
-                    allow_redirects=False,
-                    timeout=aiohttp.ClientTimeout(
-                        total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=answer_timeout_s
-                    ),
-                )
-        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
-            # ValueError: a path or a header of a client that HTTP cannot carry.
-            raise PeerFailed(node.node_id, _reason(error)) from error
+        return await open_request(
+            self._session,
+            node.node_id,
+            method,
+            _origin(node),
+            path,
+            headers=headers,
+            body=body,
+            answer_timeout_s=answer_timeout_s,
+            context=self._context(),
+            server_name=self._view.server_name(node.node_id),
+        )
+
+
+async def open_request(
+    session: aiohttp.ClientSession,
+    name: str,
+    method: str,
+    origin: str,
+    path: str,
+    *,
+    headers: Mapping[str, str] | None,
+    body: AsyncIterator[Piece] | None,
+    answer_timeout_s: float,
+    context: ssl.SSLContext | None = None,
+    server_name: str | None = None,
+) -> aiohttp.ClientResponse:
+    """What `PeerClient.request` does once it is known where `name` is. Raises PeerFailed."""
+    try:
+        if not path.startswith("/"):
+            raise ValueError("no path: the rest of the address must not come out of it")
+        async with asyncio.timeout(CONNECT_TIMEOUT_S + answer_timeout_s) as deadline:
+            return await session.request(
+                method,
+                URL(origin + path, encoded=True),
+                headers=headers,
+                data=None if body is None else _watched(body, deadline, answer_timeout_s),
+                ssl=context if context is not None else True,
+                server_hostname=server_name,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=answer_timeout_s
+                ),
+            )
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        # ValueError: a path or a header of a client that HTTP cannot carry.
+        raise PeerFailed(name, _reason(error)) from error
 
 
 async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -160,12 +190,9 @@ def _move(deadline: asyncio.Timeout, when: float | None) -> None:
         deadline.reschedule(when)
 
 
-def _peer_url(node: NodeRecord, path: str) -> URL:
-    """Raises ValueError for what is no path: the rest of the address must not come out of it."""
-    if not path.startswith("/"):
-        raise ValueError("no path")
+def _origin(node: NodeRecord) -> str:
     host = f"[{node.address}]" if ":" in node.address else node.address
-    return URL(f"https://{host}:{node.peer_port}{path}", encoded=True)
+    return f"https://{host}:{node.peer_port}"
 
 
 def _reason(error: Exception) -> str:

@@ -5,6 +5,7 @@ time.
 import asyncio
 import logging
 import random
+from collections.abc import Callable
 
 from ca.certificates import certificates_in, check_leaf_matches, renewal_due_at_ms, validity_ms
 from ca.csr import new_csr
@@ -22,9 +23,14 @@ _log = logging.getLogger(__name__)
 
 
 async def keep_renewed(
-    metadata: MetadataClient, contexts: MemberContexts, identity: Identity, address: str
+    metadata: MetadataClient,
+    contexts: MemberContexts,
+    identity: Identity,
+    address: str,
+    *,
+    on_renewed: Callable[[], None] = lambda: None,
 ) -> None:
-    """Renew for ever; failures are logged and tried again."""
+    """Renew for ever; failures are logged and tried again. `on_renewed`: a new one lies on disk."""
     due_at_ms = _due_at_ms(contexts)
     while True:
         await asyncio.sleep(min(LOOK_S, max(0.0, (due_at_ms - now_ms()) / 1000)))
@@ -32,6 +38,7 @@ async def keep_renewed(
             continue
         try:
             await renew(metadata, contexts, identity, address)
+            on_renewed()
             due_at_ms = _due_at_ms(contexts)
             _log.info("the certificate was renewed")
         except (FilestoreError, OSError) as error:

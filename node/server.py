@@ -1,4 +1,4 @@
-"""A node process.
+"""A node process: the only one, or the first of several workers (`node/workers.py`).
 
 Opens its disk, connects to the coordinators, serves the client port and the peer port.
 
@@ -10,11 +10,10 @@ import asyncio
 import ctypes
 import ipaddress
 import logging
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
-
-from aiohttp import web
 
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.identity import Identity, Role
@@ -23,43 +22,63 @@ from coordinator.audit import AuditLog
 from coordinator.client import MetadataClient
 from coordinator.commands import AnnounceNode
 from coordinator.contexts import MemberContexts
-from coordinator.lifetime import raise_descriptor_limit, stop_signal
+from coordinator.lifetime import on_hangup, raise_descriptor_limit, stop_signal
 from coordinator.metrics import Metrics
 from coordinator.records import NodeRecord
 from coordinator.roster import read_known
 from coordinator.view import View
-from coordinator.web import Listener, new_application, serve
-from node.admission import admit_members
-from node.api.routes import METADATA, client_routes
-from node.api.services import API, ApiServices
+from node.api.services import ApiServices
 from node.blobs import BlobStore
 from node.config import NodeConfig, NodeFiles
 from node.content.locks import UploadLocks
-from node.content.routes import OPERATIONS, content_routes
 from node.disk import DiskWorkers
 from node.metrics import NodeMetrics
 from node.peers import PeerClient
+from node.ports import Ports
 from node.record_cache import RecordCache
 from node.renewal import keep_renewed
 from node.replication import Replication
-from node.services import NODE, NodeServices
+from node.services import NodeServices
+from node.siblings import Siblings
 from node.sweep import keep_swept
-from node.transfer import transfer_routes
 from node.uploads import UploadStore
 from node.watch import DiskWatch
+from node.worker_numbers import WorkerNumbers
+from node.workers import END_TIMEOUT_S, WorkerProcesses
 
 DRAIN_S = 20.0
 ANNOUNCE_RETRY_S = 1.0
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _BUFFER_BYTES_MAX = 32 << 20  # the largest mmap threshold that glibc takes; a larger value changes nothing
 
+Work = tuple[str, Coroutine[None, None, None]]  # by name
+
 _log = logging.getLogger(__name__)
 
 
-async def run_node(data: Path, *, http: str | None = None) -> None:
+@dataclass(frozen=True, slots=True)
+class OpenNode:
+    """What a process of a node works with, and what it does by itself."""
+
+    services: NodeServices
+    watch: DiskWatch
+    numbers: WorkerNumbers
+
+    def works(self) -> Iterator[Work]:
+        """What every process of a node does, until it is cancelled."""
+        yield "metadata client", self.services.api.metadata.run()
+        yield "view", self.services.api.view.run()
+        yield "disk watch", self.watch.run()
+        yield "record cache", self.services.records.run()
+        yield "sweep", keep_swept(self.services)
+
+
+async def run_node(data: Path, *, http: str | None = None, workers: int = 1) -> None:
     """Run until SIGTERM or SIGINT. Raises NotJoined, DataInUse, or what made it impossible to go on.
 
-    `http` is `127.0.0.1:PORT`: an extra plain listener for a proxy on this host.
+    `http` is `127.0.0.1:PORT`: an extra plain listener for a proxy on this host. `workers`: how many
+    processes share the ports for clients; this one is the first of them. SIGHUP: all use the certificate
+    that lies on disk now.
     """
     logs.setup("node")
     raise_descriptor_limit()
@@ -67,30 +86,67 @@ async def run_node(data: Path, *, http: str | None = None) -> None:
     plain = None if http is None else loopback_listener(http)
     files = NodeFiles(data)
     config = files.read_config()
-    with files.locked():
-        await _run(files, config, plain)
+    with files.locked(), files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
+        await _run(files, config, Siblings(0, workers, files.run), plain, lock)
     _log.info("stopped")
 
 
-async def _run(files: NodeFiles, config: NodeConfig, plain: tuple[str, int] | None) -> None:
+async def _run(
+    files: NodeFiles, config: NodeConfig, siblings: Siblings, plain: tuple[str, int] | None, lock: int
+) -> None:
     contexts, metrics = MemberContexts(files.credential()), Metrics("node")
-    async with _open_node(files, config, contexts, metrics) as (services, watch):
-        identity = Identity(config.cluster, Role.NODE, config.id)
-        metadata, view = services.api.metadata, services.api.view
+    async with (
+        open_node(files, config, contexts, metrics, siblings) as node,
+        Ports(config, contexts, node.services, metrics) as ports,
+    ):
+        await ports.open_local(node.numbers)
+        peer_port = await ports.open_peer()
+        plain = await ports.open_clients(plain)
+        told = ["--data", str(files.data), *([] if plain is None else ["--http", f"{plain[0]}:{plain[1]}"])]
+        processes = WorkerProcesses(siblings.workers, told, lock=lock, registry=metrics.registry)
         async with asyncio.TaskGroup() as group:
-            owned = [
-                group.create_task(metadata.run(), name="metadata client"),
-                group.create_task(view.run(), name="view"),
-                group.create_task(watch.run(), name="disk watch"),
-                group.create_task(services.records.run(), name="record cache"),
-                group.create_task(_announce(config, services), name="announcement"),
-                group.create_task(keep_renewed(metadata, contexts, identity, config.address), name="renewal"),
-                group.create_task(keep_swept(services), name="sweep"),
-            ]
-            await _serve(config, contexts, services, metrics, plain)
-            await services.records.leave()
+            works = [*node.works(), *_works_of_the_first(config, contexts, node, processes)]
+            owned = [group.create_task(work, name=name) for name, work in works]
+
+            def reload() -> None:
+                use_certificate(contexts)
+                processes.reload()
+
+            with stop_signal() as stop, on_hangup(reload):
+                facts = {"node": config.id, "api_port": config.api_port, "peer_port": peer_port}
+                _log.info("node ready", extra=facts)
+                await stop.wait()
+                _log.info("stopping")
+                await asyncio.gather(ports.drain(DRAIN_S), processes.drain(DRAIN_S))
+                await node.services.records.leave()
             for task in owned:
                 task.cancel()
+
+
+def _works_of_the_first(
+    config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses
+) -> Iterator[Work]:
+    """What one process of a node does for all."""
+    identity = Identity(config.cluster, Role.NODE, config.id)
+    metadata = node.services.api.metadata
+    yield "announcement", _announce(config, node.services)
+    yield (
+        "renewal",
+        keep_renewed(metadata, contexts, identity, config.address, on_renewed=processes.reload),
+    )
+    if node.services.siblings.workers > 1:
+        yield "numbers of the workers", node.numbers.run()
+        yield "worker processes", processes.run()
+
+
+def use_certificate(contexts: MemberContexts) -> None:
+    """Use the certificate that lies on disk; one that cannot be used changes nothing."""
+    try:
+        contexts.reload()
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        _log.error("the certificate on disk cannot be used", extra={"reason": type(error).__name__})
+    else:
+        _log.info("using the certificate on disk")
 
 
 def loopback_listener(text: str) -> tuple[str, int]:
@@ -123,18 +179,19 @@ def keep_large_buffers() -> None:
 
 
 @asynccontextmanager
-async def _open_node(
-    files: NodeFiles, config: NodeConfig, contexts: MemberContexts, metrics: Metrics
-) -> AsyncIterator[tuple[NodeServices, DiskWatch]]:
+async def open_node(
+    files: NodeFiles, config: NodeConfig, contexts: MemberContexts, metrics: Metrics, siblings: Siblings
+) -> AsyncIterator[OpenNode]:
     """Everything that handlers need, closed again in the order that lets running disk work end first."""
-    disk, locks = DiskWorkers(), UploadLocks()
-    blobs = await disk.run(BlobStore, files.data)
+    disk, locks, is_first = DiskWorkers(), UploadLocks(), siblings.worker == 0
+    blobs = await disk.run(BlobStore, files.data, maker=siblings.maker, is_leftover=siblings.is_leftover)
     uploads = UploadStore(blobs)
-    watch = DiskWatch(disk, blobs, locks)
+    numbers = WorkerNumbers(metrics.registry, siblings)
+    watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.uploads_elsewhere)
     identity = Identity(config.cluster, Role.NODE, config.id)
     coordinators = await disk.run(read_known, files.known, config.coordinators)
     metadata = MetadataClient(identity, coordinators, contexts.client)
-    view = View(metadata, watch.heartbeat, known=files.known)
+    view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
     counts = _node_metrics(metrics, watch, locks)
     replication = Replication(
@@ -145,15 +202,29 @@ async def _open_node(
         view=view,
         audit=AuditLog(files.audit),
         public_url=lambda node_id: public_url(view, node_id, own=config),
-        readiness=lambda: _readiness(config, view, watch),
+        readiness=lambda: _readiness(config, view, watch, numbers),
+        exposition=numbers.exposition if siblings.workers > 1 else None,
     )
-    records = RecordCache(metadata, counts)
-    services = NodeServices(config.id, api, blobs, uploads, peers, replication, disk, counts, records, locks)
+    services = NodeServices(
+        config.id,
+        api,
+        blobs,
+        uploads,
+        peers,
+        replication,
+        disk,
+        counts,
+        RecordCache(metadata, counts),
+        locks,
+        siblings,
+    )
+    await siblings.start()
     await peers.start()
     try:
-        yield services, watch
+        yield OpenNode(services, watch, numbers)
     finally:
         await peers.close()
+        await siblings.close()
         await asyncio.to_thread(disk.close)
         uploads.close()
         blobs.close()
@@ -168,13 +239,15 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks) -> Nod
     return counts
 
 
-async def _readiness(config: NodeConfig, view: View, watch: DiskWatch) -> str:
+async def _readiness(config: NodeConfig, view: View, watch: DiskWatch, numbers: WorkerNumbers) -> str:
     """`ready`; raises Unavailable while this node should get no requests."""
     view.require_fresh()
     if not _is_announced(config, view):
         raise Unavailable("The cluster does not know yet where peers reach this node.")
     if not watch.is_writable():
         raise Unavailable("The disk of this node takes no bytes.")
+    if not numbers.has_heard_all():
+        raise Unavailable("Some worker processes of this node have not started yet.")
     return "ready"
 
 
@@ -191,65 +264,6 @@ def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> st
         raise Unavailable("The address of no node is known here yet.")
     host = f"[{node.address}]" if ":" in node.address else node.address
     return f"https://{host}:{node.api_port}"
-
-
-async def _serve(
-    config: NodeConfig,
-    contexts: MemberContexts,
-    services: NodeServices,
-    metrics: Metrics,
-    plain: tuple[str, int] | None,
-) -> None:
-    async with AsyncExitStack() as listening:
-        listeners: list[Listener] = []
-        peer_app = _peer_application(services)
-        listeners.append(
-            await serve(
-                peer_app,
-                host=config.address,
-                port=config.peer_port,
-                ssl_context=contexts.peer.listening,
-                peer=True,
-            )
-        )
-        listening.push_async_callback(_close_all, listeners)
-        listeners.append(
-            await serve(
-                _client_application(services, metrics),
-                host=config.address,
-                port=config.api_port,
-                ssl_context=contexts.api.listening,
-            )
-        )
-        if plain is not None:
-            app = _client_application(services, metrics)
-            listeners.append(await serve(app, host=plain[0], port=plain[1], ssl_context=None))
-        with stop_signal() as stop:
-            _log.info(
-                "node ready",
-                extra={"node": config.id, "api_port": listeners[1].port, "peer_port": listeners[0].port},
-            )
-            await stop.wait()
-        _log.info("stopping")
-
-
-async def _close_all(listeners: list[Listener]) -> None:
-    """Together: an upload that ends while we drain may need our own peer port through another node."""
-    await asyncio.gather(*(listener.close(DRAIN_S) for listener in listeners))
-
-
-def _client_application(services: NodeServices, metrics: Metrics) -> web.Application:
-    routes = client_routes([*METADATA, *OPERATIONS])
-    app = new_application(routes, component="node", metrics=metrics)
-    app[API], app[NODE] = services.api, services
-    return app
-
-
-def _peer_application(services: NodeServices) -> web.Application:
-    app = new_application([*transfer_routes(), *content_routes()], component="node")
-    app[API], app[NODE] = services.api, services
-    app.middlewares.append(admit_members)
-    return app
 
 
 async def _announce(config: NodeConfig, services: NodeServices) -> None:

@@ -12,6 +12,7 @@ from node.metrics import NodeMetrics
 from node.peers import PeerClient
 from node.record_cache import RecordCache
 from node.replication import Replication
+from node.siblings import Siblings
 from node.uploads import UploadStore
 
 
@@ -29,6 +30,7 @@ class NodeServices:
     metrics: NodeMetrics
     records: RecordCache
     locks: UploadLocks = field(default_factory=UploadLocks)
+    siblings: Siblings = field(default_factory=Siblings)
 
 
 NODE = web.AppKey("node", NodeServices)

@@ -1,6 +1,7 @@
 """Upload directories whose upload has ended: expired, given up, deleted, or finished before a crash.
 
-The log is asked first, in bounded questions; what is in use now is left alone whatever it says.
+The log is asked first, in bounded questions; what is in use now is left alone whatever it says. Each worker
+of a node sweeps the uploads that belong to it: only it knows whether they are in use.
 """
 
 import asyncio
@@ -28,7 +29,8 @@ async def keep_swept(services: NodeServices) -> None:
 
 async def sweep(services: NodeServices) -> int:
     """Discard what no live upload needs; how many. Raises FilestoreError when the log cannot be asked."""
-    present = await services.disk.run(services.uploads.list_uuids)
+    listed = await services.disk.run(services.uploads.list_uuids)
+    present = [file_uuid for file_uuid in listed if services.siblings.owner(file_uuid) is None]
     discarded = 0
     for first in range(0, len(present), QUESTION_IDS_MAX):
         batch = present[first : first + QUESTION_IDS_MAX]

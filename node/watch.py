@@ -7,6 +7,7 @@ import asyncio
 import logging
 import os
 import time
+from collections.abc import Callable
 
 from ca.errors import FilestoreError
 from coordinator.calls import HeartbeatCall
@@ -24,10 +25,21 @@ _log = logging.getLogger(__name__)
 class DiskWatch:
     """The last look at the disk. `run` keeps looking until it is cancelled."""
 
-    def __init__(self, disk: DiskWorkers, blobs: BlobStore, locks: UploadLocks) -> None:
+    def __init__(
+        self,
+        disk: DiskWorkers,
+        blobs: BlobStore,
+        locks: UploadLocks,
+        *,
+        is_primary: bool = True,
+        uploads_elsewhere: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`is_primary`: of the process that speaks for the node; it adds the uploads of the other workers."""
         self._disk = disk
         self._blobs = blobs
         self._locks = locks
+        self._is_primary = is_primary
+        self._uploads_elsewhere = uploads_elsewhere
         self._free_bytes = 0
         self._total_bytes = 0
         self._writable_at_s = float("-inf")
@@ -35,7 +47,8 @@ class DiskWatch:
     def heartbeat(self) -> HeartbeatCall:
         """For the coordinators; a disk that takes nothing has no room."""
         free_bytes = self._free_bytes if self.is_writable() else 0
-        return HeartbeatCall(free_bytes, self._total_bytes, len(self._locks))
+        uploads = len(self._locks) + self._uploads_elsewhere()
+        return HeartbeatCall(free_bytes, self._total_bytes, uploads, self._is_primary)
 
     @property
     def free_bytes(self) -> int:

@@ -12,6 +12,7 @@ from deploy.commands.node_group import drain, remove, undrain
 
 API_PORT = 7443
 PEER_PORT = 7444
+WORKERS_MAX = 64
 
 
 @click.group()
@@ -110,11 +111,19 @@ def reconnect(data: Path, coordinator_url: str) -> None:
     metavar="127.0.0.1:PORT",
     help="Also serve plain HTTP on loopback, for a proxy on this host.",
 )
-def run(data: Path, http: str | None) -> None:
-    """Run a node until SIGTERM or SIGINT."""
+@click.option(
+    "--workers",
+    type=click.IntRange(1, WORKERS_MAX),
+    default=1,
+    show_default=True,
+    envvar="FILESTORE_WORKERS",
+    help="How many processes serve clients; one for each core is a good number.",
+)
+def run(data: Path, http: str | None, workers: int) -> None:
+    """Run a node until SIGTERM or SIGINT. SIGHUP makes it use the certificate that lies on disk."""
     from node.server import run_node
 
-    uvloop.run(run_node(data, http=http))
+    uvloop.run(run_node(data, http=http, workers=workers))
 
 
 for _command in (drain, undrain, remove):

@@ -30,7 +30,11 @@ async def ready(request: web.Request) -> web.Response:
 
 async def metrics(request: web.Request) -> web.Response:
     """Prometheus text, or OpenMetrics when Accept asks for it. No credential."""
-    text, content_type = request.app[METRICS].exposition(request.headers.get(hdrs.ACCEPT, ""))
+    accept, exposition = request.headers.get(hdrs.ACCEPT, ""), request.app[API].exposition
+    if exposition is not None:
+        text, content_type = await exposition(accept)
+    else:
+        text, content_type = request.app[METRICS].exposition(accept)
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type, "Cache-Control": "no-store"})
 
 

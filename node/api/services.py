@@ -16,7 +16,8 @@ class ApiServices:
     """One process. `public_url`: `https://HOST:PORT` of a node's client port, by node id.
 
     `readiness` is the status that /readyz tells; it raises Unavailable, whose details say what is missing,
-    while this process cannot serve.
+    while this process cannot serve. `exposition`: the text of /metrics and its content type, for what a
+    scrape accepts, where more than this process's own registry is to be told.
     """
 
     metadata: MetadataClient
@@ -24,6 +25,7 @@ class ApiServices:
     audit: AuditLog
     public_url: Callable[[str], str]
     readiness: Callable[[], Awaitable[str]]
+    exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None = None
     rates: RateLimits = field(default_factory=RateLimits)
 
 

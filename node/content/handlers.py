@@ -15,7 +15,7 @@ from node.api.bodies.checks import path_uuid
 from node.content import put, tus
 from node.content.bodies import UploadOffset
 from node.content.download import serve_content
-from node.content.passing import pass_on
+from node.content.passing import Holder, node_holding, pass_on, worker_holding
 from node.content.public import serve_public
 from node.content.sources import NoReplica
 from node.content.upload import Session, upload_session
@@ -57,7 +57,7 @@ async def upload_status(request: web.Request) -> web.StreamResponse:
     """How many bytes of the upload survive a crash of the node that holds it: where to go on. Needs write."""
     services, _, record = await _begin(request)
     if holder := _elsewhere(services, record):
-        return await pass_on(request, services.peers, holder)
+        return await pass_on(request, holder)
     return json_response(UploadOffset(offset=await _durable_offset(services, record)))
 
 
@@ -81,7 +81,7 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
         if "Tus-Resumable" in request.headers:
             tus.require_version(request.headers)
         if holder := _elsewhere(services, record):
-            return await pass_on(request, services.peers, holder)
+            return await pass_on(request, holder)
         return tus.head(record, await _durable_offset(services, record))
 
 
@@ -121,7 +121,7 @@ async def _write(
     require(request, record)
     if holder := _elsewhere(services, record):
         with services.locks.writer(caller.subject):  # connections to peers are bounded too
-            return await pass_on(request, services.peers, holder)
+            return await pass_on(request, holder)
     async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
         return await act(session)
 
@@ -144,10 +144,16 @@ async def _durable_offset(services: NodeServices, record: UploadRecord) -> int:
         return 0  # no byte has come yet
 
 
-def _elsewhere(services: NodeServices, record: UploadRecord) -> str:
-    """The node that holds the upload, "" when this one does or the upload has ended."""
-    holder = record.placement[0] if record.placement else services.node_id
-    return "" if holder == services.node_id else holder
+def _elsewhere(services: NodeServices, record: UploadRecord) -> Holder | None:
+    """Who holds the upload: another node, or another worker of this one.
+
+    None when it is this process, or when the upload has ended.
+    """
+    if not record.placement:
+        return None
+    if record.placement[0] != services.node_id:
+        return node_holding(services, record.placement[0])
+    return worker_holding(services, record.file_uuid)
 
 
 def _file_uuid(request: web.Request) -> str:

@@ -1,12 +1,16 @@
-"""Passing a request on to the node that holds the upload, over its peer port, streamed both ways.
+"""Passing a request on to who holds the upload, streamed both ways: another node, over its peer port, or
+another worker of this node, over its Unix socket.
 
-The credential goes along and is verified there again. A request is passed on once: the holder's name
-travels with it, and a node that gets one which it does not hold refuses it, so that two nodes with
-different views cannot play ball.
+The credential goes along and is verified there again. A request is passed on to a node once, and within a
+node once: both travel with it, and whoever gets one that is not for it refuses it, so that two with different
+views cannot play ball.
 """
 
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from functools import partial
 
 import aiohttp
 from aiohttp import web
@@ -14,45 +18,73 @@ from multidict import CIMultiDict
 
 from ca.errors import FilestoreError, Unavailable
 from coordinator.web import body_chunks, request_id
-from node.peers import STALL_TIMEOUT_S, PeerClient, PeerFailed, pieces
+from node.peers import STALL_TIMEOUT_S, PeerFailed, pieces
+from node.services import NodeServices
 
-PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on; once is all there is
+PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
+PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
+_START_S = 10.0  # for a worker that is being started; some two seconds on an idle machine
 _NOT_PASSED = frozenset(
     {
         "connection", "expect", "host", "keep-alive", "proxy-authenticate", "proxy-authorization",
-        "server", "te", "trailer", "transfer-encoding", "upgrade", PASSED_ON.lower(),
+        "server", "te", "trailer", "transfer-encoding", "upgrade", PASSED_WITHIN.lower(),
     }
 )  # RFC 9110, section 7.6.1: these belong to one connection  # fmt: skip
 
 _log = logging.getLogger(__name__)
 
 
-async def pass_on(request: web.Request, peers: PeerClient, node_id: str) -> web.StreamResponse:
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds an upload that this process does not.
+
+    `request` is that of PeerClient or Siblings, for this holder; `mark` the header that bounds the passing.
+    """
+
+    name: str
+    mark: str
+    request: Callable[..., AbstractAsyncContextManager[aiohttp.ClientResponse]]
+
+
+def node_holding(services: NodeServices, node_id: str) -> Holder:
+    """Another node."""
+    return Holder(f"Node {node_id}", PASSED_ON, partial(services.peers.request, node_id))
+
+
+def worker_holding(services: NodeServices, file_uuid: str) -> Holder | None:
+    """The worker of this node that an upload belongs to; None when it is this process."""
+    owner = services.siblings.owner(file_uuid)
+    if owner is None:
+        return None
+    request = partial(services.siblings.request, owner, patience_s=_START_S)
+    return Holder(f"Worker {owner}", PASSED_WITHIN, request)
+
+
+async def pass_on(request: web.Request, holder: Holder) -> web.StreamResponse:
     """The holder's answer to this request. Raises Unavailable when it cannot be reached, ClientGone."""
-    if PASSED_ON in request.headers:
-        raise Unavailable(f"Node {node_id} holds this upload; the nodes do not agree on that yet.")
+    if holder.mark in request.headers:
+        raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
     kept = [(name, value) for name, value in request.headers.items() if name.lower() not in _NOT_PASSED]
     headers = CIMultiDict(kept)
-    headers[PASSED_ON] = "1"
+    headers[holder.mark] = "1"
     headers["X-Request-Id"] = request_id(request)
     body = _Body(request)
     try:
-        async with peers.request(
-            node_id,
+        async with holder.request(
             request.method,
             request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
             headers=headers,
             body=body.chunks() if request.body_exists else None,
             answer_timeout_s=_COMPLETION_TIMEOUT_S if request.body_exists else STALL_TIMEOUT_S,
         ) as answer:
-            return await _return(request, node_id, answer)
+            return await _return(request, holder, answer)
     except PeerFailed as failure:
         if body.error is not None:
             raise body.error from failure
-        _log.warning("passing on failed", extra={"peer": node_id, "reason": failure.reason})
+        _log.warning("passing on failed", extra={"peer": holder.name, "reason": failure.reason})
         raise Unavailable(
-            f"Node {node_id}, which holds this upload, cannot be reached.", retry_after_s=2
+            f"{holder.name}, which holds this upload, cannot be reached.", retry_after_s=2
         ) from failure
 
 
@@ -75,14 +107,14 @@ class _Body:
             raise
 
 
-async def _return(request: web.Request, node_id: str, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _return(request: web.Request, holder: Holder, answer: aiohttp.ClientResponse) -> web.StreamResponse:
     """The head of the answer, then its body as it comes. Raises PeerFailed before the head is out only."""
     headers = [(name, value) for name, value in answer.headers.items() if name.lower() not in _NOT_PASSED]
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
     response.headers.extend(headers)
     await response.prepare(request)
     try:
-        async for piece in pieces(node_id, answer):
+        async for piece in pieces(holder.name, answer):
             await response.write(piece)
     except PeerFailed as failure:
         raise Unavailable(

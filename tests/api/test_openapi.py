@@ -14,7 +14,7 @@ from ca.errors import CATALOGUE
 from coordinator.metrics import Metrics
 from coordinator.server import Shell
 from deploy import coordinator_api
-from node import server
+from node import ports
 from node.api.documentation import DOCUMENT_PATH, packaged_file
 from node.api.openapi import TAGS
 from node.api.schemas import fields_of
@@ -55,7 +55,7 @@ def documented(document: Document) -> set[tuple[str, str]]:
 
 def node_application() -> web.Application:
     services = cast(NodeServices, SimpleNamespace(api=None))
-    return server._client_application(services, Metrics("node"))
+    return ports.client_application(services, Metrics("node"))
 
 
 def coordinator_application(directory: Path) -> web.Application:

@@ -57,10 +57,20 @@ class Cluster:
     """Use as a context manager."""
 
     def __init__(
-        self, directory: Path, *, node_count: int = 3, replicas: int = 3, write_quorum: int = 2
+        self,
+        directory: Path,
+        *,
+        node_count: int = 3,
+        replicas: int = 3,
+        write_quorum: int = 2,
+        node_options: Sequence[str] = (),
     ) -> None:
         self._development = DevelopmentCluster(
-            directory, node_count=node_count, replicas=replicas, write_quorum=write_quorum
+            directory,
+            node_count=node_count,
+            replicas=replicas,
+            write_quorum=write_quorum,
+            node_options=node_options,
         )
         self.directory = directory
         self.secrets: set[str] = set()

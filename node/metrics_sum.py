@@ -1,0 +1,160 @@
+"""The numbers of several workers as those of one node. No I/O here.
+
+What only rises (counters, histograms) is the sum over all that ever ran: a worker that is silent counts with
+what it told last, one that was started again with what it told before its end too, so that no sum falls. What
+goes up and down (gauges) is the sum over those that answer. What the node has once, its disk for one, is
+taken from the process that sums.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from msgspec import Struct
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+
+OF_THE_NODE: Final = frozenset({"filestore_disk_free_bytes", "filestore_disk_size_bytes"})
+EARLIEST: Final = frozenset({"process_start_time_seconds"})  # and whatever tells when a number began
+_RISING: Final = frozenset({"counter", "histogram", "summary"})
+_CREATED: Final = "_created"
+
+_Labels = tuple[tuple[str, str], ...]
+_Values = dict[tuple[str, _Labels], float]
+
+
+class Value(Struct, frozen=True, array_like=True):
+    """One sample."""
+
+    name: str
+    labels: _Labels
+    value: float
+
+
+class Family(Struct, frozen=True, array_like=True):
+    """The samples that share a name, a type and an explanation."""
+
+    name: str
+    explanation: str
+    kind: str
+    unit: str
+    values: list[Value]
+
+
+class Numbers(Struct, frozen=True, array_like=True):
+    """What one worker tells. `life` is another after each start of its process."""
+
+    life: str
+    families: list[Family]
+
+    def gauge(self, name: str) -> float:
+        """The sum of a gauge's samples; 0 when there is none of that name."""
+        return sum(value.value for family in self.families if family.name == name for value in family.values)
+
+
+def collected(registry: CollectorRegistry) -> list[Family]:
+    """Everything in a registry, as it is now."""
+    return [
+        Family(
+            metric.name,
+            metric.documentation,
+            metric.type,
+            metric.unit,
+            [Value(s.name, tuple(sorted(s.labels.items())), s.value) for s in metric.samples],
+        )
+        for metric in registry.collect()
+    ]
+
+
+class Collected(CollectorRegistry):
+    """Metrics that were made elsewhere, for an encoder."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        super().__init__()
+        self._made = list(metrics)
+
+    def collect(self) -> Iterable[Metric]:
+        """They as they are."""
+        return self._made
+
+
+class Tally:
+    """What the other workers have told, those that have ended included. Bounded by their number."""
+
+    def __init__(self) -> None:
+        self._told: dict[int, Numbers] = {}
+        self._ended = _Sums()
+
+    @property
+    def workers(self) -> frozenset[int]:
+        """Who has told something."""
+        return frozenset(self._told)
+
+    def hear(self, worker: int, numbers: Numbers) -> None:
+        """A worker told its numbers."""
+        earlier = self._told.get(worker)
+        if earlier is not None and earlier.life != numbers.life:
+            self._ended.add(earlier.families, kinds=_RISING)
+        self._told[worker] = numbers
+
+    def gauge(self, name: str, workers: Collection[int]) -> float:
+        """The sum of a gauge over these workers, as they told it last."""
+        return sum(numbers.gauge(name) for worker, numbers in self._told.items() if worker in workers)
+
+    def total(self, own: list[Family], answering: Collection[int]) -> Collected:
+        """The numbers of the node: `own` are those of the process that sums, `answering` who told now."""
+        sums = _Sums()
+        sums.add(own)
+        for worker, numbers in sorted(self._told.items()):
+            if worker in answering:
+                sums.add([family for family in numbers.families if _is_summed(family)])
+            else:
+                sums.add(numbers.families, kinds=_RISING)
+        sums.add(self._ended.families())
+        return Collected(sums.metrics())
+
+
+class _Sums:
+    """Families, each sample of which is the sum of all that were added."""
+
+    def __init__(self) -> None:
+        self._heads: dict[str, Family] = {}
+        self._values: dict[str, _Values] = {}
+
+    def add(self, families: Iterable[Family], *, kinds: Collection[str] | None = None) -> None:
+        for family in families:
+            if kinds is not None and family.kind not in kinds:
+                continue
+            self._heads.setdefault(family.name, family)
+            values = self._values.setdefault(family.name, {})
+            for value in family.values:
+                key = value.name, value.labels
+                values[key] = _combined(value.name, values.get(key), value.value)
+
+    def families(self) -> list[Family]:
+        return [
+            Family(head.name, head.explanation, head.kind, head.unit, _listed(self._values[name]))
+            for name, head in self._heads.items()
+        ]
+
+    def metrics(self) -> list[Metric]:
+        found = []
+        for family in self.families():
+            metric = Metric(family.name, family.explanation, family.kind, family.unit)
+            for value in family.values:
+                metric.add_sample(value.name, dict(value.labels), value.value)
+            found.append(metric)
+        return found
+
+
+def _is_summed(family: Family) -> bool:
+    return family.kind != "info" and family.name not in OF_THE_NODE
+
+
+def _combined(name: str, known: float | None, new: float) -> float:
+    if known is None:
+        return new
+    return min(known, new) if name in EARLIEST or name.endswith(_CREATED) else known + new
+
+
+def _listed(values: Mapping[tuple[str, _Labels], float]) -> list[Value]:
+    return [Value(name, labels, value) for (name, labels), value in values.items()]

@@ -1,0 +1,114 @@
+"""Where a process of a node listens, and what it serves there.
+
+The client port, with the plain one for a proxy beside it, is shared by all workers: the kernel deals
+connections out. The peer port is that of worker 0. Every worker of several has a Unix socket for the others,
+which serves what the peer port serves, without TLS.
+"""
+
+import asyncio
+
+from aiohttp import web
+
+from coordinator.accepting import listening_socket
+from coordinator.contexts import MemberContexts
+from coordinator.metrics import Metrics
+from coordinator.web import Listener, new_application, serve, serve_on
+from node.admission import admit_members
+from node.api.health import metrics as tell_metrics
+from node.api.routes import METADATA, client_routes
+from node.api.services import API
+from node.config import NodeConfig
+from node.content.routes import OPERATIONS, content_routes
+from node.services import NODE, NodeServices
+from node.transfer import transfer_routes
+from node.worker_numbers import WorkerNumbers
+
+Address = tuple[str, int]
+
+
+class Ports:
+    """The listeners of one process. Use as a context manager: what is not drained at its end is cut off."""
+
+    def __init__(
+        self, config: NodeConfig, contexts: MemberContexts, services: NodeServices, metrics: Metrics
+    ) -> None:
+        self._config = config
+        self._contexts = contexts
+        self._services = services
+        self._metrics = metrics
+        self._is_shared = services.siblings.workers > 1
+        self._listeners: list[Listener] = []
+        self._local: Listener | None = None
+
+    async def __aenter__(self) -> "Ports":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.drain(0.0)
+        if self._local is not None:
+            await self._local.close()
+
+    async def open_local(self, numbers: WorkerNumbers) -> None:
+        """Hear the other workers, if there are any. Raises OSError."""
+        if self._is_shared:
+            app = _member_application(self._services)
+            app.add_routes([*numbers.routes(), web.get("/metrics", tell_metrics)])
+            listening = self._services.siblings.listening_socket()
+            self._local = await serve_on(listening, app, peer=True)
+
+    async def open_peer(self) -> int:
+        """Hear other members; which port that is. Raises OSError."""
+        app = _member_application(self._services)
+        app.middlewares.append(admit_members)
+        host, port = self._config.address, self._config.peer_port
+        listener = await serve(
+            app, host=host, port=port, ssl_context=self._contexts.peer.listening, peer=True
+        )
+        self._listeners.append(listener)
+        return listener.port
+
+    async def open_clients(self, plain: Address | None) -> Address | None:
+        """Hear clients; the plain address with its port, if there is one. Raises OSError.
+
+        Worker 0 comes first: it finds out whether a stranger is there, with whom the kernel would share.
+        """
+        secure = self._config.address, self._config.api_port
+        bound = None
+        for address in (secure, plain):
+            if address is None:
+                continue
+            if self._is_shared and self._services.siblings.worker == 0:
+                (await listening_socket(*address)).close()
+            listener = await serve(
+                client_application(self._services, self._metrics),
+                host=address[0],
+                port=address[1],
+                ssl_context=self._contexts.api.listening if address is secure else None,
+                shared=self._is_shared,
+            )
+            self._listeners.append(listener)
+            bound = None if address is secure else (address[0], listener.port)
+        return bound
+
+    async def drain(self, drain_s: float) -> None:
+        """Close what others than workers use; requests that run have `drain_s` to end. Again is harmless.
+
+        Together: an upload that ends meanwhile may need our own peer port through another node.
+        """
+        listeners, self._listeners = self._listeners, []
+        await asyncio.gather(*(listener.close(drain_s) for listener in listeners))
+
+
+def client_application(services: NodeServices, metrics: Metrics) -> web.Application:
+    """The whole API."""
+    routes = client_routes([*METADATA, *OPERATIONS])
+    app = new_application(routes, component="node", metrics=metrics)
+    app[API], app[NODE] = services.api, services
+    return app
+
+
+def _member_application(services: NodeServices) -> web.Application:
+    """Its requests are counted nowhere: who passed them on counted them."""
+    app = new_application([*transfer_routes(), *content_routes()], component="node")
+    app[API], app[NODE] = services.api, services
+    return app
