@@ -171,7 +171,7 @@ def test_requests_to_all_workers_are_counted_once_each(crowd: Cluster) -> None:
     )  # a request is counted when its answer is out
     for _ in range(10):  # whichever worker is scraped
         assert counted(crowd, node, pattern) == before + requests
-    assert counted(crowd, node, "filestore_workers ") == WORKERS
+    wait_until(lambda: counted(crowd, node, "filestore_workers ") == WORKERS, what="all answer", timeout_s=30)
     assert counted(crowd, node, "filestore_disk_size_bytes ") == os.statvfs(crowd.data(node)).f_blocks * (
         os.statvfs(crowd.data(node)).f_frsize
     )

@@ -81,8 +81,10 @@ def created_for(cluster: Cluster, node: Member, worker: int, workers: int, size_
 
 def counted(cluster: Cluster, node: Member, pattern: str) -> float:
     """The sum of the samples at /metrics whose line matches."""
-    text = cluster.get("/metrics", node=node, token=None).body.decode()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if re.match(pattern, line))
+    answer = cluster.get("/metrics", node=node, token=None)
+    assert answer.status == 200, answer.body
+    lines = answer.body.decode().splitlines()
+    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if re.match(pattern, line))
 
 
 class Ending:
