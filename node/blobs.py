@@ -4,6 +4,7 @@
     DIR/blobs/ab/cd/SHA256.sums   its sidecar (`node/segments.py`), in place before the content is
     DIR/uploads/UUID/             uploads in progress (`node/uploads.py`)
     DIR/uploads/incoming-RANDOM   half-written things; removed at start
+    DIR/partials/SHA256/          replicas on their way here (`node/partials.py`)
     DIR/quarantine/SHA256[.sums]  what must not be served, until `purge`
     DIR/placing.lock              held while a blob comes or goes (`node/placing.py`)
 
@@ -219,6 +220,10 @@ class BlobStore:
         _require_sha256(expected_sha256)
         assert size_bytes >= 0
         return BlobWriter(self, FinishedBlob(expected_sha256, size_bytes))
+
+    def open_area(self, name: str) -> int:
+        """The directory `name` beside `blobs`, made if it is missing; the caller closes it."""
+        return _make_directory(name, parent=self._root)
 
     def create_incoming(self) -> tuple[str, int]:
         """A new empty file below `uploads_directory`: its name and descriptor. It dies at the next start."""

@@ -51,7 +51,7 @@ class NodeChoice:
 
     def any_awake(self) -> bool:
         """Whether there is a node that has not failed just now."""
-        return any(node.rests_until_s <= self._now() for node in self._nodes)
+        return not all(self.is_resting(node) for node in self._nodes)
 
     def best_bytes_per_s(self) -> float:
         """What one connection to the fastest node brings; 1 when nothing is known."""
@@ -72,6 +72,15 @@ class NodeChoice:
     def succeeded(self, node: NodeRecord) -> None:
         """A range came whole."""
         node.rest_s = 0.0
+
+    def is_resting(self, node: NodeRecord) -> bool:
+        """Whether it has failed just now."""
+        return node.rests_until_s > self._now()
+
+    def drop(self, node: NodeRecord) -> bool:
+        """It is asked for nothing more. Whether any other is left."""
+        self._nodes = [other for other in self._nodes if other is not node]
+        return bool(self._nodes)
 
     def failed(self, node: NodeRecord) -> None:
         """The node refused, broke off or fell silent: it rests, longer each time."""

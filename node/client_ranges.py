@@ -83,7 +83,7 @@ async def download_ranges(
             for _ in range(min(connections, len(spans))):
                 group.create_task(download.work())
     except BaseExceptionGroup as failures:
-        raise _first(failures) from None
+        raise first_failure(failures) from None
 
 
 def split(missing: Iterable[Span], connections: int) -> list[Span]:
@@ -220,7 +220,7 @@ class _Download:
             )
 
 
-def _first(failures: BaseExceptionGroup) -> BaseException:
+def first_failure(failures: BaseExceptionGroup) -> BaseException:
     """The failure that ended the others."""
     found: BaseException = failures
     while isinstance(found, BaseExceptionGroup):

@@ -55,7 +55,6 @@ class PeerClient:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
             auto_decompress=False,
-            read_bufsize=READ_BUFFER_BYTES,
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers={"User-Agent", "Accept-Encoding", "Content-Type"},
         )
@@ -75,14 +74,16 @@ class PeerClient:
         headers: Mapping[str, str] | None = None,
         body: AsyncIterator[Piece] | None = None,
         answer_timeout_s: float = STALL_TIMEOUT_S,
+        read_buffer_bytes: int = READ_BUFFER_BYTES,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
         """The answer's head, as soon as it is there; its body is read with `pieces`.
 
         `path` is sent as it is (already quoted). While `body` makes progress there is no deadline; after
-        its last byte the answer must begin within `answer_timeout_s`. Raises PeerFailed.
+        its last byte the answer must begin within `answer_timeout_s`, and so must each piece follow the one
+        before. Of what nobody reads, twice `read_buffer_bytes` are held. Raises PeerFailed.
         """
         node = await self._find(node_id)
-        response = await self._open(node, method, path, headers, body, answer_timeout_s)
+        response = await self._open(node, method, path, headers, body, answer_timeout_s, read_buffer_bytes)
         try:
             yield response
         finally:
@@ -105,6 +106,7 @@ class PeerClient:
         headers: Mapping[str, str] | None,
         body: AsyncIterator[Piece] | None,
         answer_timeout_s: float,
+        read_buffer_bytes: int,
     ) -> aiohttp.ClientResponse:
         assert self._session is not None
         return await open_request(
@@ -116,6 +118,7 @@ class PeerClient:
             headers=headers,
             body=body,
             answer_timeout_s=answer_timeout_s,
+            read_buffer_bytes=read_buffer_bytes,
             context=self._context(),
             server_name=self._view.server_name(node.node_id),
         )
@@ -131,6 +134,7 @@ async def open_request(
     headers: Mapping[str, str] | None,
     body: AsyncIterator[Piece] | None,
     answer_timeout_s: float,
+    read_buffer_bytes: int = READ_BUFFER_BYTES,
     context: ssl.SSLContext | None = None,
     server_name: str | None = None,
 ) -> aiohttp.ClientResponse:
@@ -147,6 +151,7 @@ async def open_request(
                 ssl=context if context is not None else True,
                 server_hostname=server_name,
                 allow_redirects=False,
+                read_bufsize=read_buffer_bytes,
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=answer_timeout_s
                 ),
@@ -157,7 +162,7 @@ async def open_request(
 
 
 async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-    """The body of a peer's answer as it comes, at most twice READ_BUFFER_BYTES at once. Raises PeerFailed."""
+    """The body of a peer's answer as it comes, twice the request's buffer at most. Raises PeerFailed."""
     while True:
         try:
             piece = await response.content.readany()

@@ -32,7 +32,9 @@ from node.blobs import BlobStore
 from node.config import NodeConfig, NodeFiles
 from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
+from node.fetching import Fetches
 from node.metrics import NodeMetrics
+from node.partials import PartialStore
 from node.peers import PeerClient
 from node.ports import Ports
 from node.record_cache import RecordCache
@@ -197,6 +199,10 @@ async def open_node(
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
     )
+    partials = await disk.run(PartialStore, blobs)
+    fetches = Fetches(
+        node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
+    )
     api = ApiServices(
         metadata=metadata,
         view=view,
@@ -217,12 +223,14 @@ async def open_node(
         RecordCache(metadata, counts),
         locks,
         siblings,
+        fetches=fetches,
     )
     await siblings.start()
     await peers.start()
     try:
         yield OpenNode(services, watch, numbers)
     finally:
+        await fetches.close()
         await peers.close()
         await siblings.close()
         await asyncio.to_thread(disk.close)

@@ -8,6 +8,7 @@ from node.api.services import ApiServices
 from node.blobs import BlobStore
 from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
+from node.fetching import Fetches
 from node.metrics import NodeMetrics
 from node.peers import PeerClient
 from node.record_cache import RecordCache
@@ -31,6 +32,7 @@ class NodeServices:
     records: RecordCache
     locks: UploadLocks = field(default_factory=UploadLocks)
     siblings: Siblings = field(default_factory=Siblings)
+    fetches: Fetches = field(kw_only=True)
 
 
 NODE = web.AppKey("node", NodeServices)

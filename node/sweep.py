@@ -22,6 +22,7 @@ async def keep_swept(services: NodeServices) -> None:
     while True:
         try:
             await sweep(services)
+            await services.fetches.clean()
         except (FilestoreError, OSError) as error:
             _log.warning("the sweep of uploads was broken off", extra={"reason": str(error)})
         await asyncio.sleep(SWEEP_S)

@@ -1,6 +1,7 @@
 """The blobs of this node for other nodes, on the peer port.
 
-HEAD and GET with one range, PUT of a replica.
+HEAD and GET with one range, the checksums of its segments, PUT of a replica, and the wish that this node
+fetch one from others.
 
 A blob's name is its sha256, so a PUT cannot replace anything by something else: what does not hash to its
 name is refused, what is there already and sound is answered at once. What is found damaged is withdrawn, so
@@ -9,43 +10,64 @@ that the next PUT brings a fresh copy.
 
 import re
 from contextlib import aclosing
+from typing import Annotated
 
 from aiohttp import web
+from msgspec import Meta, Struct
 
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound, Unavailable
-from coordinator.web import body_pieces
+from coordinator.bounds import Text
+from coordinator.web import body_pieces, read_json
 from node.damage import verify_blob, withdraw
 from node.disk import write_overlapped
+from node.fetching import SOURCES_MAX
 from node.metrics import counted
+from node.partial import SPARE_BYTES
 from node.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
 from node.reading import read_blob
-from node.segments import BlobDamaged, BlobMissing
+from node.segments import BlobDamaged, BlobMissing, OpenBlob, encode_sidecar, segment_count
 from node.sending import send_body
 from node.services import NODE, NodeServices
 
-SPARE_BYTES = 64 << 20  # left free by replicas, so that a node whose disk is full can still record and delete
-
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_NUMBER = re.compile(r"[0-9]{1,12}")
+
+
+class PullOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which blob to fetch: its size, and nodes that may have it, the best first."""
+
+    size_bytes: Annotated[int, Meta(ge=0, le=SIZE_BYTES_MAX)]
+    sources: Annotated[list[Text], Meta(min_length=1, max_length=SOURCES_MAX)]
 
 
 def transfer_routes() -> list[web.RouteDef]:
     """`/blobs/{sha256}`; who may ask is decided by `node/admission.py`."""
     path = "/blobs/{sha256}"
-    return [web.get(path, _get, allow_head=False), web.head(path, _head), web.put(path, _put)]
+    return [
+        web.get(path, _get, allow_head=False),
+        web.head(path, _head),
+        web.put(path, _put),
+        web.get(f"{path}/sums", _sums, allow_head=False),
+        web.post(f"{path}/pull", _pull),
+    ]
 
 
 async def _head(request: web.Request) -> web.StreamResponse:
     """200 with the size when a whole blob lies here. Raises NotFound.
 
-    Its bytes are read with `?verify=1` only: who counts copies must ask for that.
+    Its bytes are read with `?verify=1` only: who counts copies must ask for that. With `?segment=N` that
+    segment is read now, however lately it was found sound: somebody got wrong bytes.
     """
     services, sha256 = request.app[NODE], _sha256(request)
-    if request.query.get("verify") == "1":
+    size_bytes: int | None
+    if "segment" in request.query:
+        size_bytes = await _recheck(services, sha256, request.query["segment"])
+    elif request.query.get("verify") == "1":
         size_bytes = await _verified_bytes(services, sha256)
-        if size_bytes is None:
-            raise NotFound("No whole replica of this blob is here.")
     else:
         size_bytes = await _size_bytes(services, sha256)
+    if size_bytes is None:
+        raise NotFound("No whole replica of this blob is here.")
     return web.Response(headers={"Content-Length": str(size_bytes), "Accept-Ranges": "bytes"})
 
 
@@ -102,14 +124,52 @@ async def _put(request: web.Request) -> web.StreamResponse:
     return web.Response()
 
 
+async def _sums(request: web.Request) -> web.StreamResponse:
+    """The checksums of the segments, in the form of a sidecar (`node/segments.py`). Raises NotFound."""
+    services, sha256 = request.app[NODE], _sha256(request)
+    with await _opened(services, sha256) as blob:
+        return web.Response(body=encode_sidecar(blob.sums))
+
+
+async def _pull(request: web.Request) -> web.StreamResponse:
+    """Fetch the blob from the nodes that the body names: 200 when it is whole, verified and durable here.
+
+    Asked again, it joins what is under way. Raises Unavailable when none of them can give it, and what has
+    come is kept for the next time; InsufficientStorage.
+    """
+    services, sha256 = request.app[NODE], _sha256(request)
+    order = await read_json(request, PullOrder)
+    await services.fetches.fetch_blob(sha256, order.size_bytes, order.sources)
+    return web.Response()
+
+
 async def _size_bytes(services: NodeServices, sha256: str) -> int:
+    with await _opened(services, sha256) as blob:
+        return blob.size_bytes
+
+
+async def _opened(services: NodeServices, sha256: str) -> OpenBlob:
+    """The blob, which the caller closes. Raises NotFound."""
     try:
-        return await services.disk.run(services.blobs.size_bytes, sha256)
+        return await services.disk.run(services.blobs.open, sha256)
     except BlobMissing as error:
         raise NotFound("No whole replica of this blob is here.") from error
     except BlobDamaged as damage:
         await withdraw(services.disk, services.blobs, services.metrics, damage)
         raise NotFound("No whole replica of this blob is here.") from damage
+
+
+async def _recheck(services: NodeServices, sha256: str, number: str) -> int:
+    """The size, when that segment is sound on the disk. Raises NotFound, InvalidRequest."""
+    with await _opened(services, sha256) as blob:
+        index = int(number) if _NUMBER.fullmatch(number) else segment_count(blob.size_bytes)
+        if index >= segment_count(blob.size_bytes):
+            raise InvalidRequest("segment: there is no such segment.")
+        if await services.disk.run(blob.verify_segment, index):
+            return blob.size_bytes
+        damage = blob.damaged(f"segment {index} does not match its checksum", segment=index)
+    await withdraw(services.disk, services.blobs, services.metrics, damage)
+    raise NotFound("No whole replica of this blob is here.")
 
 
 async def _verified_bytes(services: NodeServices, sha256: str) -> int | None:

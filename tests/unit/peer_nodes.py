@@ -27,7 +27,9 @@ from node.api.services import API, ApiServices
 from node.blobs import BlobStore
 from node.content.sources import read_anywhere
 from node.disk import DiskWorkers
+from node.fetching import Fetches
 from node.metrics import NodeMetrics
+from node.partials import PartialStore
 from node.peers import PeerClient, pieces
 from node.record_cache import RecordCache
 from node.replication import Replication
@@ -95,8 +97,13 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
         readiness=_always_ready,
     )
     records = RecordCache(metadata, metrics)
+    partials = PartialStore(blobs)
+    fetches = Fetches(
+        node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics
+    )
+    uploads = UploadStore(blobs)
     services = NodeServices(
-        node_id, api, blobs, UploadStore(blobs), peers, replication, disk, metrics, records
+        node_id, api, blobs, uploads, peers, replication, disk, metrics, records, fetches=fetches
     )
     app = new_application(transfer_routes(), component="node")
     app[API], app[NODE] = api, services
@@ -106,6 +113,7 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
     try:
         yield Node(services, contexts, registry, leaf.serial, listener, directory)
     finally:
+        await fetches.close()
         await peers.close()
         await listener.close()
         disk.close()
