@@ -12,8 +12,9 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
 from ca.errors import FilestoreError, Unavailable
+from node.bulk import bulk_pieces
 from node.damage import withdraw
-from node.peers import PeerFailed, Piece, pieces
+from node.peers import PeerFailed, Piece
 from node.reading import read_blob
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
@@ -85,6 +86,8 @@ async def _read_from(
     ) as answer:
         if answer.status != 206 or answer.content_length != stop - start:
             raise PeerFailed(source, f"answered {answer.status}")
-        async for piece in pieces(source, answer):
-            received_bytes.inc(len(piece))
-            yield piece
+        body = bulk_pieces(source, answer, stop - start, stall_timeout_s=ANSWER_TIMEOUT_S)
+        async with aclosing(body):
+            async for piece in body:
+                received_bytes.inc(len(piece))
+                yield piece

@@ -1,4 +1,4 @@
-"""Replicas fetched by real nodes from each other: kill -9, sources that die or rot, several at once.
+"""Replicas fetched and passed on by real nodes: kill -9, sources that die or rot, several at once.
 
 Every file has three copies; the fetching node's is taken away behind its back before each test.
 """
@@ -36,12 +36,18 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture(scope="module")
-def big_sha256(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> str:
+def big(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """The file_uuid and sha256 of a big file."""
     path = tmp_path_factory.mktemp("content") / "big"
     sha256 = random_file(path, BIG_BYTES)
-    cluster.store(path.read_bytes())
+    file_uuid = cluster.store(path.read_bytes())
     path.unlink()
-    return sha256
+    return file_uuid, sha256
+
+
+@pytest.fixture
+def big_sha256(big: tuple[str, str]) -> str:
+    return big[1]
 
 
 @pytest.fixture
@@ -141,6 +147,29 @@ def test_source_that_is_killed_is_followed_by_the_other(cluster: Cluster, big_sh
     assert [answer.status for answer in answers] == [200]
     assert is_whole(cluster, target, big_sha256)
     cluster.restart(doomed)
+    cluster.wait_healthy()
+
+
+def test_download_goes_on_when_the_node_that_sends_it_dies(cluster: Cluster, big: tuple[str, str]) -> None:
+    asked, *sources = cluster.nodes
+    file_uuid, sha256 = big
+    take_away(cluster, asked, sha256)
+    before = [counted(cluster, source, "sent") for source in sources]
+    connection = http.client.HTTPSConnection(
+        "127.0.0.1", asked.api_port, timeout=DEADLINE_S, context=cluster.context
+    )
+    with closing(connection):
+        headers = {"Authorization": f"Bearer {cluster.admin_token}"}
+        connection.request("GET", f"/api/v1/files/{file_uuid}", headers=headers)
+        response = connection.getresponse()
+        digest = hashlib.sha256(response.read(1 << 20))
+        after = [counted(cluster, source, "sent") for source in sources]
+        [sending] = [node for node, old, new in zip(sources, before, after, strict=True) if new > old]
+        cluster.kill(sending)
+        while piece := response.read(1 << 20):
+            digest.update(piece)
+    assert digest.hexdigest() == sha256
+    cluster.restart(sending)
     cluster.wait_healthy()
 
 
