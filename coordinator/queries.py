@@ -221,6 +221,63 @@ class LiveUploads(Query, frozen=True, kw_only=True, tag="live_uploads"):
     file_uuids: Ids
 
 
+class ListDoomed(Query, frozen=True, kw_only=True, tag="list_doomed"):
+    """For members only: a DoomedPage, what a node shall delete, after the sha256 `after`."""
+
+    node_id: Text
+    after: Text = ""
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
+class ListReplicas(Query, frozen=True, kw_only=True, tag="list_replicas"):
+    """For members only: a ReplicaPage, what the log names a node for, after the sha256 `after`."""
+
+    node_id: Text
+    after: Text = ""
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
+class KnownReplicas(Query, frozen=True, kw_only=True, tag="known_replicas"):
+    """For members only: a list of KnownReplica, what the log says of these blobs on a node.
+
+    Blobs that it does not know are left out.
+    """
+
+    node_id: Text
+    sha256s: Ids
+
+
+class ListShortBlobs(Query, frozen=True, kw_only=True, tag="list_short_blobs"):
+    """For members only: a ShortPage, blobs with too few replicas that count, the most endangered first.
+
+    After the last one of a page: its `missing` and sha256. `after_missing` 0 begins with what nobody holds,
+    the number of replicas wanted with what somebody holds. `missing_min`: where the cluster has fewer nodes
+    than replicas are wanted, what nobody can help is passed over.
+    """
+
+    after_missing: Count = 0
+    after_sha256: Text = ""
+    missing_min: Count = 1
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
+class GetReplicaCounts(Query, frozen=True, kw_only=True, tag="get_replica_counts"):
+    """For members only: the ReplicaCounts."""
+
+
+class GetNodeReplicas(Query, frozen=True, kw_only=True, tag="get_node_replicas"):
+    """For members only: the NodeReplicas of one node, zeros for one that is not there."""
+
+    node_id: Text
+
+
+class CountCollectable(Query, frozen=True, kw_only=True, tag="count_collectable"):
+    """For members only: how many blobs a Collect with this grace would doom, counted up to `limit`."""
+
+    grace_ms: Count
+    limit: Count
+
+
 AnyQuery = (
     GetView
     | GetUser
@@ -251,4 +308,11 @@ AnyQuery = (
     | GetContent
     | FindBlob
     | LiveUploads
+    | ListDoomed
+    | ListReplicas
+    | KnownReplicas
+    | ListShortBlobs
+    | GetReplicaCounts
+    | GetNodeReplicas
+    | CountCollectable
 )

@@ -18,6 +18,9 @@ SCHEDULE = "schedule"  # who starts what nobody asked for
 VOTER = "voter"
 LEARNER = "learner"
 REMOVED = "removed"
+HEALTHY = "healthy"  # the states of a node that the log knows
+DOWN = "down"
+RETURNING = "returning"
 
 
 class Caller(Struct, frozen=True, array_like=True):
@@ -138,7 +141,10 @@ class Manifest(Struct, frozen=True, kw_only=True):
 
 
 class UploadRecord(Struct, frozen=True, kw_only=True):
-    """An upload as the log knows it. `placement` is empty once the file is available."""
+    """An upload as the log knows it. `placement` is empty once the file is available.
+
+    `as_of`: the log index that this is true at; see CompleteUpload.
+    """
 
     file_uuid: str
     status: str
@@ -149,6 +155,7 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     offset_bytes: int
     expires_at_ms: int
     kind: str = ""
+    as_of: int = 0
 
 
 class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -284,13 +291,15 @@ class Expired(Struct, frozen=True, kw_only=True):
     permissions: int = 0
     public_tokens: int = 0
     join_tokens: int = 0
+    burials: int = 0
     more: bool = False
 
 
 class NodeRecord(Struct, frozen=True, kw_only=True):
     """A filestore node that has joined. `peer_port` is 0 until it has run once.
 
-    `draining`: nothing new is placed there.
+    `draining`: nothing new is placed there. `state`, as the leader has recorded it: healthy, down, or
+    returning: heard again, and its replicas count again once they were compared with the log.
     """
 
     node_id: str
@@ -301,6 +310,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     weight: int
     joined_at_ms: int
     draining: bool = False
+    state: str = HEALTHY
 
 
 class CoordinatorRecord(Struct, frozen=True, kw_only=True):

@@ -23,7 +23,8 @@ CREATE TABLE IF NOT EXISTS cluster (
     root_pem       TEXT NOT NULL,
     replicas       INTEGER NOT NULL,              -- copies wanted of every blob
     write_quorum   INTEGER NOT NULL,              -- copies that must be durable before a file is available
-    development    INTEGER NOT NULL               -- 1 allows loopback addresses at join
+    development    INTEGER NOT NULL,              -- 1 allows loopback addresses at join
+    burial_floor   INTEGER NOT NULL DEFAULT 0     -- no burial up to this log index is known any more
 ) STRICT;
 
 CREATE TABLE IF NOT EXISTS coordinators (
@@ -102,8 +103,17 @@ CREATE TABLE IF NOT EXISTS nodes (
     zone          TEXT NOT NULL,
     weight        INTEGER NOT NULL,
     joined_at_ms  INTEGER NOT NULL,
-    draining      INTEGER NOT NULL DEFAULT 0      -- 1: nothing new is placed there
+    draining      INTEGER NOT NULL DEFAULT 0,     -- 1: nothing new is placed there
+    state         TEXT NOT NULL DEFAULT 'healthy',  -- healthy, down, returning: as the leader has recorded it
+    custody_index INTEGER NOT NULL DEFAULT 0      -- its last ReportDropped: older lists are not acted on any more
 ) STRICT;
+
+-- Nodes whose replicas began or ceased to count: `blobs.missing` is made anew, in steps, behind `after`.
+CREATE TABLE IF NOT EXISTS recounts (
+    node_id  TEXT PRIMARY KEY,
+    after    TEXT NOT NULL,                       -- sha256 of the last replica looked at; '' at the start
+    removed  INTEGER NOT NULL                     -- 1: the node is gone for good, its replicas go as well
+) STRICT, WITHOUT ROWID;
 
 CREATE TABLE IF NOT EXISTS certificates (
     serial             TEXT PRIMARY KEY,
@@ -285,12 +295,30 @@ CREATE TABLE IF NOT EXISTS blobs (
     sha256          TEXT PRIMARY KEY,
     size_bytes      INTEGER NOT NULL,
     reference_count INTEGER NOT NULL,
-    released_at_ms  INTEGER                       -- when the last reference went; NULL while referred to
+    released_at_ms  INTEGER,                      -- when the last reference went; NULL while referred to
+    collected_at    INTEGER,                      -- log index of the Collect that doomed it; NULL otherwise
+    -- Replicas that it lacks to those wanted; one more than those when nobody holds it; 0 without references.
+    missing         INTEGER NOT NULL DEFAULT 0
 ) STRICT;
+CREATE INDEX IF NOT EXISTS blobs_by_release ON blobs (released_at_ms, sha256)
+    WHERE released_at_ms IS NOT NULL AND collected_at IS NULL;
+CREATE INDEX IF NOT EXISTS blobs_by_missing ON blobs (missing, sha256) WHERE missing > 0;
 
 CREATE TABLE IF NOT EXISTS blob_replicas (
-    sha256   TEXT NOT NULL REFERENCES blobs (sha256) ON DELETE CASCADE,
-    node_id  TEXT NOT NULL,
+    sha256     TEXT NOT NULL REFERENCES blobs (sha256) ON DELETE CASCADE,
+    node_id    TEXT NOT NULL,
+    doomed_at  INTEGER,                           -- log index of the word to delete it; NULL: it is to be kept
     PRIMARY KEY (sha256, node_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS blob_replicas_by_node ON blob_replicas (node_id);
+CREATE INDEX IF NOT EXISTS blob_replicas_doomed ON blob_replicas (node_id, sha256) WHERE doomed_at IS NOT NULL;
+
+-- Replicas that are gone, and since which log index: a completion that looked at them before is refused.
+CREATE TABLE IF NOT EXISTS burials (
+    sha256     TEXT NOT NULL,
+    node_id    TEXT NOT NULL,
+    log_index  INTEGER NOT NULL,
+    at_ms      INTEGER NOT NULL,
+    PRIMARY KEY (sha256, node_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS burials_by_age ON burials (at_ms, log_index);

@@ -46,13 +46,12 @@ from coordinator.calls import (
 from coordinator.clock import now_ms
 from coordinator.commands import (
     NODE_COMMANDS,
+    OWN_COMMANDS,
     AdmitUser,
-    AnnounceNode,
     AnyCommand,
     CompleteUpload,
     CreateFile,
     JoinNode,
-    RecordProgress,
     RenewCertificate,
     ReportHash,
     TriggerJob,
@@ -148,7 +147,7 @@ class Service:
 
     async def _propose(self, identity: Identity, call: ProposeCall) -> bytes:
         self._require_leader()
-        _require_own(identity, call.command)
+        require_own(identity, call.command)
         command = self._callers.proved_in(call.command)
         if isinstance(command, TriggerJob):
             self._answer(CheckAdmin(caller=command.caller))  # others need not know which jobs there are
@@ -357,7 +356,7 @@ class Service:
         return states
 
 
-def _require_own(identity: Identity, command: AnyCommand) -> None:
+def require_own(identity: Identity, command: AnyCommand) -> None:
     """A member speaks for itself only. Raises Forbidden."""
     if isinstance(command, ReportHash):
         if (identity.role, identity.id) != (Role.COORDINATOR, command.coordinator_id):
@@ -365,7 +364,7 @@ def _require_own(identity: Identity, command: AnyCommand) -> None:
         return
     if not isinstance(command, NODE_COMMANDS):
         raise Forbidden(f"A {type(command).__name__} is not proposed by members.")
-    if isinstance(command, (AnnounceNode, RecordProgress)) and command.node_id != identity.id:
+    if isinstance(command, OWN_COMMANDS) and command.node_id != identity.id:
         raise Forbidden("A node speaks for itself only.")
     if isinstance(command, CompleteUpload) and identity.id not in command.replicas:
         raise Forbidden("The node that completes an upload holds its content.")

@@ -25,11 +25,12 @@ from coordinator.commands import decode_envelope
 from coordinator.copying import PAUSE_S, copy_database
 from coordinator.machine import expiry, jobs
 from coordinator.machine.files import RETENTION_MS
+from coordinator.machine.replicas import FILL_MISSING
 from coordinator.queries import AnyQuery
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
-from coordinator.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
+from coordinator.records import HEALTHY, LEARNER, VOTER, CoordinatorRecord, JobRunRecord
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
 CHECKPOINT_CHANGES = 4000  # of rows: some thousand pages in the WAL
@@ -46,6 +47,12 @@ _ADDED_COLUMNS = (  # of databases that an older version made: table, column, an
     ("nodes", "draining", "INTEGER NOT NULL DEFAULT 0"),
     ("buckets", "sequence", "INTEGER NOT NULL DEFAULT 1"),
     ("files", "due_at_ms", "INTEGER"),
+    ("cluster", "burial_floor", "INTEGER NOT NULL DEFAULT 0"),
+    ("nodes", "state", f"TEXT NOT NULL DEFAULT '{HEALTHY}'"),
+    ("nodes", "custody_index", "INTEGER NOT NULL DEFAULT 0"),
+    ("blob_replicas", "doomed_at", "INTEGER"),
+    ("blobs", "collected_at", "INTEGER"),
+    ("blobs", "missing", "INTEGER NOT NULL DEFAULT 0"),
 )
 _DUE_AT_FILLED = (
     f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours
@@ -55,6 +62,7 @@ _FILLED_COLUMNS = {  # what an added column holds in rows that are there already
     ("users", "sequence"): "UPDATE users SET sequence ="
     " (SELECT COUNT(*) FROM users AS others WHERE others.user_id < users.user_id)",
     ("files", "due_at_ms"): _DUE_AT_FILLED,
+    ("blobs", "missing"): FILL_MISSING,
 }
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 

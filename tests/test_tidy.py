@@ -147,6 +147,7 @@ def test_pure_packages_import_only_pure_or_plain_data_modules_of_ours(package: s
         "coordinator.commands",
         "coordinator.queries",
         "coordinator.records",
+        "coordinator.replica_records",
         "coordinator.calls",
     }
     faults = [

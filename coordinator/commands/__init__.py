@@ -23,6 +23,15 @@ from coordinator.commands.access import (
     UpdateBucket,
     WithdrawPermission,
 )
+from coordinator.commands.blobs import (
+    COLLECT_GRACE_MS,
+    AddReplica,
+    Collect,
+    RecountReplicas,
+    ReleaseReplica,
+    ReportDropped,
+    ReportLost,
+)
 from coordinator.commands.cluster import (
     COORDINATORS_LISTED_MAX,
     HASH_ROWS_MAX,
@@ -34,6 +43,7 @@ from coordinator.commands.cluster import (
     DrainNode,
     HashState,
     JoinNode,
+    MarkNode,
     OpenSession,
     RecordCoordinators,
     RemoveNode,
@@ -66,16 +76,20 @@ from coordinator.commands.root import (
 )
 
 __all__ = [
+    "COLLECT_GRACE_MS",
     "COORDINATORS_LISTED_MAX",
     "EXPIRE_ROWS_MAX",
     "HASH_ROWS_MAX",
     "NODE_COMMANDS",
+    "OWN_COMMANDS",
     "SESSIONS_MAX",
     "SESSION_ENDED",
+    "AddReplica",
     "AdmitUser",
     "AnnounceNode",
     "AnyCommand",
     "Bootstrap",
+    "Collect",
     "Command",
     "CompleteUpload",
     "CreateBackup",
@@ -96,15 +110,20 @@ __all__ = [
     "GrantPermission",
     "HashState",
     "JoinNode",
+    "MarkNode",
     "OpenSession",
     "PutUser",
     "RecordCoordinators",
     "RecordProgress",
     "RecordRun",
+    "RecountReplicas",
+    "ReleaseReplica",
     "RemoveNode",
     "RenewCertificate",
     "Reply",
+    "ReportDropped",
     "ReportHash",
+    "ReportLost",
     "RevokePublicToken",
     "RevokeUser",
     "StartRun",
@@ -160,6 +179,13 @@ AnyCommand = (
     | StartRun
     | RecordRun
     | Expire
+    | MarkNode
+    | Collect
+    | ReleaseReplica
+    | AddReplica
+    | ReportDropped
+    | ReportLost
+    | RecountReplicas
 )
 
 NODE_COMMANDS: tuple[type[Command], ...] = (
@@ -191,7 +217,18 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     CreatePublicToken,
     RevokePublicToken,
     TriggerJob,
+    AddReplica,
+    ReportDropped,
+    ReportLost,
 )  # what a node may propose as it is; joining, renewing and minting pass through calls that check more
+
+OWN_COMMANDS = (
+    AnnounceNode,
+    RecordProgress,
+    AddReplica,
+    ReportDropped,
+    ReportLost,
+)  # of these: what it may propose for itself only
 
 
 class Envelope(Struct, frozen=True, array_like=True):

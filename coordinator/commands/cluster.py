@@ -1,6 +1,6 @@
 """Commands about the cluster itself: its beginning, sessions, join tokens, nodes, coordinators, digests."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from msgspec import Meta
 
@@ -99,14 +99,28 @@ class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
     draining: bool
 
 
+class MarkNode(Command, frozen=True, kw_only=True, tag="mark_node"):
+    """What the leader found out about a node: every coordinator and the next leader go by it.
+
+    The leader only. `healthy` only after `returning`, a conflict otherwise: its replicas were compared with
+    the log then. Replies with the NodeRecord.
+    """
+
+    node_id: Text
+    state: Literal["healthy", "down", "returning"]
+
+
 class RemoveNode(Command, frozen=True, kw_only=True, tag="remove_node"):
     """A node leaves for good: its row goes, its certificates are revoked. Admin only.
 
-    A conflict while it is the only holder of anything, or an upload lies there.
+    A conflict unless it is draining and empty: no replica, and no upload whose bytes come to it. With `force`
+    unless it is recorded as down: its replicas go in steps, see RecountReplicas; replies with a NodeRemoval
+    then, else with None.
     """
 
     caller: Caller
     node_id: Text
+    force: bool = False
 
 
 class RecordCoordinators(Command, frozen=True, kw_only=True, tag="record_coordinators"):

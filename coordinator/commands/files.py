@@ -132,6 +132,8 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     again.
 
     Replies with the ContentRecord; a repeated completion with the same content replies the same.
+    `as_of`: a log index that was known before anybody looked whether `replicas` hold it; 0 of older nodes.
+    Unavailable when one of them is to drop it, or has dropped it since: it may be repeated after a new look.
     """
 
     caller: Caller
@@ -141,6 +143,7 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     replicas: NodeIds
     md5: Text = ""  # of VM images, 32 hex digits
     manifest: Manifest | None = None  # of project files: what their archive says
+    as_of: Count = 0
 
 
 class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"):

@@ -1,11 +1,18 @@
-"""Blobs: content by its sha256, how many files refer to it, which nodes hold it."""
+"""Blobs: content by its sha256, how many files refer to it, and its end when none does any more.
+
+A blob that no file refers to keeps its replicas for a grace time. Then they are doomed, in one change; when
+the last of its nodes has reported that its own is gone, the blob's row goes.
+"""
 
 import sqlite3
 
 from ca.errors import InvalidRequest
+from coordinator.commands import Collect
+from coordinator.machine import replicas
 from coordinator.machine.change import Change, Question
 from coordinator.queries import FindBlob
 from coordinator.records import BlobRecord
+from coordinator.replica_records import Collected
 
 
 def find(question: Question, query: FindBlob) -> BlobRecord | None:
@@ -20,7 +27,7 @@ def find(question: Question, query: FindBlob) -> BlobRecord | None:
         sha256=query.sha256,
         size_bytes=row[0],
         reference_count=row[1],
-        replicas=replicas(question.db, query.sha256),
+        replicas=replicas.holders(question.db, query.sha256),
     )
 
 
@@ -37,27 +44,46 @@ def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> 
     """One more file refers to this content, which these nodes hold (others may hold it as well)."""
     change.db.execute(
         "INSERT INTO blobs (sha256, size_bytes, reference_count, released_at_ms) VALUES (?, ?, 1, NULL)"
-        " ON CONFLICT (sha256) DO UPDATE SET reference_count = reference_count + 1, released_at_ms = NULL",
+        " ON CONFLICT (sha256) DO UPDATE"
+        " SET reference_count = reference_count + 1, released_at_ms = NULL, collected_at = NULL",
         (sha256, size_bytes),
     )
-    change.db.executemany(
-        "INSERT OR IGNORE INTO blob_replicas (sha256, node_id) VALUES (?, ?)",
-        [(sha256, node_id) for node_id in node_ids],
-    )
+    replicas.insert(change, sha256, node_ids)
+    replicas.recount(change.db, sha256)
 
 
 def release(change: Change, sha256: str) -> None:
     """One file less refers to this content. The blob stays until it is collected."""
     change.db.execute(
         "UPDATE blobs SET reference_count = reference_count - 1,"
-        " released_at_ms = CASE WHEN reference_count = 1 THEN ? ELSE released_at_ms END WHERE sha256 = ?",
+        " released_at_ms = CASE WHEN reference_count = 1 THEN ? ELSE released_at_ms END,"
+        " missing = CASE WHEN reference_count = 1 THEN 0 ELSE missing END WHERE sha256 = ?",
         (change.at_ms, sha256),
     )
 
 
-def replicas(db: sqlite3.Connection, sha256: str) -> list[str]:
-    """The nodes that hold a blob, by id."""
-    rows = db.execute(
-        "SELECT node_id FROM blob_replicas WHERE sha256 = ? ORDER BY node_id", (sha256,)
+def collect(change: Change, command: Collect) -> Collected:
+    """Doom the replicas of blobs whose grace is over, the longest released first."""
+    rows = change.db.execute(
+        "SELECT sha256, size_bytes FROM blobs WHERE released_at_ms <= ? AND released_at_ms IS NOT NULL"
+        " AND collected_at IS NULL ORDER BY released_at_ms, sha256 LIMIT ?",
+        (change.at_ms - command.grace_ms, command.rows_max),
     ).fetchall()
-    return [node_id for (node_id,) in rows]
+    blobs = blob_bytes = doomed = 0
+    for sha256, size_bytes in rows:
+        if blobs + doomed >= command.rows_max:
+            break
+        doomed += _doom(change, sha256)
+        blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
+    return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
+
+
+def _doom(change: Change, sha256: str) -> int:
+    """Doom what is left of a blob; how many replicas. One that nobody holds goes at once."""
+    if replicas.forget_unheld(change.db, sha256):
+        return 0
+    change.db.execute("UPDATE blobs SET collected_at = ? WHERE sha256 = ?", (change.log_index, sha256))
+    return change.db.execute(
+        "UPDATE blob_replicas SET doomed_at = ? WHERE sha256 = ? AND doomed_at IS NULL",
+        (change.log_index, sha256),
+    ).rowcount

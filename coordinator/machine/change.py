@@ -31,3 +31,7 @@ class Question(Struct, frozen=True):
     db: sqlite3.Connection
     at_ms: int
     users: Users
+
+    def as_of(self) -> int:
+        """The last log index that the answer contains."""
+        return int(self.db.execute("SELECT log_index FROM applied").fetchone()[0])

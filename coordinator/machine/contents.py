@@ -6,7 +6,7 @@ import msgspec
 
 from ca.errors import Gone, NotAvailable
 from coordinator.commands import CompleteUpload
-from coordinator.machine import blobs, files, manifests
+from coordinator.machine import files, manifests, replicas
 from coordinator.machine.access import Level, reads_lastingly
 from coordinator.machine.change import Change, Question
 from coordinator.queries import GetContent
@@ -40,8 +40,8 @@ def record(db: sqlite3.Connection, file_uuid: str) -> ContentRecord:
         f"SELECT {files.FILE_COLUMNS}, available_at_ms FROM files WHERE file_uuid = ?", (file_uuid,)
     ).fetchone()
     file = FileRecord(**files.fields_of(row))
-    replicas = blobs.replicas(db, file.blob_sha256)
-    return ContentRecord(file=file, replicas=replicas, available_at_ms=row[-1])
+    holders = replicas.holders(db, file.blob_sha256)
+    return ContentRecord(file=file, replicas=holders, available_at_ms=row[-1])
 
 
 def describe(change: Change, row: files.FileRow, command: CompleteUpload) -> None:

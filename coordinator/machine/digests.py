@@ -26,6 +26,7 @@ TABLES = (
     "join_tokens",
     "joins",
     "nodes",
+    "recounts",
     "certificates",
     "buckets",
     "bucket_permissions",
@@ -40,6 +41,7 @@ TABLES = (
     "uploads",
     "blobs",
     "blob_replicas",
+    "burials",
     "sessions",
     "replies",
 )

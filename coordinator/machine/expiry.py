@@ -1,4 +1,5 @@
-"""What ends because its time is over: uploads, retention, tombstones, permissions, public and join tokens.
+"""What ends because its time is over: uploads, retention, tombstones, permissions, public and join tokens,
+burials.
 
 All of it is found by an index on the time at which it is due, and a command looks at a bounded number of
 rows. `files.due_at_ms` is when a file's next step is: an available one becomes tombstoned at the end of its
@@ -16,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from coordinator.commands import EXPIRE_ROWS_MAX, Expire
-from coordinator.machine import files
+from coordinator.machine import burials, files
 from coordinator.machine.change import Change
 from coordinator.records import BACKUP, Expired
 
@@ -33,6 +34,7 @@ _DUE = (
     " OR EXISTS (SELECT 1 FROM file_permissions WHERE expires_at_ms <= :now)"
     " OR EXISTS (SELECT 1 FROM public_tokens WHERE expires_at_ms <= :public_tokens)"
     " OR EXISTS (SELECT 1 FROM join_tokens WHERE expires_at_ms <= :join_tokens)"
+    " OR EXISTS (SELECT 1 FROM burials WHERE at_ms <= :burials)"
 )
 
 
@@ -48,6 +50,7 @@ def is_due(db: sqlite3.Connection, at_ms: int) -> bool:
         "now": at_ms,
         "public_tokens": at_ms - PUBLIC_TOKEN_KEPT_MS,
         "join_tokens": at_ms - JOIN_TOKEN_KEPT_MS,
+        "burials": at_ms - burials.KEPT_MS,
     }
     return bool(db.execute(_DUE, times).fetchone()[0])
 
@@ -65,6 +68,7 @@ def expire(change: Change, command: Expire) -> Expired:
     permissions += _delete(change.db, room, "bucket_permissions", at_ms)
     public_tokens = _delete(change.db, room, "public_tokens", at_ms - PUBLIC_TOKEN_KEPT_MS)
     join_tokens = _delete_join_tokens(change.db, room, at_ms - JOIN_TOKEN_KEPT_MS)
+    buried = _end_burials(change, room)
     return Expired(
         uploads=uploads,
         retained=retained,
@@ -72,6 +76,7 @@ def expire(change: Change, command: Expire) -> Expired:
         permissions=permissions,
         public_tokens=public_tokens,
         join_tokens=join_tokens,
+        burials=buried,
         more=room.rows <= 0,
     )
 
@@ -209,6 +214,12 @@ def _delete_join_tokens(db: sqlite3.Connection, room: _Room, until_ms: int) -> i
         room.rows -= 1 + joins
         deleted += 1
     return deleted
+
+
+def _end_burials(change: Change, room: _Room) -> int:
+    purged = burials.purge(change, room.rows) if room.rows > 0 else 0
+    room.rows -= purged
+    return purged
 
 
 def _next(db: sqlite3.Connection, room: _Room, statement: str, until_ms: int) -> list[tuple[Any, ...]]:

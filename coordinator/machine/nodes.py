@@ -4,14 +4,15 @@ import sqlite3
 from typing import Any
 
 from ca.errors import Conflict, NotFound, Unauthorized
-from coordinator.commands import AnnounceNode, DrainNode, JoinNode, RemoveNode, RenewCertificate
-from coordinator.machine import join_tokens
+from coordinator.commands import AnnounceNode, DrainNode, JoinNode, MarkNode, RemoveNode, RenewCertificate
+from coordinator.machine import join_tokens, recounts
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.queries import ListNodes
-from coordinator.records import CertificateRecord, NodeRecord
+from coordinator.records import DOWN, HEALTHY, RETURNING, CertificateRecord, NodeRecord
+from coordinator.replica_records import NodeRemoval
 
-NODE_COLUMNS = "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining"
+NODE_COLUMNS = "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining, state"
 COUNTED_MAX = 10_000  # of what a node still holds; an answer need not count a million
 
 
@@ -26,6 +27,8 @@ def join(change: Change, command: JoinNode) -> CertificateRecord:
         return _certificate(db, serial)
     join_tokens.require_admitting(db, at_ms, command.token_id, command.node_id)
     join_tokens.require_free_id(db, command.node_id, command.proved_serial)
+    if recounts.is_removed(db, command.node_id):
+        raise Conflict(f"What a removed node {command.node_id} held is being cleared away. Try again later.")
     db.execute("UPDATE join_tokens SET uses = uses + 1 WHERE token_id = ?", (command.token_id,))
     db.execute(
         "INSERT INTO nodes (node_id, address, api_port, peer_port, zone, weight, joined_at_ms)"
@@ -79,31 +82,49 @@ def drain(change: Change, command: DrainNode) -> NodeRecord:
     change.db.execute(
         "UPDATE nodes SET draining = ? WHERE node_id = ?", (int(command.draining), command.node_id)
     )
+    if node.state == HEALTHY:
+        recounts.begin(change.db, command.node_id)
     change.touch_view()
     return _find(change.db, command.node_id)
 
 
-def remove(change: Change, command: RemoveNode) -> None:
+def mark(change: Change, command: MarkNode) -> NodeRecord:
+    """Record what the leader found out about a node. Its replicas count while it is healthy."""
+    node = _find(change.db, command.node_id)
+    if node.state == command.state:
+        return node
+    if command.state == HEALTHY and node.state != RETURNING:
+        raise Conflict(f"The node {command.node_id} is {node.state}: it returns first.")
+    change.db.execute("UPDATE nodes SET state = ? WHERE node_id = ?", (command.state, command.node_id))
+    if not node.draining and HEALTHY in (node.state, command.state):
+        recounts.begin(change.db, command.node_id)
+    change.touch_view()
+    return _find(change.db, command.node_id)
+
+
+def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
     """Take a node out for good: its certificates are dead from now on, its id is free. Admin only.
 
     Raises Conflict unless it is draining and empty: no replica of anything, no upload whose bytes come to it.
+    With `force` unless it is down; its id is free when its replicas are cleared away.
     """
     require_admin(change.users, command.caller)
     db, node_id = change.db, command.node_id
-    if not _find(db, node_id).draining:
-        raise Conflict(f"The node {node_id} is not draining: drain it first.")
+    node = _find(db, node_id)
     replicas = _count(db, "blob_replicas WHERE node_id = ?", node_id)
-    # No index: a node that holds no replica is left only seldom, and uploads under way are few.
-    uploads = _count(db, "uploads WHERE json_extract(placement, '$[0]') = ?", node_id)
-    if replicas or uploads:
-        raise Conflict(
-            f"The node {node_id} holds {_counted(replicas)} replicas, {_counted(uploads)} uploads."
-        )
+    if command.force:
+        _require_down(node)
+        recounts.begin(db, node_id, removed=True)
+        # What was seen on the node must not be taken for what another one with its id holds.
+        db.execute("UPDATE cluster SET burial_floor = ?", (change.log_index,))
+    else:
+        _require_empty(db, node, replicas)
     db.execute("DELETE FROM nodes WHERE node_id = ?", (node_id,))
     db.execute("UPDATE certificates SET revoked = 1 WHERE node_id = ?", (node_id,))
     # A join that is repeated would get the certificate of then, which is dead now.
     db.execute("DELETE FROM joins WHERE node_id = ?", (node_id,))
     change.touch_view()
+    return NodeRemoval(replicas=replicas) if command.force else None
 
 
 def list_all(question: Question, query: ListNodes) -> list[NodeRecord]:
@@ -124,7 +145,27 @@ def node_record(row: tuple[Any, ...]) -> NodeRecord:
         weight=row[5],
         joined_at_ms=row[6],
         draining=bool(row[7]),
+        state=row[8],
     )
+
+
+def _require_down(node: NodeRecord) -> None:
+    if node.state != DOWN:
+        raise Conflict(
+            f"The node {node.node_id} is not down: drain it, or wait until it is known to be gone."
+        )
+
+
+def _require_empty(db: sqlite3.Connection, node: NodeRecord, replicas: int) -> None:
+    node_id = node.node_id
+    if not node.draining:
+        raise Conflict(f"The node {node_id} is not draining: drain it first.")
+    # No index: a node that holds no replica is left only seldom, and uploads under way are few.
+    uploads = _count(db, "uploads WHERE json_extract(placement, '$[0]') = ?", node_id)
+    if replicas or uploads:
+        raise Conflict(
+            f"The node {node_id} holds {_counted(replicas)} replicas, {_counted(uploads)} uploads."
+        )
 
 
 def _find(db: sqlite3.Connection, node_id: str) -> NodeRecord:

@@ -6,7 +6,7 @@ from msgspec import Struct
 from ca.errors import ChecksumMismatch, Conflict, Gone, InvalidRequest, PayloadTooLarge, Unavailable
 from coordinator.bounds import COUNT_MAX
 from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress, TerminateUpload
-from coordinator.machine import blobs, contents, files
+from coordinator.machine import blobs, contents, files, replicas
 from coordinator.machine.access import Level, require_user
 from coordinator.machine.change import Change, Question
 from coordinator.queries import GetUpload, LiveUploads
@@ -44,13 +44,14 @@ def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRec
         offset_bytes=0,
         expires_at_ms=expires_at_ms,
         kind=new.kind,
+        as_of=change.log_index,
     )
 
 
 def get(question: Question, query: GetUpload) -> UploadRecord:
     """The upload, ended or not. Needs write on the file."""
     row, upload = _require(question, query.caller, query.file_uuid)
-    return _record(row, _live(question, row, upload))
+    return _record(question, row, _live(question, row, upload))
 
 
 def live(question: Question, query: LiveUploads) -> list[str]:
@@ -68,7 +69,7 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
     row, found = _require(change, command.caller, command.file_uuid)
     earlier = _live(change, row, found)
     if earlier is None:
-        return _record(row, None)
+        return _record(change, row, None)
     upload = _Upload(earlier.placement, command.offset_bytes, change.at_ms + UPLOAD_LIFE_MS)
     change.db.execute(
         "UPDATE uploads SET offset_bytes = ?, expires_at_ms = ? WHERE file_uuid = ?",
@@ -80,7 +81,7 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
             "UPDATE files SET status = 'uploading', updated_at_ms = ? WHERE sequence = ?",
             (change.at_ms, row.sequence),
         )
-    return _record(row, upload)
+    return _record(change, row, upload)
 
 
 def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
@@ -95,7 +96,7 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
         )
     elif row.size_bytes != command.size_bytes:
         raise Conflict(f"The size of this upload was declared as {row.size_bytes} bytes.")
-    return _record(row, upload)
+    return _record(change, row, upload)
 
 
 def complete(change: Change, command: CompleteUpload) -> ContentRecord:
@@ -111,6 +112,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     _live(change, row, upload)
     _check_content(change, row, command)
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
+    replicas.require_kept(change.db, command.blob_sha256, command.replicas, command.as_of)
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     change.db.execute(
         "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
@@ -184,7 +186,7 @@ def _live(scope: Change | Question, row: files.FileRow, upload: _Upload | None) 
     return upload
 
 
-def _record(row: files.FileRow, upload: _Upload | None) -> UploadRecord:
+def _record(scope: Change | Question, row: files.FileRow, upload: _Upload | None) -> UploadRecord:
     return UploadRecord(
         file_uuid=row.file_uuid,
         status=row.status,
@@ -195,4 +197,5 @@ def _record(row: files.FileRow, upload: _Upload | None) -> UploadRecord:
         offset_bytes=upload.offset_bytes if upload else row.size_bytes or 0,
         expires_at_ms=upload.expires_at_ms if upload else 0,
         kind=row.kind,
+        as_of=scope.log_index if isinstance(scope, Change) else scope.as_of(),
     )

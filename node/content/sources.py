@@ -88,6 +88,6 @@ async def _read_from(
             raise PeerFailed(source, f"answered {answer.status}")
         body = bulk_pieces(source, answer, stop - start, stall_timeout_s=ANSWER_TIMEOUT_S)
         async with aclosing(body):
-            async for piece in body:
-                received_bytes.inc(len(piece))
-                yield piece
+            async for taken in body:
+                received_bytes.inc(len(taken))
+                yield taken

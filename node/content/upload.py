@@ -195,6 +195,7 @@ class Session:
             replicas=replicas,
             md5=await services.disk.run(self.upload.md5),
             manifest=await self._manifest(blob.sha256),
+            as_of=record.as_of,
         )
         content = await services.api.metadata.propose(command, ContentRecord)
         services.metrics.uploads_completed.inc()

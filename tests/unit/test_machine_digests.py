@@ -53,6 +53,8 @@ def rich_state(path: Path) -> State:
     state.done(grant(ADMIN, "file:f2", "user:bob", expires_at_ms=state.at_ms + 1))
     state.done(public_token(ADMIN, "f2", "t1"))
     state.done(commands.TriggerJob(caller=ADMIN, run_id="r1", job_name="expire", node_id="c1"))
+    state.done(commands.MarkNode(node_id="n3", state="down"))
+    state.done(commands.ReportLost(node_id="n2", sha256s=["aa"], reason="missing"))
     state.apply_entry(membership(state.log_index + 1, coordinator("c1"), coordinator("c2", role="learner")))
     state.apply(commands.HashState())
     return state
@@ -151,7 +153,7 @@ def test_one_changed_value_of_any_column_is_found_within_a_cycle(
     shutil.copy(state.path, whole)
     expected = one_cycle(whole, state.log_index)
     for column, kind in columns_of(table):
-        damaged = tmp_path / f"{column}.sqlite"
+        damaged = tmp_path / f"{column}.damaged"
         shutil.copy(state.path, damaged)
         damage(damaged, table, column, kind)
         assert one_cycle(damaged, state.log_index) != expected, column

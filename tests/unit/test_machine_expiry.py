@@ -22,6 +22,7 @@ NOTHING = {
     "permissions": 0,
     "public_tokens": 0,
     "join_tokens": 0,
+    "burials": 0,
     "more": False,
 }
 
@@ -327,6 +328,7 @@ def test_database_of_an_older_version_learns_when_its_files_are_due(state: State
         "SELECT 1 FROM bucket_permissions WHERE expires_at_ms <= 1 ORDER BY expires_at_ms, sequence LIMIT 1",
         "SELECT 1 FROM public_tokens WHERE expires_at_ms <= 1 ORDER BY expires_at_ms, sequence LIMIT 1",
         "SELECT 1 FROM join_tokens WHERE expires_at_ms <= 1 ORDER BY expires_at_ms, sequence LIMIT 1",
+        "SELECT 1 FROM burials WHERE at_ms <= 1 ORDER BY at_ms, log_index, sha256, node_id LIMIT 1",
     ],
 )
 def test_what_is_due_is_found_by_an_index_in_its_order(state: State, statement: str) -> None:

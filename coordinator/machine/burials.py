@@ -1,0 +1,56 @@
+"""Burials: replicas that are gone, and since when, so that nobody counts on what it saw before.
+
+Between a look at a node's files and the change that says what was seen, the node may have dropped them, by
+word of the log or by damage. The change carries the log index that was known before the look; a burial after
+it refuses the change. Burials are forgotten after a day; then whatever looked before the youngest of those
+that were forgotten is refused.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+from ca.errors import Unavailable
+from coordinator.machine.change import Change
+
+KEPT_MS = 24 * 60 * 60 * 1000
+
+
+def bury(change: Change, sha256: str, node_id: str) -> None:
+    """This node has no such replica any more."""
+    change.db.execute(
+        "INSERT OR REPLACE INTO burials (sha256, node_id, log_index, at_ms) VALUES (?, ?, ?, ?)",
+        (sha256, node_id, change.log_index, change.at_ms),
+    )
+
+
+def require_none(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
+    """Raises Unavailable when a replica on one of these nodes was buried after `as_of`, or may have been.
+
+    0, of older nodes: it is not known since when, so any burial counts.
+    """
+    (floor,) = db.execute("SELECT burial_floor FROM cluster").fetchone()
+    if 0 < as_of < floor:
+        raise Unavailable("What was seen on the nodes is too long ago. Look again.")
+    rows = db.execute(
+        "SELECT node_id FROM burials WHERE sha256 = ? AND log_index > ? ORDER BY node_id", (sha256, as_of)
+    ).fetchall()
+    for (node_id,) in rows:
+        if node_id in node_ids:
+            raise Unavailable(f"The replica on {node_id} is gone since it was seen. Look again.")
+
+
+def purge(change: Change, rows_max: int) -> int:
+    """Forget the oldest of those whose time is over; how many. Blobs seen before the last of them no longer
+    count as seen.
+    """
+    until_ms = change.at_ms - KEPT_MS
+    oldest = "FROM burials WHERE at_ms <= ? ORDER BY at_ms, log_index, sha256, node_id LIMIT ?"
+    rows = change.db.execute(f"SELECT sha256, node_id, log_index {oldest}", (until_ms, rows_max)).fetchall()
+    if rows:
+        change.db.executemany(
+            "DELETE FROM burials WHERE sha256 = ? AND node_id = ?", [row[:2] for row in rows]
+        )
+        change.db.execute(
+            "UPDATE cluster SET burial_floor = MAX(burial_floor, ?)", (max(row[2] for row in rows),)
+        )
+    return len(rows)

@@ -1,0 +1,53 @@
+"""What the state of a node means for the blobs that it holds, worked in step by step.
+
+A node may hold a million replicas, and a change of its state is one entry of the log. So it only queues the
+node here; each step looks at the next replicas in the order of their sha256. Blobs whose replicas change
+meanwhile are right at once, and stay so. A node that begins again while it is queued is looked at from the
+start.
+"""
+
+import sqlite3
+
+from coordinator.commands import RecountReplicas
+from coordinator.machine import replicas
+from coordinator.machine.change import Change
+from coordinator.replica_records import Recounted
+
+
+def begin(db: sqlite3.Connection, node_id: str, *, removed: bool = False) -> None:
+    """The replicas of this node count from now on, or count no longer; `removed`: they are to go."""
+    db.execute(
+        "INSERT OR REPLACE INTO recounts (node_id, after, removed) VALUES (?, '', ?)", (node_id, int(removed))
+    )
+
+
+def is_removed(db: sqlite3.Connection, node_id: str) -> bool:
+    """Whether replicas of a removed node with this id are left to be cleared away."""
+    return (
+        db.execute("SELECT 1 FROM recounts WHERE node_id = ? AND removed = 1", (node_id,)).fetchone()
+        is not None
+    )
+
+
+def step(change: Change, command: RecountReplicas) -> Recounted:
+    """Look at the next replicas of the first node that is queued."""
+    db = change.db
+    row = db.execute("SELECT node_id, after, removed FROM recounts ORDER BY node_id LIMIT 1").fetchone()
+    if row is None:
+        return Recounted(replicas=0, more=False)
+    node_id, after, removed = row
+    page = db.execute(
+        "SELECT sha256 FROM blob_replicas WHERE node_id = ? AND sha256 > ? ORDER BY sha256 LIMIT ?",
+        (node_id, after, command.rows_max),
+    ).fetchall()
+    for (sha256,) in page:
+        if removed:
+            db.execute("DELETE FROM blob_replicas WHERE sha256 = ? AND node_id = ?", (sha256, node_id))
+        if not (removed and replicas.forget_unheld(db, sha256)):
+            replicas.recount(db, sha256)
+    if len(page) < command.rows_max:
+        db.execute("DELETE FROM recounts WHERE node_id = ?", (node_id,))
+    else:
+        db.execute("UPDATE recounts SET after = ? WHERE node_id = ?", (page[-1][0], node_id))
+    more = db.execute("SELECT 1 FROM recounts LIMIT 1").fetchone() is not None
+    return Recounted(replicas=len(page), more=more)

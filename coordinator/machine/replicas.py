@@ -1,0 +1,233 @@
+"""Replicas: which node holds which blob, by word of the log; what is doomed, dropped, lost and added.
+
+A replica *counts* while it is not doomed and its node is healthy and not draining. `blobs.missing` follows
+with every change of a replica; with the state of a node it does so in steps (recounts.py).
+
+Why a doomed replica is safe to delete: it counts for nothing, and no change takes it back but a report of its
+own node, which does one thing after the other. A completion that names it is refused while it is doomed, and
+after it was dropped by its burial.
+"""
+
+import sqlite3
+from collections.abc import Sequence
+
+from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
+from coordinator.commands import AddReplica, ReleaseReplica, ReportDropped, ReportLost
+from coordinator.machine import burials
+from coordinator.machine.change import Change
+from coordinator.records import HEALTHY
+from coordinator.replica_records import Dropped, Lost
+
+# Of `blob_replicas r JOIN nodes n`.
+COUNTS = f"r.doomed_at IS NULL AND n.state = '{HEALTHY}' AND n.draining = 0"
+# What the column of a row of `blobs` should be: see the schema.
+MISSING = (
+    "CASE WHEN blobs.reference_count = 0 THEN 0 ELSE (SELECT CASE WHEN COUNT(*) = 0"
+    " THEN (SELECT replicas + 1 FROM cluster)"
+    f" ELSE MAX((SELECT replicas FROM cluster) - COUNT(*) FILTER (WHERE {COUNTS}), 0) END"
+    " FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
+    " WHERE r.sha256 = blobs.sha256 AND r.doomed_at IS NULL) END"
+)
+
+
+FILL_MISSING = f"UPDATE blobs SET missing = {MISSING}"  # in a database of an older version
+
+
+def insert(change: Change, sha256: str, node_ids: Sequence[str]) -> None:
+    """These nodes hold the blob (others may as well); `recount` follows."""
+    change.db.executemany(
+        "INSERT OR IGNORE INTO blob_replicas (sha256, node_id) VALUES (?, ?)",
+        [(sha256, node_id) for node_id in node_ids],
+    )
+
+
+def holders(db: sqlite3.Connection, sha256: str) -> list[str]:
+    """The nodes that hold a blob and shall keep it, by id."""
+    rows = db.execute(
+        "SELECT r.node_id FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
+        " WHERE r.sha256 = ? AND r.doomed_at IS NULL ORDER BY r.node_id",
+        (sha256,),
+    ).fetchall()
+    return [node_id for (node_id,) in rows]
+
+
+def require_kept(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
+    """Raises Unavailable unless what was seen on these nodes after `as_of` is there, and stays."""
+    require_undoomed(db, sha256, node_ids)
+    burials.require_none(db, sha256, node_ids, as_of)
+
+
+def require_undoomed(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str]) -> None:
+    """Raises Unavailable when one of these nodes has yet to drop this blob."""
+    rows = db.execute(
+        "SELECT node_id FROM blob_replicas WHERE sha256 = ? AND doomed_at IS NOT NULL ORDER BY node_id",
+        (sha256,),
+    ).fetchall()
+    for (node_id,) in rows:
+        if node_id in node_ids:
+            raise Unavailable(f"The replica on {node_id} is about to be dropped. Try again.")
+
+
+def recount(db: sqlite3.Connection, sha256: str) -> int:
+    """Bring `blobs.missing` of one blob up to date after its replicas or references have changed; what it is
+    now.
+    """
+    row = db.execute(f"SELECT missing, {MISSING} FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
+    if row is None:
+        return 0
+    before, after = row
+    if before != after:
+        db.execute("UPDATE blobs SET missing = ? WHERE sha256 = ?", (after, sha256))
+    return int(after)
+
+
+def add(change: Change, command: AddReplica) -> int:
+    """A node was seen to hold a blob; what the blob lacks still."""
+    db = change.db
+    blob = db.execute(
+        "SELECT 1 FROM blobs WHERE sha256 = ? AND reference_count > 0", (command.sha256,)
+    ).fetchone()
+    if blob is None:
+        raise NotFound("No file refers to this blob.")
+    _custody_index(db, command.node_id)
+    require_kept(db, command.sha256, [command.node_id], command.as_of)
+    insert(change, command.sha256, [command.node_id])
+    return recount(db, command.sha256)
+
+
+def release(change: Change, command: ReleaseReplica) -> None:
+    """Doom one replica, if enough others count."""
+    db = change.db
+    row = db.execute(
+        "SELECT r.doomed_at, b.reference_count FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
+        " WHERE r.sha256 = ? AND r.node_id = ?",
+        (command.sha256, command.node_id),
+    ).fetchone()
+    if row is None:
+        raise NotFound("The log knows no such replica.")
+    doomed_at, reference_count = row
+    if doomed_at is not None:
+        return
+    if reference_count > 0:
+        _require_others(db, command)
+    db.execute(
+        "UPDATE blob_replicas SET doomed_at = ? WHERE sha256 = ? AND node_id = ?",
+        (change.log_index, command.sha256, command.node_id),
+    )
+    recount(db, command.sha256)
+
+
+def report_dropped(change: Change, command: ReportDropped) -> Dropped:
+    """What a node did with a list of doomed replicas."""
+    db, node_id = change.db, command.node_id
+    if command.as_of >= change.log_index:
+        raise InvalidRequest("as_of: there was no list yet.")
+    require_current(db, node_id, command.as_of)
+    dropped = dropped_bytes = spared = 0
+    for sha256 in command.dropped:
+        size_bytes = _drop(change, sha256, node_id, command.as_of)
+        if size_bytes is not None:
+            dropped, dropped_bytes = dropped + 1, dropped_bytes + size_bytes
+    for sha256 in command.spared:
+        spared += _spare(change, sha256, node_id, command.as_of)
+    db.execute("UPDATE nodes SET custody_index = ? WHERE node_id = ?", (change.log_index, node_id))
+    return Dropped(dropped=dropped, bytes=dropped_bytes, spared=spared)
+
+
+def require_current(db: sqlite3.Connection, node_id: str, as_of: int) -> None:
+    """Raises Conflict when a report of this node was applied after its list was read."""
+    custody_index = _custody_index(db, node_id)
+    if as_of < custody_index:
+        raise Conflict(f"A report of {node_id} was applied at {custody_index}. Read the list again.")
+
+
+def report_lost(change: Change, command: ReportLost) -> Lost:
+    """A node does not hold what it should."""
+    db = change.db
+    _custody_index(db, command.node_id)
+    replicas = blobs = 0
+    for sha256 in command.sha256s:
+        burials.bury(change, sha256, command.node_id)
+        if _forget(db, sha256, command.node_id):
+            replicas += 1
+            blobs += is_lost(db, sha256)
+    return Lost(replicas=replicas, blobs=blobs)
+
+
+def is_lost(db: sqlite3.Connection, sha256: str) -> bool:
+    """Whether files refer to a blob that no node shall keep."""
+    row = db.execute(
+        "SELECT 1 FROM blobs b, cluster c WHERE b.sha256 = ? AND b.missing > c.replicas", (sha256,)
+    ).fetchone()
+    return row is not None
+
+
+def forget_unheld(db: sqlite3.Connection, sha256: str) -> bool:
+    """Remove a blob that no file refers to and no node holds; whether it was one."""
+    removed = db.execute(
+        "DELETE FROM blobs WHERE sha256 = ? AND reference_count = 0"
+        " AND NOT EXISTS (SELECT 1 FROM blob_replicas r WHERE r.sha256 = blobs.sha256)",
+        (sha256,),
+    ).rowcount
+    return bool(removed)
+
+
+def _require_others(db: sqlite3.Connection, command: ReleaseReplica) -> None:
+    """Raises Conflict."""
+    (write_quorum,) = db.execute("SELECT write_quorum FROM cluster").fetchone()
+    (others,) = db.execute(
+        "SELECT COUNT(*) FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
+        f" WHERE r.sha256 = ? AND r.node_id <> ? AND {COUNTS}",
+        (command.sha256, command.node_id),
+    ).fetchone()
+    others_min = max(command.others_min, write_quorum)
+    if others < others_min:
+        raise Conflict(f"{others} other replicas count, {others_min} must.")
+
+
+def _custody_index(db: sqlite3.Connection, node_id: str) -> int:
+    """The last report of a node, 0 for none. Raises NotFound for a node that is not there."""
+    row = db.execute("SELECT custody_index FROM nodes WHERE node_id = ?", (node_id,)).fetchone()
+    if row is None:
+        raise NotFound(f"There is no node {node_id}.")
+    return int(row[0])
+
+
+def _drop(change: Change, sha256: str, node_id: str, as_of: int) -> int | None:
+    """The bytes of a doomed replica that is gone now; None if it was not doomed by then."""
+    row = change.db.execute(
+        "SELECT b.size_bytes FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
+        " WHERE r.sha256 = ? AND r.node_id = ? AND r.doomed_at <= ?",
+        (sha256, node_id, as_of),
+    ).fetchone()
+    if row is None:
+        return None
+    burials.bury(change, sha256, node_id)
+    _forget(change.db, sha256, node_id)
+    return int(row[0])
+
+
+def _spare(change: Change, sha256: str, node_id: str, as_of: int) -> int:
+    """1 if a doomed replica was taken back, 0 otherwise. An unreferenced blob waits for its grace again."""
+    spared = change.db.execute(
+        "UPDATE blob_replicas SET doomed_at = NULL WHERE sha256 = ? AND node_id = ? AND doomed_at <= ?",
+        (sha256, node_id, as_of),
+    ).rowcount
+    if spared:
+        change.db.execute(
+            "UPDATE blobs SET released_at_ms = ?, collected_at = NULL"
+            " WHERE sha256 = ? AND reference_count = 0",
+            (change.at_ms, sha256),
+        )
+        recount(change.db, sha256)
+    return spared
+
+
+def _forget(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
+    """Take a replica away, and a blob that nobody needs or holds any more; whether there was one."""
+    gone = db.execute(
+        "DELETE FROM blob_replicas WHERE sha256 = ? AND node_id = ?", (sha256, node_id)
+    ).rowcount
+    if gone and not forget_unheld(db, sha256):
+        recount(db, sha256)
+    return bool(gone)

@@ -1,0 +1,136 @@
+"""The records about blobs and their replicas that queries and commands answer with.
+
+A page holds rows after the `after` of its query; `more` says that there are further ones.
+"""
+
+from msgspec import Struct
+
+
+class DoomedReplica(Struct, frozen=True, kw_only=True):
+    """A replica that its node shall delete.
+
+    `wanted`: files need it again, since others were lost meanwhile: better spared.
+    """
+
+    sha256: str
+    size_bytes: int
+    wanted: bool
+
+
+class DoomedPage(Struct, frozen=True, kw_only=True):
+    """Doomed replicas of one node in the order of their sha256, as of `log_index`."""
+
+    log_index: int
+    replicas: list[DoomedReplica]
+    more: bool
+
+
+class HeldReplica(Struct, frozen=True, kw_only=True):
+    """A replica that the log names a node for."""
+
+    sha256: str
+    size_bytes: int
+    doomed: bool
+
+
+class ReplicaPage(Struct, frozen=True, kw_only=True):
+    """Replicas of one node in the order of their sha256, as of `log_index`."""
+
+    log_index: int
+    replicas: list[HeldReplica]
+    more: bool
+
+
+class KnownReplica(Struct, frozen=True, kw_only=True):
+    """What the log says of a blob on one node.
+
+    `state`: held; doomed; wanted (files refer to the blob, of which this node should hold nothing);
+    unreferenced (the same of a blob that no file refers to).
+    """
+
+    sha256: str
+    state: str
+
+
+class ShortBlob(Struct, frozen=True, kw_only=True):
+    """A blob with too few replicas that count.
+
+    `missing`: how many it lacks to those wanted, one more when nobody holds it at all. `holders`: nodes whose
+    replica is to be kept, whatever their state; `doomed`: nodes that have yet to drop theirs.
+    """
+
+    sha256: str
+    size_bytes: int
+    missing: int
+    holders: list[str]
+    doomed: list[str]
+
+
+class ShortPage(Struct, frozen=True, kw_only=True):
+    """Blobs by `missing`, the largest first, then by sha256, as of `log_index`."""
+
+    log_index: int
+    blobs: list[ShortBlob]
+    more: bool
+
+
+class ReplicaCounts(Struct, frozen=True, kw_only=True):
+    """How the blobs stand. Each number stops at COUNTED_MAX (coordinator/machine/replicas.py).
+
+    `short`: blobs by how many replicas they lack, without those that are `lost`: files name them and nobody
+    holds them. `unreferenced`: wait for Collect. `doomed`: replicas that wait for their node, by node.
+    `recounting`: nodes whose change of state is not worked in yet, see RecountReplicas.
+    """
+
+    short: dict[int, int]
+    lost: int
+    unreferenced: int
+    doomed: dict[str, int]
+    recounting: list[str]
+
+
+class NodeReplicas(Struct, frozen=True, kw_only=True):
+    """How many replicas the log names a node for, and how many more of its are doomed."""
+
+    replicas: int
+    doomed: int
+
+
+class Collected(Struct, frozen=True, kw_only=True):
+    """What one Collect has done: blobs (and their bytes) that are to go, replicas doomed.
+
+    `more`: it stopped at its bound.
+    """
+
+    blobs: int
+    bytes: int
+    replicas: int
+    more: bool
+
+
+class Dropped(Struct, frozen=True, kw_only=True):
+    """What a ReportDropped came to: replicas (and their bytes) that are gone, and that were taken back."""
+
+    dropped: int
+    bytes: int
+    spared: int
+
+
+class Lost(Struct, frozen=True, kw_only=True):
+    """What a ReportLost came to: replicas that are gone; blobs that files need and nobody holds now."""
+
+    replicas: int
+    blobs: int
+
+
+class Recounted(Struct, frozen=True, kw_only=True):
+    """Replicas that one RecountReplicas looked at; of a node removed by force they are gone now."""
+
+    replicas: int
+    more: bool
+
+
+class NodeRemoval(Struct, frozen=True, kw_only=True):
+    """Replicas that went with a node that was removed by force, at most COUNTED_MAX are counted."""
+
+    replicas: int

@@ -1,0 +1,159 @@
+"""Which blobs are short of replicas, as nodes go down, return, drain and are removed by force."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import commands, queries
+from coordinator.store import Store
+from tests.unit.replica_acts import (
+    add,
+    blob_count,
+    collect,
+    delete,
+    dropped,
+    holders,
+    lost,
+    mark,
+    put,
+    recount,
+    short,
+)
+from tests.unit.state import ADMIN, State, certificate, join, join_token
+
+NODES = ("n1", "n2", "n3", "n4")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    made = State(tmp_path / "state.sqlite")
+    made.nodes(*NODES)
+    yield made
+    made.store.close()
+
+
+def test_node_that_is_down_makes_its_blobs_short_step_by_step_and_back_again(state: State) -> None:
+    for number in range(5):
+        put(state, f"f{number}", f"sha-{number}")
+    put(state, "other", "other", "n1", "n2", "n4")
+    before = state.ask(queries.GetView())["version"]
+    assert mark(state, "n3", "down")["state"] == "down"
+    view = state.ask(queries.GetView())
+    assert view["version"] > before
+    assert [node["state"] for node in view["nodes"]] == ["healthy", "healthy", "down", "healthy"]
+    assert state.ask(queries.GetReplicaCounts())["recounting"] == ["n3"]
+    assert recount(state, rows_max=2) == 3
+    assert short(state) == [(f"sha-{number}", 1) for number in range(5)]
+    assert state.ask(queries.GetReplicaCounts())["short"] == {1: 5}
+    assert mark(state, "n3", "healthy") == "conflict"
+    assert mark(state, "n3", "returning", "healthy")["state"] == "healthy"
+    recount(state, rows_max=2)
+    assert short(state) == []
+
+
+def test_blob_that_changes_while_its_node_is_recounted_is_right_at_once(state: State) -> None:
+    put(state, "f1", "aa")
+    put(state, "f2", "bb")
+    mark(state, "n3", "down")
+    assert add(state, "bb", "n4") == 0
+    recount(state, rows_max=1)
+    assert short(state) == [("aa", 1)]
+    mark(state, "n3", "returning", "healthy")
+    mark(state, "n3", "down")
+    recount(state)
+    assert short(state) == [("aa", 1)]
+
+
+def test_same_state_again_or_of_a_draining_node_recounts_nothing(state: State) -> None:
+    put(state, "f1", "aa")
+    version = state.ask(queries.GetView())["version"]
+    mark(state, "n3", "healthy")
+    assert state.ask(queries.GetView())["version"] == version
+    state.done(commands.DrainNode(caller=ADMIN, node_id="n3", draining=True))
+    recount(state)
+    assert short(state) == [("aa", 1)]
+    mark(state, "n3", "down")
+    assert state.ask(queries.GetReplicaCounts())["recounting"] == []
+    state.done(commands.DrainNode(caller=ADMIN, node_id="n3", draining=False))
+    assert state.ask(queries.GetReplicaCounts())["recounting"] == []
+    assert mark(state, "n9", "down") == "not_found"
+
+
+def test_most_endangered_blobs_come_first_in_pages(state: State) -> None:
+    put(state, "f1", "a-lost", "n1", "n2")
+    put(state, "f2", "b-two", "n3", "n4")
+    put(state, "f3", "c-one", "n1", "n2", "n3")
+    put(state, "f4", "d-two", "n3", "n4")
+    put(state, "f5", "e-whole", "n1", "n2", "n4")
+    for node_id in ("n1", "n2"):
+        lost(state, node_id, "a-lost")
+    lost(state, "n4", "b-two", "d-two")
+    lost(state, "n1", "c-one")
+    assert short(state) == [("a-lost", 4), ("b-two", 2), ("d-two", 2), ("c-one", 1)]
+    assert short(state, missing_min=2, after_missing=3) == [("b-two", 2), ("d-two", 2)]
+    found: list[str] = []
+    after: dict[str, Any] = {"after_missing": 0, "after_sha256": ""}
+    for _ in range(4):
+        page = state.ask(queries.ListShortBlobs(limit=1, **after))
+        (blob,) = page["blobs"]
+        found.append(blob["sha256"])
+        after = {"after_missing": blob["missing"], "after_sha256": blob["sha256"]}
+    assert (found, page["more"]) == (["a-lost", "b-two", "d-two", "c-one"], False)
+    assert blob == {"sha256": "c-one", "size_bytes": 5, "missing": 1, "holders": ["n2", "n3"], "doomed": []}
+    delete(state, "f1")
+    assert short(state)[0] == ("b-two", 2)
+
+
+def test_node_that_is_down_for_good_is_removed_by_force_with_its_replicas(state: State) -> None:
+    put(state, "f1", "aa", "n3", "n4")
+    put(state, "f2", "bb", "n1", "n2", "n4")
+    put(state, "f3", "cc", "n4", "n3")
+    delete(state, "f3")
+    collect(state)
+    dropped(state, "n3", "cc")
+    force = commands.RemoveNode(caller=ADMIN, node_id="n4", force=True)
+    assert state.apply(force) == "conflict"
+    mark(state, "n4", "down")
+    seen = state.log_index
+    assert state.apply(force) == {"replicas": 3}
+    assert holders(state, "aa") == ["n3"]
+    state.apply(join_token("again"))
+    again = join("again", "n4", certificate=certificate("serial-2"))
+    assert state.apply(again) == "conflict"
+    assert recount(state, rows_max=1) == 4
+    assert blob_count(state) == 2
+    assert short(state) == [("aa", 2), ("bb", 1)]
+    assert state.done(again)["serial"] == "serial-2"
+    assert holders(state, "aa") == ["n3"]
+    assert put(state, "f4", "dd", "n1", "n4", as_of=seen) == "unavailable"
+    assert put(state, "f5", "dd", "n1", "n4", as_of=state.log_index)["replicas"] == ["n1", "n4"]
+
+
+def test_database_of_an_older_version_learns_which_blobs_are_short(state: State) -> None:
+    put(state, "f1", "aa")
+    put(state, "f2", "bb", "n1", "n2")
+    put(state, "f3", "cc", "n1", "n2")
+    delete(state, "f3")
+    state.store.close()
+    expected = [line for line in state.dump() if line.startswith("INSERT INTO") and "blob" in line]
+    with closing(sqlite3.connect(state.path)) as db:
+        for index in ("blobs_by_release", "blobs_by_missing", "blob_replicas_doomed"):
+            db.execute(f"DROP INDEX {index}")
+        for table, column in (
+            ("cluster", "burial_floor"),
+            ("nodes", "state"),
+            ("nodes", "custody_index"),
+            ("blob_replicas", "doomed_at"),
+            ("blobs", "collected_at"),
+            ("blobs", "missing"),
+        ):
+            db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+        db.execute("DROP TABLE burials")
+        db.execute("DROP TABLE recounts")
+    state.store = Store(state.path)
+    assert short(state) == [("bb", 1)]
+    assert [line for line in state.dump() if line.startswith("INSERT INTO") and "blob" in line] == expected
