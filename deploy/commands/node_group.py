@@ -31,10 +31,11 @@ def undrain(connection: Connection, node_id: str) -> None:
 
 @click.command()
 @click.argument("node_id")
+@click.option("--force", is_flag=True, help="It is down and does not come back: give up what it holds.")
 @connection_options
-def remove(connection: Connection, node_id: str) -> None:
+def remove(connection: Connection, node_id: str, *, force: bool) -> None:
     """Take a node out of the cluster for good. It must be draining and hold nothing."""
-    _call(connection, "DELETE", node_id)
+    _call(connection, "DELETE", node_id, "?force=1" if force else "")
     click.echo(f"{node_id} is removed.")
 
 

@@ -9,18 +9,21 @@ from ca.identity import check_member_id
 from coordinator.commands import DrainNode, RemoveNode
 from coordinator.queries import ListNodes
 from coordinator.records import NodeRecord
+from coordinator.replica_records import NodeRemoval
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response
 from node.api.access import audited, authenticate
 from node.api.bodies.cluster import NodeBody, NodeList
 from node.api.bodies.nodes import RemovedNode
 from node.api.cluster import url_of
-from node.api.operation import Answer, Operation
+from node.api.operation import Answer, Operation, Parameter
+from node.api.pages import query_text
 from node.api.services import API, ApiServices
 
 _NODES: Final = "/api/v1/cluster/nodes"
 _NODE: Final = f"{_NODES}/{{id}}"
 _TAG: Final = "Cluster"
+_MAYBE_REMOVAL: type[NodeRemoval | None] = NodeRemoval | None  # type: ignore[assignment]  # msgspec takes unions
 
 
 async def list_all(request: web.Request) -> web.Response:
@@ -50,14 +53,17 @@ async def stop_draining(request: web.Request) -> web.Response:
 async def remove(request: web.Request) -> web.Response:
     """The node leaves for good, and its certificates are revoked. Admins only.
 
-    A conflict unless it is draining and holds nothing any more.
+    A conflict unless it is draining and holds nothing any more. With `force`: unless it is recorded as down;
+    its copies are given up, and made elsewhere as far as others hold them.
     """
     caller = await authenticate(request)
     node_id = _path_node(request)
-    command = RemoveNode(caller=caller, node_id=node_id)
-    async with audited(request, "remove_node", principal=caller.subject, target=node_id):
-        await request.app[API].metadata.propose(command, type(None))
-    return json_response(RemovedNode(deleted=True, id=node_id))
+    command = RemoveNode(caller=caller, node_id=node_id, force=_is_forced(request))
+    action = "remove_node_by_force" if command.force else "remove_node"
+    async with audited(request, action, principal=caller.subject, target=node_id):
+        removal = await request.app[API].metadata.propose(command, _MAYBE_REMOVAL)
+    replicas = removal.replicas if removal else 0
+    return json_response(RemovedNode(deleted=True, id=node_id, replicas=replicas))
 
 
 async def _set_draining(request: web.Request, *, draining: bool) -> web.Response:
@@ -76,6 +82,14 @@ async def _nodes(request: web.Request) -> list[NodeBody]:
     services = request.app[API]
     records = await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
     return [_body_of(services, record) for record in records]
+
+
+def _is_forced(request: web.Request) -> bool:
+    """Raises InvalidRequest: nobody removes a node by a typing error."""
+    force = query_text(request, "force")
+    if force not in ("", "0", "1"):
+        raise InvalidRequest("force: expected 1")
+    return force == "1"
 
 
 def _path_node(request: web.Request) -> str:
@@ -146,6 +160,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_NODE,
         handler=remove,
         summary="Remove a node from the cluster",
+        query=(
+            Parameter(name="force", description="`1`: the node is gone for good, with all that it holds."),
+        ),
         answers={200: Answer(description="The node is removed.", body=RemovedNode)},
         errors=(Conflict,),
     ),

@@ -66,6 +66,13 @@ def test_node_is_not_removed_before_it_is_drained_and_empty(cluster: Cluster) ->
         assert cluster.request("DELETE", f"{path}/drain").json["draining"] is False
 
 
+def test_node_that_lives_is_not_removed_by_force(cluster: Cluster) -> None:
+    path = f"/cluster/nodes/{cluster.nodes[-1].id}"
+    check_refused(cluster.request("DELETE", f"{path}?force=1"), "conflict")
+    check_refused(cluster.request("DELETE", f"{path}?force=yes"), "invalid_request")
+    check_refused(cluster.request("DELETE", "/cluster/nodes/no-such-node?force=1"), "not_found")
+
+
 def test_unknown_and_malformed_nodes_are_not_found(cluster: Cluster) -> None:
     for node_id in ("no-such-node", "-", "A", "%00"):
         path = f"/cluster/nodes/{node_id}"

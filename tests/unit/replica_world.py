@@ -7,7 +7,7 @@ reports and additions of the leader may be on their way while their process ends
 
 import sqlite3
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -23,6 +23,11 @@ PIN_MS = 600_000
 DAY_MS = 24 * HOUR_MS
 QUARANTINE_MS = 7 * DAY_MS
 ROUNDS_MAX = 20
+NEXT_STATES: dict[str, Literal["healthy", "down", "returning"]] = {
+    "healthy": "down",
+    "down": "returning",
+    "returning": "healthy",
+}
 
 
 class Round(Struct):
@@ -163,9 +168,9 @@ class World:
 
     def mark(self, number: int) -> None:
         node = self._node(number)
-        states = {"healthy": "down", "down": "returning", "returning": "healthy"}
-        if not node.is_dead and (state := self._states().get(node.name)) is not None:
-            self.state.done(commands.MarkNode(node_id=node.name, state=states[state]))  # type: ignore[arg-type]
+        state = self._states().get(node.name)
+        if not node.is_dead and state is not None:
+            self.state.done(commands.MarkNode(node_id=node.name, state=NEXT_STATES[state]))
 
     def recount(self, number: int) -> None:
         self.state.done(commands.RecountReplicas(rows_max=1 + number % 2))
@@ -267,10 +272,12 @@ class World:
         at_ms = self.state.at_ms
         asked = queries.KnownReplicas(node_id=node.name, sha256s=sorted({*node.disk, *node.quarantine}))
         known = {each["sha256"]: each["state"] for each in self.state.ask(asked)}
+        for content in sorted(name for name, state in known.items() if state == "wanted"):
+            node.disk.setdefault(content, node.quarantine.pop(content, at_ms))
+            self.state.done(
+                commands.AddReplica(sha256=content, node_id=node.name, as_of=self.state.log_index)
+            )
         for content, since_ms in list(node.disk.items()):
-            if known.get(content) == "wanted":
-                command = commands.AddReplica(sha256=content, node_id=node.name, as_of=self.state.log_index)
-                self.state.done(command)
             is_old = at_ms - since_ms >= DAY_MS and not self._is_pinned(node, content)
             if is_old and known.get(content, "unreferenced") == "unreferenced":
                 del node.disk[content]

@@ -1,9 +1,11 @@
 """Bodies of draining and removing nodes."""
 
-from msgspec import Struct
+from typing import Annotated
+
+from msgspec import Meta, Struct
 
 from node.api.bodies.cluster import NodeId
-from node.api.bodies.fields import Deleted
+from node.api.bodies.fields import Amount, Deleted
 
 
 class RemovedNode(Struct, frozen=True, kw_only=True):
@@ -11,3 +13,7 @@ class RemovedNode(Struct, frozen=True, kw_only=True):
 
     deleted: Deleted
     id: NodeId
+    replicas: Annotated[
+        Amount,
+        Meta(description="Copies that went with a node removed by force, counted up to 10000.", examples=[0]),
+    ]
