@@ -23,7 +23,7 @@ from node.api.services import API, ApiServices
 _NODES: Final = "/api/v1/cluster/nodes"
 _NODE: Final = f"{_NODES}/{{id}}"
 _TAG: Final = "Cluster"
-_MAYBE_REMOVAL: type[NodeRemoval | None] = NodeRemoval | None  # type: ignore[assignment]  # msgspec takes unions
+_MAYBE_REMOVAL: type[NodeRemoval | None] = NodeRemoval | None  # type: ignore[assignment]  # as msgspec takes
 
 
 async def list_all(request: web.Request) -> web.Response:
