@@ -76,6 +76,7 @@ class BlobStore:
         self._trusted = trusted or TrustedSegments()
         self.opened = OpenBlobs()  # for reading; a name that goes or changes hands is forgotten there
         self._maker = maker
+        self._uppers_known, self._leaves_known = bytearray(1 << 8), bytearray(1 << 16)  # durable, seen here
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._blobs = _make_directory("blobs", parent=self._root)
@@ -265,14 +266,14 @@ class BlobStore:
                     os.rename(source, blob.sha256, src_dir_fd=parent, dst_dir_fd=leaf)
                     self._trusted.forget(blob.sha256)
                     self.opened.forget(blob.sha256)
-                self._sync(leaf, upper, self._blobs)
+                self._sync_leaf(blob.sha256, upper, leaf)
         finally:
             _unlink(sidecar, parent=self.uploads_directory)
 
     def sync_placement(self, sha256: str) -> None:
         """Makes the blob's name durable once more, after a crash that left that open. Raises OSError."""
         with self._made_leaf(sha256) as (upper, leaf):
-            self._sync(leaf, upper, self._blobs)
+            self._sync_leaf(sha256, upper, leaf)
 
     def free_bytes(self) -> int:
         """What this process may still write to the file system."""
@@ -284,11 +285,20 @@ class BlobStore:
         facts = os.statvfs(self._root)
         return facts.f_blocks * facts.f_frsize
 
-    def _sync(self, *directories: int) -> None:
-        # Every level every time: a level that a killed process made may not be durable, and one that is costs
-        # no write.
-        for descriptor in directories:
-            self.disk.fsync(descriptor)
+    def _sync_leaf(self, sha256: str, upper: int, leaf: int) -> None:
+        """Makes the names in `leaf` durable, and it and `upper` themselves.
+
+        A level that is there may not be durable: a process that was killed has made it. But once this process
+        has synced it, it stays.
+        """
+        self.disk.fsync(leaf)
+        upper_at, leaf_at = int(sha256[:2], 16), int(sha256[:4], 16)
+        if not self._leaves_known[leaf_at]:
+            self.disk.fsync(upper)
+            self._leaves_known[leaf_at] = True
+        if not self._uppers_known[upper_at]:
+            self.disk.fsync(self._blobs)
+            self._uppers_known[upper_at] = True
 
     @contextmanager
     def _leaf(self, sha256: str) -> Iterator[int]:
@@ -300,9 +310,11 @@ class BlobStore:
 
     @contextmanager
     def _made_leaf(self, sha256: str) -> Iterator[tuple[int, int]]:
-        _mkdir(sha256[:2], parent=self._blobs)
+        if _mkdir(sha256[:2], parent=self._blobs):
+            self._uppers_known[int(sha256[:2], 16)] = False
         with _directory(sha256[:2], parent=self._blobs) as upper:
-            _mkdir(sha256[2:4], parent=upper)
+            if _mkdir(sha256[2:4], parent=upper):
+                self._leaves_known[int(sha256[:4], 16)] = False
             with _directory(sha256[2:4], parent=upper) as leaf:
                 yield upper, leaf
 
@@ -445,9 +457,13 @@ def _require_sha256(sha256: str) -> None:
         raise InvalidRequest("sha256: must be 64 lower-case hexadecimal digits.")
 
 
-def _mkdir(name: str, *, parent: int) -> None:
-    with suppress(FileExistsError):
+def _mkdir(name: str, *, parent: int) -> bool:
+    """False if it was there."""
+    try:
         os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True
 
 
 def _make_directory(name: str, *, parent: int) -> int:

@@ -51,6 +51,7 @@ class Upload:
         clock_s: Callable[[], float] = time.monotonic,
         directory: int,
         data: int,
+        is_named: bool,
         record: OffsetRecord,
         finished: FinishedBlob | None,
         with_md5: bool,
@@ -64,6 +65,7 @@ class Upload:
         self._blobs, self._disk = blobs, blobs.disk
         self._give_back = give_back
         self._directory, self._data, self._record = directory, data, record
+        self._is_named = is_named  # whether a power cut leaves the files under their names
         self._hasher = SegmentHasher(with_md5=with_md5)
         self._md5_finished = ""
         self._held: Checkpoint | None = None
@@ -128,8 +130,7 @@ class Upload:
         try:
             if self._unsynced_bytes:
                 self._disk.fdatasync(self._data)
-            if target.size_bytes != self._record.offset:
-                self._record.write(target.size_bytes)
+            self._record_durable(target.size_bytes)
         except OSError as error:
             self.broken = True
             raise storage_error(error) from error
@@ -261,11 +262,14 @@ class Upload:
             return
         if (self._allocated_bytes or 0) > found.size_bytes:
             os.ftruncate(self._data, found.size_bytes)  # gives the room behind the end back
-        self.sync()
-        blobs.seal(self._data)
+        self._end_behind()
+        blobs.seal(self._data)  # the sync of all that came: from here on `finished` says how much that is
         record = blobs.write_incoming(encode_finished(found))
         os.rename(record, "finished", src_dir_fd=blobs.uploads_directory, dst_dir_fd=self._directory)
         self._disk.fsync(self._directory)
+        if not self._is_named:
+            self._disk.fsync(blobs.uploads_directory)
+            self._is_named = True
         blobs.install(found, self._hasher.sums(), source="data", parent=self._directory)
         self._disk.fsync(self._directory)
         self.finished = found
@@ -315,8 +319,16 @@ class Upload:
     def _make_durable(self, offset: int) -> None:
         """In a thread of the store's: the data, then the offset."""
         self._disk.fdatasync(self._data)
-        if offset != self._record.offset:
-            self._record.write(offset)
+        self._record_durable(offset)
+
+    def _record_durable(self, offset: int) -> None:
+        if offset == self._record.offset:
+            return
+        if not self._is_named:
+            self._disk.fsync(self._directory)
+            self._disk.fsync(self._blobs.uploads_directory)
+            self._is_named = True
+        self._record.write(offset)
 
     def _end_behind(self) -> None:
         """Waits for the sync that is under way. When it failed the upload is broken, and this raises."""

@@ -4,9 +4,10 @@
     DIR/uploads/UUID/offset     how many of them survive a power cut: two slots, written in turn
     DIR/uploads/UUID/finished   sha256 and size, once the content was found whole; in place before it moves
 
-The order that makes an offset true: data is synced, then the offset is written, then the offset is synced. A
-restart cuts the data to the recorded offset and hashes it again. All calls block: they belong into worker
-threads. An `Upload` is held by one caller at a time; the store may be used from any thread.
+The order that makes an offset true: the data is synced, the first time the names of the files too, then the
+offset is written, then it is synced. A restart cuts the data to the recorded offset and hashes it again. All
+calls block: they belong into worker threads. An `Upload` is held by one caller at a time; the store may be
+used from any thread.
 """
 
 import logging
@@ -103,14 +104,17 @@ class UploadStore:
             self._cancel(file_uuid, kept)
 
     def discard(self, file_uuid: str) -> bool:
-        """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is held."""
+        """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is held.
+
+        Not durable by itself: an upload that a power cut brings back has ended in the log, and is swept; one
+        that began anew under its name is, with its first sync.
+        """
         _require_uuid(file_uuid)
         kept = self._reserve(file_uuid)
         try:
             doomed = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
             uploads = self.blobs.uploads_directory
             os.rename(file_uuid, doomed, src_dir_fd=uploads, dst_dir_fd=uploads)
-            self.blobs.disk.fsync(uploads)
             remove_tree(doomed, parent=uploads)
         except FileNotFoundError:
             return False
@@ -182,7 +186,7 @@ class UploadStore:
         """Opens or creates the files, cuts the data to the durable offset, and makes both durable."""
         uploads, disk = self.blobs.uploads_directory, self.blobs.disk
         with ExitStack() as opened:
-            directory = _open_or_make(file_uuid, parent=uploads)
+            directory, is_new = _open_or_make(file_uuid, parent=uploads)
             opened.callback(os.close, directory)
             finished = _read_finished(directory, self.blobs)
             record = OffsetRecord(_open_or_create("offset", parent=directory), disk)
@@ -191,10 +195,12 @@ class UploadStore:
             if finished is None:
                 data = _open_or_create("data", parent=directory)
                 opened.callback(os.close, data)
-                _cut_to_durable(data, record, disk)
-            record.confirm()
-            for descriptor in (directory, uploads):
-                disk.fsync(descriptor)
+            if not is_new:  # what is new promises nothing before its first sync
+                if finished is None:
+                    _cut_to_durable(data, record, disk)
+                record.confirm()
+                for descriptor in (directory, uploads):
+                    disk.fsync(descriptor)
             opened.pop_all()
         return Upload(
             self.blobs,
@@ -204,6 +210,7 @@ class UploadStore:
             clock_s=self._clock_s,
             directory=directory,
             data=data,
+            is_named=not is_new,
             record=record,
             finished=finished,
             with_md5=with_md5,
@@ -227,12 +234,13 @@ def _cut_to_durable(data: int, record: OffsetRecord, disk: Disk) -> None:
     disk.fdatasync(data)
 
 
-def _open_or_make(name: str, *, parent: int) -> int:
+def _open_or_make(name: str, *, parent: int) -> tuple[int, bool]:
+    """A descriptor, and whether the directory is new."""
     try:
-        return open_directory(name, parent=parent)
+        return open_directory(name, parent=parent), False
     except FileNotFoundError:
         os.mkdir(name, 0o700, dir_fd=parent)
-        return open_directory(name, parent=parent)
+        return open_directory(name, parent=parent), True
 
 
 def _open_or_create(name: str, *, parent: int) -> int:

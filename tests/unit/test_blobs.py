@@ -34,6 +34,7 @@ from node.segments import (
     encode_sidecar,
 )
 from node.uploads import UploadStore
+from tests.unit.upload_machine import Machine
 
 CONTENT = b"the quick brown fox" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -458,3 +459,26 @@ def test_one_process_at_a_time_places_blobs(tmp_path: Path) -> None:
         ours.close()
         theirs.close()
         os.close(directory)
+
+
+def test_levels_of_the_store_are_synced_once_by_a_process_and_again_when_they_are_made_anew(
+    machine: Machine,
+) -> None:
+    name = hashlib.sha256(b"abcd").hexdigest()
+    leaf = machine.directory / "blobs" / name[:2] / name[2:4]
+    levels = [leaf, leaf.parent, leaf.parent.parent]
+
+    def stored() -> list[Path]:
+        machine.faults.synced.clear()
+        with machine.blobs.receive(name, 4) as writer:
+            writer.write(b"abcd")
+            writer.finish()
+        return [path for path, _ in machine.faults.synced]
+
+    assert stored() == levels
+    assert stored() == levels[:1]
+    machine.blobs.delete(name)
+    leaf.rmdir()
+    assert stored() == levels[:2]
+    machine.restart()
+    assert stored() == levels  # a process that was killed may have made them

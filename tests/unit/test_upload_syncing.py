@@ -206,6 +206,53 @@ def test_crash_at_any_disk_call_of_a_sync_behind_loses_nothing_that_was_durable(
     assert calls > 10
 
 
+def test_names_of_a_new_upload_are_durable_before_its_first_offset_and_synced_once(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        machine.faults.synced.clear()
+        upload.append(CONTENT[:1000])
+        upload.sync()
+        directory = machine.path("data").parent
+        assert [path for path, _ in machine.faults.synced] == [directory, directory.parent]
+        assert machine.faults.synced[0][1] == ["data", "offset"]
+        upload.append(CONTENT[1000:])
+        upload.sync()
+        assert len(machine.faults.synced) == 2
+    machine.restart()
+    machine.faults.synced.clear()
+    machine.uploads.open(UUID, None).close()  # the process before may have died between the two
+    assert {directory, directory.parent} <= {path for path, _ in machine.faults.synced}
+
+
+def test_offset_is_not_recorded_when_the_names_cannot_be_made_durable(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT[:1000])
+        machine.faults.directory_failure = errno.EIO
+        with pytest.raises(errors.Internal):
+            upload.sync()
+        assert upload.durable_offset == 0
+        assert machine.path("offset").read_bytes() == b""
+
+
+def test_small_content_that_is_finished_at_once_is_synced_once(machine: Machine) -> None:
+    with machine.uploads.open(UUID, 4) as upload:
+        machine.faults.synced.clear()
+        machine.faults.data_syncs = 0
+        upload.append(b"abcd")
+        finished = upload.finish()
+    assert machine.faults.data_syncs == 0  # the sync that seals it is all
+    leaf = machine.directory / "blobs" / finished.sha256[:2] / finished.sha256[2:4]
+    directory = machine.directory / "uploads" / UUID
+    assert [path for path, _ in machine.faults.synced] == [
+        directory,
+        directory.parent,
+        leaf,
+        leaf.parent,
+        leaf.parent.parent,
+        directory,
+    ]
+    assert_stored(machine, b"abcd")
+
+
 def blocks_bytes(path: Path) -> int:
     return path.stat().st_blocks * 512
 

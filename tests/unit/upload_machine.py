@@ -32,6 +32,8 @@ class Faults:
         self.sync_may_end = threading.Event()  # cleared: data syncs hang
         self.sync_may_end.set()
         self.sync_failure: int | None = None  # of data syncs only
+        self.data_syncs = 0
+        self.directory_failure: int | None = None
         self.write_failure: int | None = None  # of content, not of records
 
     def fail_after(self, calls: int, failure: BaseException | int | None) -> None:
@@ -55,10 +57,13 @@ class Faults:
         os.fsync(descriptor)
         path = Path(f"/proc/self/fd/{descriptor}").readlink()
         if path.is_dir():
+            if self.directory_failure is not None:
+                raise OSError(self.directory_failure, os.strerror(self.directory_failure))
             self.synced.append((path, sorted(os.listdir(path))))
 
     def data_sync(self, descriptor: int) -> None:
         assert self.sync_may_end.wait(60)
+        self.data_syncs += 1
         if self.sync_failure is not None:
             raise OSError(self.sync_failure, os.strerror(self.sync_failure))
         self.sync(descriptor)
