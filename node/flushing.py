@@ -33,11 +33,6 @@ class Behind:
         self._running: Future[None] | None = None
 
     @property
-    def is_idle(self) -> bool:
-        """Whether nothing runs, and nothing has ended that `end` was not asked about."""
-        return self._running is None
-
-    @property
     def is_running(self) -> bool:
         """Whether the disk is still at it."""
         return self._running is not None and not self._running.done()

@@ -138,6 +138,20 @@ class Upload:
         self._durable = target
         return target.size_bytes
 
+    def begin_sync(self) -> None:
+        """Lets a thread of the store's do what `sync` does; does nothing while one is at it.
+
+        `durable_offset` tells when it has; the next call here raises what went wrong.
+        """
+        self._require_usable()
+        if self.finished or self._behind.is_running:
+            return
+        self._end_behind()
+        if self._unsynced_bytes:
+            self._behind_target = self._held or self._hasher.checkpoint()
+            self._unsynced_bytes = 0
+            self._behind.begin(partial(self._make_durable, self._behind_target.size_bytes))
+
     def hold(self) -> None:
         """Before a piece that comes with a checksum: the durable offset stays here until `release`.
 
@@ -312,9 +326,7 @@ class Upload:
         self._end_behind()
         is_old = self._clock_s() - self._unsynced_since_s >= SYNC_S
         if self._unsynced_bytes >= SYNC_BYTES or is_old:
-            self._behind_target = self._held or self._hasher.checkpoint()
-            self._unsynced_bytes = 0
-            self._behind.begin(partial(self._make_durable, self._behind_target.size_bytes))
+            self.begin_sync()
 
     def _make_durable(self, offset: int) -> None:
         """In a thread of the store's: the data, then the offset."""

@@ -43,6 +43,20 @@ def test_bytes_are_synced_by_themselves_after_a_bound(machine: Machine) -> None:
         assert upload.offset == 130_000
 
 
+def test_sync_that_is_begun_does_not_hold_the_writer_up(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.begin_sync()  # nothing to do
+        machine.faults.sync_may_end.clear()
+        upload.append(b"first")
+        upload.begin_sync()
+        upload.append(b"second")
+        upload.begin_sync()  # one is at it
+        assert upload.durable_offset == 0
+        machine.faults.sync_may_end.set()
+        wait_durable(upload, 5)
+        assert upload.sync() == 11
+
+
 def test_few_bytes_are_synced_by_themselves_after_a_time(machine: Machine) -> None:
     with machine.uploads.open(UUID, None) as upload:
         upload.append(b"first")
