@@ -6,8 +6,12 @@ No secret is ever handed to a logger: not a token, key, `Authorization` header, 
 
 import json
 import logging
+import os
+import re
 import sys
-from typing import Any, Final
+import time
+from contextlib import suppress
+from typing import Any, Final, TextIO
 
 from coordinator.timestamps import rfc3339
 
@@ -16,6 +20,8 @@ PATH_CHARS_MAX: Final = 256
 PATH_SEGMENT_CHARS_MAX: Final = 40  # a UUID has 36; what is longer may be a secret that someone put there
 
 _OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_LEVEL_NAMES: Final = {logging.DEBUG: "debug", logging.INFO: "info"}  # of answers
+_PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what JSON in ASCII shows as it is
 _requests = logging.getLogger("filestore.http.requests")
 
 
@@ -43,15 +49,60 @@ class JsonLines(logging.Formatter):
         return json.dumps(line, default=str)
 
 
+class LogLines(logging.StreamHandler[TextIO]):
+    """Where this process logs to. The line of an answer, of which there are many, has a way of its own."""
+
+    def __init__(self, component: str) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(JsonLines(component))
+        self._origin = f'"component": {json.dumps(component)}, "logger": "{_requests.name}"'
+        self._second = (0, "")
+        try:
+            self._descriptor = self.stream.fileno()
+        except (OSError, ValueError):  # something that is no file stands for stderr
+            self._descriptor = -1
+
+    def write_request(
+        self,
+        level: int,
+        *,
+        request_id: str,
+        remote: str,
+        method: str,
+        path: str,
+        status: int,
+        size_bytes: int,
+        duration_s: float,
+    ) -> bool:
+        """Write the line of an answer; False, and nothing is written, where a text has to be escaped."""
+        if self._descriptor < 0 or _PLAIN.fullmatch(f"{request_id}{remote}{method}{path}") is None:
+            return False
+        line = (
+            f'{{"time": "{self._now()}", "level": "{_LEVEL_NAMES[level]}", {self._origin},'
+            f' "message": "request", "request_id": "{request_id}", "remote": "{remote}",'
+            f' "method": "{method}", "path": "{path}",'
+            f' "status": {status}, "size_bytes": {size_bytes}, "duration_s": {duration_s:.6f}}}\n'
+        )
+        with suppress(OSError):  # as for any other line: a log that cannot be written stops nothing
+            os.write(self._descriptor, line.encode("ascii"))  # the stream holds nothing back
+        return True
+
+    def _now(self) -> str:
+        now_ms = time.time_ns() // 1_000_000
+        second, text = self._second
+        if second != now_ms // 1000:
+            second, text = now_ms // 1000, rfc3339(now_ms)[: -len("000Z")]
+            self._second = (second, text)
+        return f"{text}{now_ms % 1000:03d}Z"
+
+
 def setup(component: str, level: str = "info") -> None:
     """Send every log line of this process to stderr as JSON. `component`: which process this is.
 
     Calling it again replaces the earlier setup.
     """
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(component))
     root = logging.getLogger()
-    root.handlers[:] = [handler]
+    root.handlers[:] = [LogLines(component)]
     root.setLevel(level.upper())
     logging.captureWarnings(True)
 
@@ -68,6 +119,20 @@ def log_request(
     duration_s: float,
 ) -> None:
     """One line for one answer. `size_bytes` is what it took on the connection."""
+    if not _requests.isEnabledFor(level):
+        return
+    lines = logging.root.handlers[0] if len(logging.root.handlers) == 1 else None
+    if isinstance(lines, LogLines) and lines.write_request(
+        level,
+        request_id=request_id,
+        remote=remote,
+        method=method,
+        path=path,
+        status=status,
+        size_bytes=size_bytes,
+        duration_s=duration_s,
+    ):
+        return
     facts = {
         "request_id": request_id,
         "remote": remote,

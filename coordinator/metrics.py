@@ -40,6 +40,7 @@ class Metrics:
             buckets=DURATION_BUCKETS_S,
             registry=self.registry,
         )
+        self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}  # few: labels are bounded
         self.requests_in_progress = Gauge(
             "filestore_http_requests_in_progress", "HTTP requests being worked on.", registry=self.registry
         )
@@ -47,8 +48,13 @@ class Metrics:
     def observe_request(self, *, method: str, route: str, status: int, duration_s: float) -> None:
         """Count one request. `route` is a template from the router or a fixed word in parentheses."""
         known = method if method in METHODS else "OTHER"
-        self._requests.labels(known, route, str(status)).inc()
-        self._durations.labels(known, route).observe(duration_s)
+        found = self._children.get((known, route, status))
+        if found is None:  # looking labels up costs more than counting
+            found = self._requests.labels(known, route, str(status)), self._durations.labels(known, route)
+            self._children[known, route, status] = found
+        count, durations = found
+        count.inc()
+        durations.observe(duration_s)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The text of /metrics and its content type: OpenMetrics if `accept` asks for it."""

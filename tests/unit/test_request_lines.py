@@ -1,0 +1,80 @@
+"""The line of an answer says the same whichever way it was written."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator import logs
+
+PATHS = [
+    "/api/v1/files/01930000-0000-7000-8000-00000000000a",
+    '/api/v1/"}{"',
+    "/api/v1/\\u000a",
+    "/api/v1/\n\x1b[31m\x7f\x9b",
+    "/api/v1/ä\u2028",
+]
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """As it is without logs.setup, afterwards too."""
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield root
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+
+
+def log(path: str) -> None:
+    logs.log_request(
+        logging.INFO,
+        request_id="r-1",
+        remote="::1",
+        method="GET",
+        path=path,
+        status=206,
+        size_bytes=7,
+        duration_s=0.0012344,
+    )
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_line_of_an_answer_is_the_one_that_any_record_gets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root_logger: logging.Logger, path: str
+) -> None:
+    with (tmp_path / "log").open("w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        logs.setup("node")
+        log(path)
+        root_logger.addHandler(logging.NullHandler())  # then it is a record like any other
+        log(path)
+    text = (tmp_path / "log").read_bytes()
+    assert text.isascii()
+    quick, ordinary = (json.loads(line) for line in text.splitlines())
+    quick.pop("time")
+    ordinary.pop("time")
+    assert quick == ordinary
+    assert list(quick) == list(ordinary)
+
+
+def test_answers_below_the_level_are_not_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root_logger: logging.Logger
+) -> None:
+    with (tmp_path / "log").open("w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        logs.setup("node", "warning")
+        log(PATHS[0])
+    assert (tmp_path / "log").read_bytes() == b""
+
+
+def test_stderr_that_is_no_file_gets_the_line_too(
+    monkeypatch: pytest.MonkeyPatch, root_logger: logging.Logger, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs.setup("node")  # capsys stands for it in memory
+    log(PATHS[0])
+    assert json.loads(capsys.readouterr().err)["path"] == PATHS[0]
