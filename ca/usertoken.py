@@ -170,11 +170,13 @@ class Verifier:
         return self._signed(token).claims
 
     def _signed(self, token: str) -> _Signed:
-        if not isinstance(token, str) or len(token) > TOKEN_BYTES_MAX or not _COMPACT.fullmatch(token):
+        if not isinstance(token, str) or len(token) > TOKEN_BYTES_MAX or not token.isascii():
             raise Unauthorized("not a compact JWT of at most 4 KiB")
         digest = hashlib.sha256(token.encode("ascii")).digest()
         signed = self._verified.get(digest)
         if signed is None:
+            if not _COMPACT.fullmatch(token):
+                raise Unauthorized("not a compact JWT of at most 4 KiB")
             signed = self._check_signature(token)
             if len(self._verified) >= _VERIFIED_MAX:
                 self._verified.clear()

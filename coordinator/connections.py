@@ -1,8 +1,8 @@
 """The connections of a listener: limits on what comes before a request, and every error as an answer.
 
 aiohttp's defaults that are unsafe here are switched off or covered in this file only. It leans on private
-names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`, `_parser`,
-`_reading_paused`, `_buffer_paused`): read its changes before an upgrade.
+names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`, `_upgraded`,
+`_parser`, `_reading_paused`, `_buffer_paused`): read its changes before an upgrade.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from coordinator.answers import (
     request_id,
 )
 from coordinator.body_ring import BodyRing
+from coordinator.direct import CLIENT_GONE, DirectAnswer, DirectConnection, Responder
 from coordinator.logs import log_request, shown_path
 from coordinator.metrics import Metrics
 from coordinator.rates import Patience
 
 PEER_HEADERS_EXTRA: Final = 8  # what a member adds to a request that it passes on
-CLIENT_GONE: Final = 499  # in logs and metrics only: the client went before it had its answer
 _STARTED_S: Final = web.RequestKey("started_s", float)
 _HEADERS_TOO_SLOW: Final = (
     b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
@@ -54,6 +54,8 @@ class Connections(web.Server):
         self.patience = patience
         self.log_level = logging.DEBUG if peer else logging.INFO
         self.headers_max = HEADERS_MAX + (PEER_HEADERS_EXTRA if peer else 0)
+        self.direct: Responder | None = None  # who may answer past aiohttp
+        self.sending: set[asyncio.Task[None]] = set()  # direct answers that take their time
         self.in_progress = 0
         self.draining = False
         self.drained = asyncio.Event()
@@ -65,12 +67,31 @@ class Connections(web.Server):
     def start_draining(self) -> None:
         """Close the idle connections, and each other one after its answer; `drained` when no request runs."""
         self.draining = True
+        self.direct = None
         for connection in self.connections:
             assert isinstance(connection, _Connection)
-            if connection._waiter is not None and not connection.headers_begun:
+            is_idle = connection._waiter is not None and connection.sending is None
+            if is_idle and not connection.headers_begun:
                 connection.close()
         if self.in_progress == 0:
             self.drained.set()
+
+    async def cut_off_direct(self) -> None:
+        """Break off the direct answers that still run, and wait until they have let go of what they send."""
+        for sending in self.sending:
+            sending.cancel()
+        if self.sending:
+            await asyncio.wait(self.sending)
+
+    def began(self, sending: asyncio.Task[None]) -> None:
+        """A direct answer runs."""
+        self.in_progress += 1
+        self.sending.add(sending)
+
+    def ended(self, sending: asyncio.Task[None]) -> None:
+        """A direct answer runs no more."""
+        self.sending.discard(sending)
+        self._one_less()
 
     async def _edge(self, request: web.Request) -> web.StreamResponse:
         request[_STARTED_S] = asyncio.get_running_loop().time()
@@ -86,12 +107,15 @@ class Connections(web.Server):
         except Exception as problem:  # noqa: BLE001  # the edge: every error becomes an answer here
             response = self._answer(request, error_of(request, problem))
         finally:
-            self.in_progress -= 1
-            if self.draining and self.in_progress == 0:
-                self.drained.set()
+            self._one_less()
         if self.draining:
             response.force_close()
         return response
+
+    def _one_less(self) -> None:
+        self.in_progress -= 1
+        if self.draining and self.in_progress == 0:
+            self.drained.set()
 
     def _answer(self, request: web.Request, error: FilestoreError) -> web.StreamResponse:
         """An answer to this error, or a broken connection when another answer is on its way already."""
@@ -106,7 +130,7 @@ class Connections(web.Server):
         return response
 
 
-class _Connection(web.RequestHandler):
+class _Connection(DirectConnection):
     """One connection: limits on what comes before a request, and JSON for what is wrong with it."""
 
     def __init__(self, connections: Connections, on_end: Callable[[], None]) -> None:
@@ -115,6 +139,7 @@ class _Connection(web.RequestHandler):
         self._connections = connections
         self._headers_timer: asyncio.TimerHandle | None = None
         self.headers_begun = False
+        self._prepare_direct()
         super().__init__(
             connections,
             loop=asyncio.get_running_loop(),
@@ -136,15 +161,25 @@ class _Connection(web.RequestHandler):
         """The end; whoever reads the body is told by aiohttp."""
         self._on_end()
         self._stop_headers_timer()
+        if self.sending is not None:
+            self.sending.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the client: its headers have a deadline from the first of them to the last."""
+        direct = self._connections.direct
+        if data and (direct is not None or self.sending is not None) and self.hold(data):
+            return
+        if direct is not None and data and self.answer_directly(direct, data):
+            self._stop_headers_timer()
+            return
         if data and self._waiter is not None and self._headers_timer is None:
             self._headers_timer = self._loop.call_later(self.patience.headers_s, self._headers_too_slow)
         self.headers_begun = self.headers_begun or (bool(data) and self._headers_timer is not None)
         requests = self._request_count
         super().data_received(data)
+        has_body = self._upgraded or bool(self._messages and not self._messages[-1][1].is_eof())
+        self.boundary.fed(data, requests=self._request_count - requests, has_body=has_body)
         if self._request_count != requests:
             self._stop_headers_timer()
             if getattr(self._messages[-1][0] if self._messages else None, "exc", None) is not None:
@@ -185,6 +220,30 @@ class _Connection(web.RequestHandler):
         self.transport.pause_reading()  # the loop takes another way of reading up only when it begins to read
         self.transport.set_protocol(self)
         self.transport.resume_reading()
+
+    def direct_began(self, sending: asyncio.Task[None]) -> None:
+        """Draining waits for it."""
+        self._connections.began(sending)
+        sending.add_done_callback(self._connections.ended)
+
+    def direct_ended(self, answer: DirectAnswer, *, status: int, size_bytes: int, duration_s: float) -> None:
+        """One line and one count, as for any answer."""
+        peer = self.peername
+        self._connections.metrics.observe_request(
+            method=hdrs.METH_GET, route=answer.route, status=status, duration_s=duration_s
+        )
+        log_request(
+            self._connections.log_level,
+            request_id=answer.request_id,
+            remote=peer[0] if isinstance(peer, tuple) else "",
+            method=hdrs.METH_GET,
+            path=answer.path,
+            status=status,
+            size_bytes=size_bytes,
+            duration_s=duration_s,
+        )
+        if self._connections.draining:
+            self.force_close()
 
     def handle_error(
         self,

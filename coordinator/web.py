@@ -25,6 +25,7 @@ from coordinator.answers import (
     request_id,
 )
 from coordinator.connections import Connections
+from coordinator.direct import DIRECT
 from coordinator.json_bodies import decode_json
 from coordinator.metrics import Metrics
 from coordinator.rates import Patience
@@ -101,6 +102,7 @@ async def serve_on(
     await runner.setup()
     assert runner.server is not None
     connections = Connections(runner.server, app[METRICS], patience or Patience(), peer=peer)
+    connections.direct = app.get(DIRECT)
     acceptor = Acceptor(
         listening,
         connections.new_connection,
@@ -132,6 +134,7 @@ class Listener:
                 await self._connections.drained.wait()
         except TimeoutError:
             _log.warning("cutting off requests", extra={"requests": self._connections.in_progress})
+        await self._connections.cut_off_direct()
         await self._connections.shutdown(0.5)  # answers that are being written have this long
         await self._app.cleanup()
 

@@ -13,16 +13,28 @@ from dataclasses import dataclass
 
 from node.pagecache import read_cached
 from node.segments import OpenBlob
+from node.trust import FileIdentity
 
 OPEN_BLOBS_MAX = 256  # descriptors; a tenth of what a process may have where the limit is low
-
-_State = tuple[int, int, int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Kept:
     blob: OpenBlob
-    state: _State
+    identity: FileIdentity
+    links: int
+
+    def is_unchanged(self) -> bool:
+        """Whether the file is what it was when it was opened. Raises OSError."""
+        facts, known = os.fstat(self.blob.fd), self.identity
+        return (
+            facts.st_ctime_ns == known.changed_at_ns  # a link, a rename or a write: all of them change it
+            and facts.st_nlink == self.links
+            and facts.st_size == known.size_bytes
+            and facts.st_mtime_ns == known.modified_at_ns
+            and facts.st_ino == known.inode
+            and facts.st_dev == known.device
+        )
 
 
 class OpenBlobs:
@@ -48,7 +60,7 @@ class OpenBlobs:
             kept = self._kept.get(sha256)
             if kept is None:
                 return None
-            if _state(kept.blob.fd) != kept.state:
+            if not kept.is_unchanged():
                 self._drop(sha256)
                 return None
             self._kept.move_to_end(sha256)
@@ -63,12 +75,25 @@ class OpenBlobs:
             kept = self._kept.get(sha256)
             if kept is None or stop > kept.blob.size_bytes:
                 return b""
-            if _state(kept.blob.fd) != kept.state:
+            if not kept.is_unchanged():
                 self._drop(sha256)
                 return b""
             self._kept.move_to_end(sha256)
-            trusted = kept.blob.is_trusted(start, stop)
+            trusted = kept.blob.is_trusted(start, stop, identity=kept.identity)
             return read_cached(kept.blob.fd, start, stop - start) if trusted else b""
+
+    def is_ready(self, sha256: str, start: int, stop: int) -> bool:
+        """Whether these bytes (not empty) are of a kept blob and trusted: nothing has to be read before they
+        are sent. Raises OSError.
+        """
+        with self._lock:
+            kept = self._kept.get(sha256)
+            return (
+                kept is not None
+                and stop <= kept.blob.size_bytes
+                and kept.is_unchanged()
+                and kept.blob.is_trusted(start, stop, identity=kept.identity)
+            )
 
     def keep(self, blob: OpenBlob, *, forgotten: int) -> None:
         """Keep another descriptor of a blob that was just opened; the caller goes on with its own.
@@ -78,10 +103,10 @@ class OpenBlobs:
         with self._lock:
             if forgotten != self._forgotten or blob.sha256 in self._kept:
                 return
-            state = _state(blob.fd)
-            if state[0] == 0:  # no name leads to it any more
+            links = os.fstat(blob.fd).st_nlink
+            if links == 0:  # no name leads to it any more
                 return
-            self._kept[blob.sha256] = _Kept(blob.duplicate(), state)
+            self._kept[blob.sha256] = _Kept(blob.duplicate(), FileIdentity.of(blob.fd), links)
             if len(self._kept) > self._blobs_max:
                 self._drop(next(iter(self._kept)))
 
@@ -102,15 +127,3 @@ class OpenBlobs:
         kept = self._kept.pop(sha256, None)
         if kept is not None:
             kept.blob.close()
-
-
-def _state(descriptor: int) -> _State:
-    facts = os.fstat(descriptor)
-    return (
-        facts.st_nlink,
-        facts.st_dev,
-        facts.st_ino,
-        facts.st_size,
-        facts.st_mtime_ns,
-        facts.st_ctime_ns,
-    )

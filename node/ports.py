@@ -11,6 +11,7 @@ from aiohttp import web
 
 from coordinator.accepting import listening_socket
 from coordinator.contexts import MemberContexts
+from coordinator.direct import DIRECT
 from coordinator.metrics import Metrics
 from coordinator.web import Listener, new_application, serve, serve_on
 from node.admission import admit_members
@@ -18,6 +19,7 @@ from node.api.health import metrics as tell_metrics
 from node.api.routes import METADATA, client_routes
 from node.api.services import API
 from node.config import NodeConfig
+from node.content.hotpath import HotPath
 from node.content.routes import OPERATIONS, content_routes
 from node.services import NODE, NodeServices
 from node.transfer import transfer_routes
@@ -104,6 +106,7 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
     routes = client_routes([*METADATA, *OPERATIONS])
     app = new_application(routes, component="node", metrics=metrics)
     app[API], app[NODE] = services.api, services
+    app[DIRECT] = HotPath(services, services.records.get).answer
     return app
 
 

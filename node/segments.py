@@ -262,11 +262,16 @@ class OpenBlob:
             if identity.is_settled(at_ns):
                 self._trusted.add(self.sha256, index, identity)
 
-    def is_trusted(self, start: int, stop: int) -> bool:
-        """Whether `verify_range` would have nothing to read. Blocks for no disk."""
-        identity = FileIdentity.of(self.fd)
-        first, after = start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0
-        return all(self._trusted.holds(self.sha256, index, identity) for index in range(first, after))
+    def is_trusted(self, start: int, stop: int, *, identity: FileIdentity | None = None) -> bool:
+        """Whether `verify_range` would have nothing to read. Blocks for no disk.
+
+        `identity` is that of the file as it is now, from who has just looked.
+        """
+        found = identity or FileIdentity.of(self.fd)
+        for index in range(start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0):
+            if not self._trusted.holds(self.sha256, index, found):
+                return False
+        return True
 
     def duplicate(self) -> "OpenBlob":
         """The same with a descriptor of its own. Raises OSError."""

@@ -67,7 +67,7 @@ class TrustedSegments:
             blob = self._blobs.get(sha256)
             if blob is None:
                 return False
-            if blob.identity != identity:
+            if blob.identity is not identity and blob.identity != identity:
                 self._drop(sha256)
                 return False
             self._blobs.move_to_end(sha256)

@@ -61,7 +61,7 @@ async def serve_content(
         moved = {"Location": location, "Cache-Control": "private, no-store"}
         return web.Response(status=307, headers=dict(policy) | moved)
     file = content.file
-    headers = {**_describe(file.blob_sha256, file.filename, content.available_at_ms), **policy}
+    headers = {**describe(file.blob_sha256, file.filename, content.available_at_ms), **policy}
     if _is_not_modified(request, headers["ETag"], content.available_at_ms):
         return web.Response(status=304, headers=_not_modified(headers, policy))
     plan = plan_answer(request, content, headers["ETag"])
@@ -126,8 +126,8 @@ async def _body(services: NodeServices, content: ContentRecord, plan: Plan) -> A
 
 
 @functools.lru_cache(CONTENTS_DESCRIBED_MAX)
-def _describe(sha256: str, filename: str, available_at_ms: int) -> Mapping[str, str]:
-    """The headers that belong to a content, which never changes; hot small files are asked for often."""
+def describe(sha256: str, filename: str, available_at_ms: int) -> Mapping[str, str]:
+    """The headers of a content, which never changes; hot small files are asked for often."""
     return {
         "Accept-Ranges": "bytes",
         "ETag": f'"{sha256}"',

@@ -1,0 +1,211 @@
+"""Answers that are known as soon as the head of their request is here: they go out past aiohttp.
+
+What aiohttp does for each request (a task, a dozen objects) costs more than a small answer. So a connection
+hands what arrives to whoever answers directly, but only while nothing else is going on there: no request
+runs, no byte of a request lies in aiohttp's parser, and all that was sent before has left. The one asked
+takes exactly one whole head without a body, or nothing: then aiohttp gets the same bytes, as if nothing had
+been.
+
+It leans on private names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_close`, `_force_close`,
+`_manager`, the keep-alive timer's, `_drain_helper`): read its changes before an upgrade.
+"""
+
+import asyncio
+import functools
+import logging
+import time
+from abc import abstractmethod
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Final
+
+from aiohttp import web
+from msgspec import Struct
+
+Drain = Callable[[], Awaitable[None]]  # waits until the transport takes more; raises ConnectionError
+Send = Callable[[asyncio.Transport, Drain], Coroutine[object, object, None]]
+
+HEAD_BYTES_MAX: Final = 64 << 10  # of a head that comes in pieces, beyond which nobody looks for its end
+CLIENT_GONE: Final = 499  # in logs and metrics only: the client went before it had its answer
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_log = logging.getLogger("filestore.http")
+
+
+class DirectAnswer(Struct, frozen=True, kw_only=True):
+    """An answer to one GET. `pieces` are written at once; or `send` sends all of it, head included.
+
+    `route` is the template and `path` the text for metrics and logs, `size_bytes` that of head and body.
+    """
+
+    request_id: str
+    route: str
+    path: str
+    status: int
+    size_bytes: int
+    pieces: tuple[bytes, ...] = ()
+    send: Send | None = None
+
+
+Responder = Callable[[bytes, asyncio.Transport], DirectAnswer | None]
+DIRECT: Final[web.AppKey[Responder]] = web.AppKey("direct")  # the one that is asked, of an application
+
+
+class Boundary:
+    """Whether a parser stands between two requests, as far as can be told from what went in and came out.
+
+    It can be told while only heads without bodies go in, each of which ends with what arrived. After anything
+    else this connection is not known to be at a boundary any more: a half request may be waiting inside.
+    """
+
+    __slots__ = ("_head", "_is_known")
+
+    def __init__(self) -> None:
+        self._head = b""
+        self._is_known = True
+
+    @property
+    def is_reached(self) -> bool:
+        """Whether what arrives next is the start of a request."""
+        return self._is_known and not self._head
+
+    def fed(self, data: bytes, *, requests: int, has_body: bool) -> None:
+        """`data` went into the parser, and so many requests came out, the last of them with a body or not."""
+        if not self._is_known:
+            return
+        head = self._head + data
+        if requests == 0 and len(head) <= HEAD_BYTES_MAX:
+            self._head = head
+            return
+        self._head = b""
+        ends_there = head.find(_END_OF_HEAD) == len(head) - len(_END_OF_HEAD)
+        self._is_known = requests == 1 and not has_body and ends_there
+
+
+class DirectConnection(web.RequestHandler):
+    """A connection that can answer past aiohttp. `boundary` has to be told what the parser was fed."""
+
+    _loop: asyncio.AbstractEventLoop
+
+    def _prepare_direct(self) -> None:
+        """Before anything else."""
+        self.boundary = Boundary()
+        self.sending: asyncio.Task[None] | None = None  # a direct answer that has not ended
+        self._held = b""
+        self._is_delivering = False
+        self._unsent_bytes = 0
+
+    @abstractmethod
+    def direct_began(self, sending: asyncio.Task[None]) -> None:
+        """A direct answer takes its time."""
+
+    @abstractmethod
+    def direct_ended(self, answer: DirectAnswer, *, status: int, size_bytes: int, duration_s: float) -> None:
+        """A direct answer was sent, or broke off with CLIENT_GONE."""
+
+    def hold(self, data: bytes) -> bool:
+        """Keep bytes that cannot be looked at now, for a turn of the loop or while a direct answer runs.
+
+        aiohttp's task comes back to wait for the next request only after the turn in which it answered the
+        last one, or in which the connection began; a quick client is there before. Of what comes behind a
+        running answer there is at most what had been read already.
+        """
+        if self.sending is None and not self._held:
+            if self._waiter is not None or self._request_in_progress or self._messages or self._is_delivering:
+                return False
+            self._loop.call_soon(self._deliver)
+        self._held += data
+        return True
+
+    def _deliver(self) -> None:
+        held, self._held = self._held, b""
+        if self.transport is not None and held:
+            self._is_delivering = True
+            self.data_received(held)
+            self._is_delivering = False
+
+    def answer_directly(self, respond: Responder, data: bytes) -> bool:
+        """Whether these bytes were a request that is answered, or will be."""
+        transport = self.transport
+        if not self._is_idle() or transport is None or transport.is_closing():
+            return False
+        if transport.get_write_buffer_size():
+            return False  # who has not taken the last answer yet is watched by the ordinary path
+        started_s = time.perf_counter()
+        answer = respond(data, transport)
+        if answer is None:
+            return False
+        if self._manager is not None:
+            self._manager.requests_count += 1
+        if answer.send is None:
+            transport.writelines(answer.pieces)
+            self._begin_idling()
+            spent_s = time.perf_counter() - started_s
+            self.direct_ended(answer, status=answer.status, size_bytes=answer.size_bytes, duration_s=spent_s)
+            return True
+        if self._keepalive_handle is not None:
+            self._keepalive_handle.cancel()
+            self._keepalive_handle = None
+        self._pause_transport_reading()
+        self.sending = self._loop.create_task(answer.send(transport, self._drain_helper))
+        self.sending.add_done_callback(functools.partial(self._sent, answer, started_s))
+        self.direct_began(self.sending)
+        return True
+
+    def _is_idle(self) -> bool:
+        waiter = self._waiter
+        return (
+            waiter is not None
+            and not waiter.done()
+            and not self._messages
+            and self.boundary.is_reached
+            and not self._close
+            and not self._force_close
+        )
+
+    def _sent(self, answer: DirectAnswer, started_s: float, sending: asyncio.Task[None]) -> None:
+        """An answer that took its time has ended, maybe before its end."""
+        problem = None if sending.cancelled() else sending.exception()
+        is_whole = not sending.cancelled() and problem is None
+        if problem is not None and not isinstance(problem, ConnectionError):
+            _log.warning("request not served", exc_info=problem, extra={"request_id": answer.request_id})
+        self.sending = None
+        self.direct_ended(
+            answer,
+            status=answer.status if is_whole else CLIENT_GONE,
+            size_bytes=answer.size_bytes if is_whole else 0,
+            duration_s=time.perf_counter() - started_s,
+        )
+        if self.transport is None:
+            return
+        if not is_whole:
+            self.transport.abort()
+            return
+        self._begin_idling()
+        self._resume_transport_reading()
+        self._deliver()
+
+    def _begin_idling(self) -> None:
+        """What aiohttp does after an answer."""
+        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        if self._keepalive_handle is None:
+            self._keepalive_handle = self._loop.call_at(
+                self._next_keepalive_close_time, self._process_keepalive
+            )
+
+    def _process_keepalive(self) -> None:
+        """Close who has been idle for too long, but not before it has taken its last answer.
+
+        As long as it takes some of that in every period it goes on; who takes nothing is cut off: closing
+        would wait for it without end.
+        """
+        transport = self.transport
+        if transport is not None and not transport.is_closing() and self._is_waiting():
+            unsent_bytes, earlier_bytes = transport.get_write_buffer_size(), self._unsent_bytes
+            self._unsent_bytes = unsent_bytes
+            if unsent_bytes and unsent_bytes == earlier_bytes:
+                transport.abort()
+            elif unsent_bytes:
+                self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
+        super()._process_keepalive()
+
+    def _is_waiting(self) -> bool:
+        return self._waiter is not None and self._loop.time() >= self._next_keepalive_close_time

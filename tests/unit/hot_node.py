@@ -1,0 +1,183 @@
+"""A node whose downloads are answered past the HTTP machinery, beside one listener where they never are."""
+
+import asyncio
+import re
+import ssl
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+from ca.errors import NotFound
+from ca.usertoken import Verifier, mint, new_signing_key, public_jwk
+from coordinator.direct import DIRECT, DirectAnswer
+from coordinator.metrics import Metrics
+from coordinator.rates import Patience
+from coordinator.records import Caller, ContentRecord, FileRecord
+from coordinator.web import Listener, body_chunks, new_application, serve
+from node.api.access import authenticate
+from node.api.services import API
+from node.content.download import serve_content
+from node.content.handlers import PRIVATE_POLICY
+from node.content.hotpath import HotPath
+from node.services import NODE
+from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node
+
+UUID = "01930000-0000-7000-8000-00000000000a"
+FILE = f"/api/v1/files/{UUID}"
+KEY = new_signing_key()
+_RANDOM = re.compile(
+    rb"(?<=boundary=)[0-9a-f]{32}|(?<=\r\n--)[0-9a-f]{32}|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+)
+_VARYING = re.compile(rb"(?mi)^(Date|X-Request-Id): .*$")
+
+
+def token(subject: str = "alice") -> str:
+    return mint(
+        KEY,
+        cluster=CLUSTER,
+        subject=subject,
+        generation=1,
+        roles=(),
+        groups=(),
+        now_ms=time.time_ns() // 1_000_000,
+        ttl_seconds=3600,
+        token_id="t",
+    )
+
+
+TOKEN = token()
+
+
+def asking(*lines: str, path: str = FILE, credential: str = TOKEN) -> bytes:
+    fields = [f"GET {path} HTTP/1.1", "Host: x", f"Authorization: Bearer {credential}", *lines]
+    return "\r\n".join([*fields, "", ""]).encode()
+
+
+def record(replicas: list[str], *, size_bytes: int = len(CONTENT), sha256: str = SHA256) -> ContentRecord:
+    file = FileRecord(
+        file_uuid=UUID,
+        bucket_id="b",
+        owner_id="alice",
+        filename="läb.gns3p",
+        content_type="application/zip",
+        size_bytes=size_bytes,
+        blob_sha256=sha256,
+        status="available",
+        created_at_ms=0,
+        updated_at_ms=0,
+    )
+    return ContentRecord(file=file, replicas=replicas, available_at_ms=1_700_000_000_000)
+
+
+@dataclass
+class HotNode:
+    """`known` is what both listeners find for alice; `taken` counts what went past the HTTP machinery."""
+
+    node: Node
+    known: dict[str, ContentRecord]
+    hot: Listener
+    ordinary: Listener
+    metrics: Metrics
+    taken: list[bytes] = field(default_factory=list)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection("127.0.0.1", self.hot.port)
+
+    async def warm(self) -> None:
+        """Read all of it until it is kept open and trusted: a file that has just changed is not, yet."""
+        file = self.known[UUID].file
+        while not self.node.services.blobs.opened.is_ready(file.blob_sha256, 0, file.size_bytes):
+            await exchange(self.ordinary, [asking("Connection: close")])
+
+
+async def exchange(
+    listener: Listener, writes: list[bytes], *, context: ssl.SSLContext | None = None
+) -> bytes:
+    """All that comes back until the other side closes; each of `writes` is sent when the last was answered,
+    or nothing more was to come.
+    """
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
+    received = b""
+    try:
+        for at, data in enumerate(writes):
+            writer.write(data)
+            if at + 1 < len(writes):
+                received += await _read_some(reader)
+        while piece := await reader.read(1 << 20):
+            received += piece
+    except ConnectionResetError:
+        received += b"<reset>"
+    finally:
+        writer.close()
+    return received
+
+
+async def _read_some(reader: asyncio.StreamReader) -> bytes:
+    """One answer, if there is one: a write that was half a request brings none."""
+    try:
+        async with asyncio.timeout(0.2):
+            head = await reader.readuntil(b"\r\n\r\n")
+    except (TimeoutError, asyncio.IncompleteReadError):
+        return b""
+    length = re.search(rb"(?i)content-length: ([0-9]+)", head)
+    return head + (await reader.readexactly(int(length[1])) if length else b"")
+
+
+def steady(answer: bytes) -> bytes:
+    """Without what differs from answer to answer."""
+    return _RANDOM.sub(b"<random>", _VARYING.sub(rb"\1: -", answer))
+
+
+@asynccontextmanager
+async def hot_node(
+    node: Node, known: ContentRecord, *, patience: Patience | None = None, tls: bool = False
+) -> AsyncIterator[HotNode]:
+    """Both listeners of `node`, to which `introduce` was done."""
+    node.services.api.view._verifier = Verifier(CLUSTER, [public_jwk(KEY)])
+    records = {UUID: known}
+    metrics = Metrics("test")
+
+    def kept(caller: Caller, file_uuid: str) -> ContentRecord | None:
+        return records.get(file_uuid) if caller.subject == "alice" else None
+
+    async def download(request: web.Request) -> web.StreamResponse:
+        caller = await authenticate(request)
+        content = kept(caller, request.match_info["file_uuid"])
+        if content is None:
+            raise NotFound("No such file.")
+        return await serve_content(request, node.services, content, policy=PRIVATE_POLICY)
+
+    def application(counted: Metrics) -> web.Application:
+        routes = [web.get("/api/v1/files/{file_uuid}", download), web.put("/api/v1/files/{file_uuid}", drain)]
+        app = new_application(routes, component="test", metrics=counted)
+        app[API], app[NODE] = node.services.api, node.services
+        return app
+
+    path = HotPath(node.services, kept)
+    app = application(metrics)
+    context = node.contexts.api.listening if tls else None
+
+    def respond(data: bytes, transport: asyncio.Transport) -> DirectAnswer | None:
+        answer = path.answer(data, transport)
+        if answer is not None:
+            running.taken.append(data)
+        return answer
+
+    app[DIRECT] = respond
+    hot = await serve(app, host="127.0.0.1", port=0, ssl_context=context, patience=patience)
+    plain = application(Metrics("test"))
+    ordinary = await serve(plain, host="127.0.0.1", port=0, ssl_context=None, patience=patience)
+    running = HotNode(node, records, hot, ordinary, metrics)
+    try:
+        yield running
+    finally:
+        await hot.close()
+        await ordinary.close()
+        node.services.api.audit.close()
+
+
+async def drain(request: web.Request) -> web.Response:
+    return web.json_response({"size": sum([len(piece) async for piece in body_chunks(request)])})
