@@ -26,12 +26,14 @@ def is_cached(fd: int, start: int, stop: int) -> bool:
 
 
 def read_cached(fd: int, start: int, size_bytes: int) -> bytes:
-    """These bytes if the page cache has all, else b"". For little at a time: they are copied twice."""
-    if not _NOWAIT:
+    """These bytes if the page cache has them, as far as `is_cached` can tell, else b"". For little at a time.
+
+    A look and a plain read: preadv needs a buffer that is filled with zeros first, and copied after.
+    """
+    if not is_cached(fd, start, start + size_bytes):
         return b""
-    buffer = bytearray(size_bytes)
     try:
-        count = os.preadv(fd, [buffer], start, _NOWAIT)
+        piece = os.pread(fd, size_bytes, start)
     except OSError:
         return b""
-    return bytes(buffer) if count == size_bytes else b""
+    return piece if len(piece) == size_bytes else b""
