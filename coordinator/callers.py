@@ -12,12 +12,12 @@ import msgspec
 from ca.errors import Unauthorized
 from ca.usertoken import Claims, Verifier
 from coordinator.clock import now_ms
-from coordinator.commands import AnyCommand, CompleteUpload, DeclareSize, RecordProgress
+from coordinator.commands import AnyCommand, CompleteUpload, DeclareSize, RecordProgress, RewindUpload
 from coordinator.queries import AnyQuery
 from coordinator.records import Caller, ClusterView
 
 # An upload may outlast the token that it began with: only the signature and the generation count at its end.
-UNDER_WAY = (RecordProgress, DeclareSize, CompleteUpload)
+UNDER_WAY = (RecordProgress, RewindUpload, DeclareSize, CompleteUpload)
 
 _T = TypeVar("_T", AnyCommand, AnyQuery)
 

@@ -100,6 +100,8 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.CreateBackup: _nothing,
     commands.RecordProgress: _nothing,
     commands.DeclareSize: _nothing,
+    commands.RewindUpload: _nothing,
+    commands.TakeOverUpload: _nothing,
     commands.CompleteUpload: _nothing,
     commands.TerminateUpload: _nothing,
     # Files with a retention period and readers with a permission that ends: none of these is lasting.

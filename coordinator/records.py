@@ -143,7 +143,9 @@ class Manifest(Struct, frozen=True, kw_only=True):
 class UploadRecord(Struct, frozen=True, kw_only=True):
     """An upload as the log knows it. `placement` is empty once the file is available.
 
-    `as_of`: the log index that this is true at; see CompleteUpload.
+    The first of `placement` holds the upload, in this `epoch`. The first `offset_bytes` bytes are durable on
+    the write quorum and hash to `prefix_sha256` ("" when an older version recorded them). `as_of`: the log
+    index that this is true at; see CompleteUpload.
     """
 
     file_uuid: str
@@ -156,6 +158,8 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     expires_at_ms: int
     kind: str = ""
     as_of: int = 0
+    epoch: int = 0
+    prefix_sha256: str = ""
 
 
 class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -286,8 +286,10 @@ CREATE UNIQUE INDEX IF NOT EXISTS job_runs_running ON job_runs (job_name) WHERE 
 CREATE TABLE IF NOT EXISTS uploads (
     file_uuid      TEXT PRIMARY KEY REFERENCES files (file_uuid) ON DELETE CASCADE,
     placement      TEXT NOT NULL,                 -- JSON array of node ids
-    offset_bytes   INTEGER NOT NULL,              -- last durable offset that the node reported; the node knows better
-    expires_at_ms  INTEGER NOT NULL
+    offset_bytes   INTEGER NOT NULL,              -- durable on the write quorum: all that clients were told
+    expires_at_ms  INTEGER NOT NULL,
+    epoch          INTEGER NOT NULL DEFAULT 0,    -- rises when another node takes over, and when bytes are dropped
+    prefix_sha256  TEXT NOT NULL DEFAULT ''       -- of the bytes up to the offset; '' if an older version recorded it
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS uploads_by_expiry ON uploads (expires_at_ms);
 

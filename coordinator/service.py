@@ -54,11 +54,12 @@ from coordinator.commands import (
     JoinNode,
     RenewCertificate,
     ReportHash,
+    TakeOverUpload,
     TriggerJob,
 )
 from coordinator.digests import Digests
 from coordinator.driver import Driver
-from coordinator.health import NodeHealth
+from coordinator.health import PLACEABLE_S, NodeHealth
 from coordinator.jobs import check_parameters, job_kind
 from coordinator.operations import Operations
 from coordinator.placement import choose
@@ -99,6 +100,7 @@ class Service:
         self._operations = operations
         self._digests = digests
         self._callers = Callers(view)
+        self._started_s = time.monotonic()
 
     def check(self, peer: Peer) -> None:
         """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
@@ -152,9 +154,18 @@ class Service:
         if isinstance(command, TriggerJob):
             self._answer(CheckAdmin(caller=command.caller))  # others need not know which jobs there are
             check_parameters(job_kind(command.job_name), command.parameters)
+        if isinstance(command, TakeOverUpload) and command.holder != identity.id:
+            self._require_silent(command.holder)
         return await self._change(
             self._stamped(command), call.session, call.sequence, call.acknowledged_below
         )
+
+    def _require_silent(self, node_id: str) -> None:
+        """Raises Refused while the node was heard lately: it may only be out of the reach of the caller."""
+        heard, at_s = self._health.last(node_id), time.monotonic()
+        since_s = self._started_s if heard is None else heard.at_s
+        if at_s - since_s < PLACEABLE_S:
+            raise Refused(Unavailable.code, f"Node {node_id} was heard less than {PLACEABLE_S:.0f} s ago.")
 
     def _require_leader(self) -> None:
         """Raises NotLeader: only the leader knows the time and who lives."""

@@ -53,6 +53,8 @@ _ADDED_COLUMNS = (  # of databases that an older version made: table, column, an
     ("blob_replicas", "doomed_at", "INTEGER"),
     ("blobs", "collected_at", "INTEGER"),
     ("blobs", "missing", "INTEGER NOT NULL DEFAULT 0"),
+    ("uploads", "epoch", "INTEGER NOT NULL DEFAULT 0"),
+    ("uploads", "prefix_sha256", "TEXT NOT NULL DEFAULT ''"),
 )
 _DUE_AT_FILLED = (
     f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours

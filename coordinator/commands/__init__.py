@@ -59,6 +59,8 @@ from coordinator.commands.files import (
     DeclareSize,
     DeleteFile,
     RecordProgress,
+    RewindUpload,
+    TakeOverUpload,
     TerminateUpload,
     UpdateBackup,
     UpdateProjectFile,
@@ -126,7 +128,9 @@ __all__ = [
     "ReportLost",
     "RevokePublicToken",
     "RevokeUser",
+    "RewindUpload",
     "StartRun",
+    "TakeOverUpload",
     "TerminateUpload",
     "TriggerJob",
     "UpdateBackup",
@@ -161,6 +165,8 @@ AnyCommand = (
     | UpdateBackup
     | DeleteFile
     | RecordProgress
+    | RewindUpload
+    | TakeOverUpload
     | DeclareSize
     | CompleteUpload
     | TerminateUpload
@@ -203,6 +209,8 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     UpdateBackup,
     DeleteFile,
     RecordProgress,
+    RewindUpload,
+    TakeOverUpload,
     DeclareSize,
     CompleteUpload,
     TerminateUpload,
@@ -225,6 +233,7 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
 OWN_COMMANDS = (
     AnnounceNode,
     RecordProgress,
+    RewindUpload,
     AddReplica,
     ReportDropped,
     ReportLost,

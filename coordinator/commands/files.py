@@ -108,14 +108,49 @@ class DeleteFile(Command, frozen=True, kw_only=True, tag="delete_file"):
 
 
 class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
-    """Bytes of an upload became durable on `node_id`: pending becomes uploading, the expiry moves on.
+    """So many bytes of an upload are durable on the write quorum, `node_id` among it, which holds the upload.
 
-    Needs write.
+    Pending becomes uploading, the expiry moves on. Needs write. A conflict when another node holds the
+    upload, in another `epoch`, or when more bytes were recorded before. `placement`: who has the bytes, or
+    is to have them, from now on, `node_id` first; empty leaves it.
     """
 
     caller: Caller
     file_uuid: Text
     node_id: Text
+    offset_bytes: Count
+    epoch: Count = 0
+    prefix_sha256: Text = ""  # of the bytes up to the offset
+    placement: NodeIds = []
+
+
+class RewindUpload(Command, frozen=True, kw_only=True, tag="rewind_upload"):
+    """The node that holds an upload drops acknowledged bytes: it stands at `offset_bytes`, in a new epoch.
+
+    Needs write. A conflict when another node holds it, in another epoch, or when fewer were recorded. Comes
+    before any copy is cut. Replies with the UploadRecord.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    node_id: Text
+    epoch: Count
+    offset_bytes: Count
+    prefix_sha256: Text
+
+
+class TakeOverUpload(Command, frozen=True, kw_only=True, tag="take_over_upload"):
+    """`successor`, of the placement, holds the upload in place of `holder`, at the recorded offset.
+
+    Needs write. Compare and set: a conflict unless `holder`, `epoch` and `offset_bytes` are what is recorded.
+    Nothing that the old holder proposes is taken any more. Replies with the UploadRecord.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    holder: Text
+    successor: Text
+    epoch: Count
     offset_bytes: Count
 
 

@@ -80,6 +80,8 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.UpdateBackup: backups.update,
     commands.DeleteFile: files.delete,
     commands.RecordProgress: uploads.record_progress,
+    commands.RewindUpload: uploads.rewind,
+    commands.TakeOverUpload: uploads.take_over,
     commands.DeclareSize: uploads.declare_size,
     commands.CompleteUpload: uploads.complete,
     commands.TerminateUpload: uploads.terminate,

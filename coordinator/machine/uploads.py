@@ -5,7 +5,14 @@ from msgspec import Struct
 
 from ca.errors import ChecksumMismatch, Conflict, Gone, InvalidRequest, PayloadTooLarge, Unavailable
 from coordinator.bounds import COUNT_MAX
-from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress, TerminateUpload
+from coordinator.commands import (
+    CompleteUpload,
+    DeclareSize,
+    RecordProgress,
+    RewindUpload,
+    TakeOverUpload,
+    TerminateUpload,
+)
 from coordinator.machine import blobs, contents, files, replicas
 from coordinator.machine.access import Level, require_user
 from coordinator.machine.change import Change, Question
@@ -24,6 +31,8 @@ class _Upload(Struct, frozen=True):
     placement: list[str]
     offset_bytes: int
     expires_at_ms: int
+    epoch: int = 0
+    prefix_sha256: str = ""
 
 
 def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRecord:
@@ -65,22 +74,76 @@ def live(question: Question, query: LiveUploads) -> list[str]:
 
 
 def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
-    """Note durable bytes: pending becomes uploading, the expiry moves on. Needs write."""
+    """Note bytes that are durable on the write quorum: pending becomes uploading, the expiry moves on.
+
+    Needs write. Only the holder of this epoch may, and never back: a report that was overtaken is refused.
+    """
     row, found = _require(change, command.caller, command.file_uuid)
     earlier = _live(change, row, found)
     if earlier is None:
         return _record(change, row, None)
-    upload = _Upload(earlier.placement, command.offset_bytes, change.at_ms + UPLOAD_LIFE_MS)
-    change.db.execute(
-        "UPDATE uploads SET offset_bytes = ?, expires_at_ms = ? WHERE file_uuid = ?",
-        (upload.offset_bytes, upload.expires_at_ms, command.file_uuid),
+    _require_holder(earlier, command.node_id, command.epoch)
+    if command.offset_bytes < earlier.offset_bytes:
+        raise Conflict(f"This upload stands at {earlier.offset_bytes}, not before.")
+    is_same = command.prefix_sha256 == earlier.prefix_sha256 or not earlier.prefix_sha256
+    if command.offset_bytes == earlier.offset_bytes and not is_same:
+        raise Conflict(f"Other bytes were recorded up to {earlier.offset_bytes}.")
+    upload = _Upload(
+        _checked_placement(change, command) or earlier.placement,
+        command.offset_bytes,
+        change.at_ms + UPLOAD_LIFE_MS,
+        earlier.epoch,
+        command.prefix_sha256,
     )
+    _write(change, command.file_uuid, upload)
     if row.status == "pending" and command.offset_bytes > 0:
         row = msgspec.structs.replace(row, status="uploading")
         change.db.execute(
             "UPDATE files SET status = 'uploading', updated_at_ms = ? WHERE sequence = ?",
             (change.at_ms, row.sequence),
         )
+    return _record(change, row, upload)
+
+
+def rewind(change: Change, command: RewindUpload) -> UploadRecord:
+    """Go back to an earlier offset, in a new epoch. Needs write; the holder only."""
+    row, found = _require(change, command.caller, command.file_uuid)
+    earlier = _live(change, row, found)
+    if earlier is None:
+        raise Conflict("This upload has ended: the file is available.")
+    _require_holder(earlier, command.node_id, command.epoch)
+    if command.offset_bytes > earlier.offset_bytes:
+        raise Conflict(f"This upload stands at {earlier.offset_bytes} only.")
+    upload = msgspec.structs.replace(
+        earlier,
+        offset_bytes=command.offset_bytes,
+        epoch=earlier.epoch + 1,
+        prefix_sha256=command.prefix_sha256,
+    )
+    _write(change, command.file_uuid, upload)
+    return _record(change, row, upload)
+
+
+def take_over(change: Change, command: TakeOverUpload) -> UploadRecord:
+    """Another node of the placement holds the upload from now on. Needs write.
+
+    The old holder stays in the placement, as its last: it is a member when it comes back.
+    """
+    row, found = _require(change, command.caller, command.file_uuid)
+    earlier = _live(change, row, found)
+    if earlier is None:
+        return _record(change, row, None)
+    _require_holder(earlier, command.holder, command.epoch)
+    if command.offset_bytes != earlier.offset_bytes:
+        raise Conflict(f"This upload stands at {earlier.offset_bytes}.")
+    others = earlier.placement[1:]
+    if command.successor not in others:
+        raise InvalidRequest("successor: must be another node of the placement.")
+    others.remove(command.successor)
+    upload = msgspec.structs.replace(
+        earlier, placement=[command.successor, *others, command.holder], epoch=earlier.epoch + 1
+    )
+    _write(change, command.file_uuid, upload)
     return _record(change, row, upload)
 
 
@@ -137,6 +200,45 @@ def terminate(change: Change, command: TerminateUpload) -> None:
     files.remove(change, row)
 
 
+def _require_holder(upload: _Upload, node_id: str, epoch: int) -> None:
+    """Raises Conflict unless this node holds the upload, in this epoch."""
+    if (upload.placement[0], upload.epoch) != (node_id, epoch):
+        raise Conflict(f"Node {upload.placement[0]} holds this upload, in epoch {upload.epoch}.")
+
+
+def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
+    """The new placement, [] for none. Raises InvalidRequest."""
+    placement = command.placement
+    if not placement:
+        return []
+    if placement[0] != command.node_id or len(set(placement)) != len(placement):
+        raise InvalidRequest("placement: must begin with node_id, and name each node once.")
+    if _known_nodes(change, placement) != len(placement):
+        raise InvalidRequest("placement: names an unknown node.")
+    return placement
+
+
+def _known_nodes(change: Change, node_ids: list[str]) -> int:
+    marks = ", ".join("?" * len(node_ids))
+    statement = f"SELECT COUNT(*) FROM nodes WHERE node_id IN ({marks})"
+    return int(change.db.execute(statement, node_ids).fetchone()[0])
+
+
+def _write(change: Change, file_uuid: str, upload: _Upload) -> None:
+    change.db.execute(
+        "UPDATE uploads SET placement = ?, offset_bytes = ?, expires_at_ms = ?, epoch = ?, prefix_sha256 = ?"
+        " WHERE file_uuid = ?",
+        (
+            _encode(upload.placement).decode(),
+            upload.offset_bytes,
+            upload.expires_at_ms,
+            upload.epoch,
+            upload.prefix_sha256,
+            file_uuid,
+        ),
+    )
+
+
 def _check_content(change: Change, row: files.FileRow, command: CompleteUpload) -> None:
     if row.size_bytes is not None and row.size_bytes != command.size_bytes:
         raise InvalidRequest(f"size_bytes: {row.size_bytes} were declared, {command.size_bytes} came.")
@@ -148,11 +250,7 @@ def _check_content(change: Change, row: files.FileRow, command: CompleteUpload) 
     if used_bytes + command.size_bytes > (quota_bytes or COUNT_MAX):
         raise PayloadTooLarge(f"The bucket may hold {quota_bytes or COUNT_MAX} bytes, it holds {used_bytes}.")
     write_quorum = change.db.execute("SELECT write_quorum FROM cluster").fetchone()[0]
-    marks = ", ".join("?" * len(command.replicas))
-    known = change.db.execute(
-        f"SELECT COUNT(*) FROM nodes WHERE node_id IN ({marks})",
-        command.replicas,
-    ).fetchone()[0]
+    known = _known_nodes(change, command.replicas)
     if known != len(command.replicas) or known < write_quorum:
         raise Unavailable(f"{known} known nodes hold the content, {write_quorum} must.")
 
@@ -165,13 +263,13 @@ def _require(
     """
     user = require_user(scope.users, caller)
     row = scope.db.execute(
-        f"SELECT {files.ROW_COLUMNS}, u.placement, u.offset_bytes, u.expires_at_ms"
+        f"SELECT {files.ROW_COLUMNS}, u.placement, u.offset_bytes, u.expires_at_ms, u.epoch, u.prefix_sha256"
         " FROM files f LEFT JOIN uploads u ON u.file_uuid = f.file_uuid WHERE f.file_uuid = ?",
         (file_uuid,),
     ).fetchone()
     file = files.permitted(scope, user, row, Level.WRITE)
-    placement, offset_bytes, expires_at_ms = row[-3:]
-    return file, None if placement is None else _Upload(_node_ids(placement), offset_bytes, expires_at_ms)
+    placement, *others = row[-5:]
+    return file, None if placement is None else _Upload(_node_ids(placement), *others)
 
 
 def _live(scope: Change | Question, row: files.FileRow, upload: _Upload | None) -> _Upload | None:
@@ -198,4 +296,6 @@ def _record(scope: Change | Question, row: files.FileRow, upload: _Upload | None
         expires_at_ms=upload.expires_at_ms if upload else 0,
         kind=row.kind,
         as_of=scope.log_index if isinstance(scope, Change) else scope.as_of(),
+        epoch=upload.epoch if upload else 0,
+        prefix_sha256=upload.prefix_sha256 if upload else "",
     )

@@ -1,0 +1,212 @@
+"""The rules of the chain against the real state machine: what was acknowledged stays on the write quorum.
+
+The nodes of the model follow `node/holding.py`, `node/link.py` and `node/takeover.py` step by step; commands
+may come late, in any order, or never; links reach any node; whoever was a holder may act on what it knew.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator import commands, queries
+from tests.unit.state import ADMIN, Refusal, State, create
+
+NAMES = ("n1", "n2", "n3")
+WRITE_QUORUM = 2
+WEIGHTS = {"open": 3, "write": 5, "link": 6, "report": 5, "deliver": 2, "rewind": 1, "take_over": 1}
+WALKS = 120
+WALK_STEPS = 80
+HOLDER_SHARE = 0.75  # of the steps that the present holder does; others act on what they knew
+LATE_SHARE = 0.2
+
+
+def sha256_of(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@dataclass
+class Node:
+    """A node's file and epoch, and what it believes as a holder."""
+
+    content: bytes = b""
+    epoch: int = 0
+    record: Any = None  # of the log, when it last opened the upload as its holder
+    proposed: int = 0
+
+
+class Model:
+    def __init__(self, state: State, file_uuid: str) -> None:
+        self.state, self.file_uuid = state, file_uuid
+        state.done(create(ADMIN, file_uuid))
+        self.nodes = {name: Node() for name in NAMES}
+        self.late: list[Any] = []
+        self.linked: dict[str, set[str]] = {name: set() for name in NAMES}
+        self.letter = 0
+        self.last = self.log()
+
+    def log(self) -> Any:
+        return self.state.ask(queries.GetUpload(caller=ADMIN, file_uuid=self.file_uuid))
+
+    def step(self, action: str, name: str, other: str, number: int, is_late: bool) -> None:
+        getattr(self, action)(name, other, number, is_late)
+        record = self.log()
+        offset, sha256 = record["offset_bytes"], record["prefix_sha256"]
+        having = [node for node in self.nodes.values() if sha256_of(node.content[:offset]) == sha256]
+        assert offset == 0 or len(having) >= WRITE_QUORUM, action
+        assert record["epoch"] > self.last["epoch"] or offset >= self.last["offset_bytes"], action
+        self.last = record
+
+    def open(self, name: str, _other: str, _number: int, _is_late: bool) -> None:
+        node, record = self.nodes[name], self.log()
+        if record["placement"][0] != name:
+            return
+        if node.epoch != record["epoch"]:
+            node.content = node.content[: record["offset_bytes"]]
+            assert sha256_of(node.content) == record["prefix_sha256"] or not record["offset_bytes"]
+            node.epoch = record["epoch"]
+        assert len(node.content) >= record["offset_bytes"]
+        node.record, node.proposed = record, record["offset_bytes"]
+        self.linked[name] = set()
+
+    def write(self, name: str, _other: str, number: int, _is_late: bool) -> None:
+        node = self.nodes[name]
+        if node.record is None or node.epoch != node.record["epoch"]:
+            return
+        self.letter += 1  # never the same bytes again
+        node.content += bytes([self.letter % 256, self.letter // 256]) * (1 + number % 3)
+
+    def link(self, name: str, other: str, number: int, _is_late: bool) -> None:
+        holder, member = self.nodes[name], self.nodes[other]
+        if name == other or holder.record is None or holder.epoch < member.epoch:
+            return
+        if holder.epoch != holder.record["epoch"]:
+            return
+        if member.epoch < holder.epoch:
+            self.linked[other] = set()
+            member.record = None  # its own requests are ended by the lock
+        member.epoch = holder.epoch
+        acknowledged = holder.record["offset_bytes"]
+        member.content = member.content[: len(holder.content)]
+        if not holder.content.startswith(member.content):
+            member.content = member.content[:acknowledged]
+        if not holder.content.startswith(member.content):
+            member.content = b""
+        more = number % (len(holder.content) - len(member.content) + 1)
+        member.content = holder.content[: len(member.content) + more]
+        self.linked[name].add(other)
+
+    def report(self, name: str, _other: str, _number: int, is_late: bool) -> None:
+        node = self.nodes[name]
+        if node.record is None:
+            return
+        durable = [len(self.nodes[other].content) for other in self.linked[name]]
+        offset = min(max(durable, default=0), len(node.content))
+        if offset < node.record["offset_bytes"] or not self._follow(name, offset):
+            return
+        node.proposed = max(node.proposed, offset)
+        command = commands.RecordProgress(
+            caller=ADMIN,
+            file_uuid=self.file_uuid,
+            node_id=name,
+            epoch=node.record["epoch"],
+            offset_bytes=offset,
+            prefix_sha256=sha256_of(node.content[:offset]),
+        )
+        self._propose(node, command, is_late)
+
+    def _follow(self, name: str, offset: int) -> bool:
+        """Whether a member that is linked still follows this holder, as its answers say."""
+        node = self.nodes[name]
+        return any(
+            self.nodes[other].epoch == node.epoch and len(self.nodes[other].content) >= offset
+            for other in self.linked[name]
+        )
+
+    def rewind(self, name: str, _other: str, number: int, is_late: bool) -> None:
+        node = self.nodes[name]
+        if node.record is None or not node.content:
+            return
+        offset = number % len(node.content)
+        recorded = node.record["offset_bytes"]
+        if offset < max(recorded, node.proposed):
+            offset = min(offset, recorded)
+            command = commands.RewindUpload(
+                caller=ADMIN,
+                file_uuid=self.file_uuid,
+                node_id=name,
+                epoch=node.record["epoch"],
+                offset_bytes=offset,
+                prefix_sha256=sha256_of(node.content[:offset]),
+            )
+            if not self._propose(node, command, is_late):
+                node.record = None  # no answer: the request ends, and nothing is cut
+                return
+            node.proposed = offset
+        node.content = node.content[:offset]
+        node.epoch = node.record["epoch"]
+        self.linked[name] = set()
+
+    def take_over(self, _name: str, other: str, _number: int, is_late: bool) -> None:
+        record, node = self.log(), self.nodes[other]
+        offset = record["offset_bytes"]
+        if other == record["placement"][0]:
+            return
+        if offset and sha256_of(node.content[:offset]) != record["prefix_sha256"]:
+            return
+        command = commands.TakeOverUpload(
+            caller=ADMIN,
+            file_uuid=self.file_uuid,
+            holder=record["placement"][0],
+            successor=other,
+            epoch=record["epoch"],
+            offset_bytes=offset,
+        )
+        if is_late:
+            self.late.append(command)
+        else:
+            self.state.apply(command)
+
+    def deliver(self, _name: str, _other: str, number: int, _is_late: bool) -> None:
+        if self.late:
+            self.state.apply(self.late.pop(number % len(self.late)))
+
+    def _propose(self, node: Node, command: Any, is_late: bool) -> bool:
+        """Whether it was taken; one that comes late gets no answer."""
+        if is_late:
+            self.late.append(command)
+            return False
+        reply = self.state.apply(command)
+        if isinstance(reply, Refusal):
+            node.record = None  # overtaken
+            return False
+        node.record = reply
+        return True
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    made = State(tmp_path / "state.sqlite")
+    made.nodes(*NAMES)
+    yield made
+    made.store.close()
+
+
+def test_acknowledged_bytes_are_on_the_write_quorum_whatever_comes_late(state: State) -> None:
+    for seed in range(WALKS):
+        dice = random.Random(seed)
+        model = Model(state, f"f{seed}")
+        model.step("open", "n1", "n1", 0, False)
+        for number in range(WALK_STEPS):
+            action = dice.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+            holder = model.log()["placement"][0]
+            name = holder if dice.random() < HOLDER_SHARE else dice.choice(NAMES)
+            other = dice.choice([other for other in NAMES if other != name])
+            try:
+                model.step(action, name, other, dice.randrange(50), dice.random() < LATE_SHARE)
+            except AssertionError as error:
+                raise AssertionError(f"seed {seed}, step {number}: {error}") from error
