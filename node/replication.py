@@ -1,17 +1,18 @@
 """How copies of a blob are made: the one place that knows.
 
-Today the finished blob goes to all peers at once.
+Members of an upload's chain (`node/chain.py`) have all bytes when it ends: they put them into place. Where
+that is not enough, and for small content, the finished blob goes to all peers at once.
 
 A copy counts when the peer has answered that it is whole, verified by sha256 and durable; one that a peer had
 before, when the peer has read it and found it sound. Once enough copies count, those that make no progress
-are given up: a peer that hangs does not delay the client. Copying while the upload still runs (a chain, see
-the byte-path notes in the design) is not built yet: an upload that has not ended lives on one node only.
+are given up: a peer that hangs does not delay the client.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 from ca.errors import Unavailable
 from coordinator.client import MetadataClient
@@ -21,6 +22,7 @@ from coordinator.view import View
 from node.blobs import BlobStore
 from node.damage import withdraw
 from node.disk import DiskWorkers
+from node.link import LinkTerms
 from node.metrics import NodeMetrics
 from node.peers import STALL_TIMEOUT_S, PeerClient, PeerFailed, Piece
 from node.reading import read_blob
@@ -70,15 +72,46 @@ class Replication:
         self._disk = disk
         self._metrics = metrics
 
-    async def spread(self, blob: FinishedBlob, placement: Sequence[str]) -> list[str]:
+    async def finish(self, terms: LinkTerms, blob: FinishedBlob, members: Sequence[str]) -> list[str]:
+        """Which of these members, who have all bytes of the upload, have put them into place.
+
+        Once enough have, those that hang are given up.
+        """
+        needed = self._view.current.write_quorum - 1
+        return await self._try_all(members, needed, lambda attempt: self._finish_member(attempt, terms, blob))
+
+    async def _finish_member(self, attempt: _Attempt, terms: LinkTerms, blob: FinishedBlob) -> bool:
+        # After a restart it hashes the bytes first.
+        timeout_s = ASK_TIMEOUT_S + blob.size_bytes / VERIFY_BYTES_PER_S
+        path = terms.path("finish", sha256=blob.sha256, size=str(blob.size_bytes))
+        attempt.allow(ASK_TIMEOUT_S)
+        try:
+            async with self._peers.request(
+                attempt.node_id, "POST", path, answer_timeout_s=timeout_s
+            ) as answer:
+                if answer.status != 200:
+                    raise PeerFailed(attempt.node_id, f"answered {answer.status} to the end of an upload")
+        except PeerFailed as failure:
+            facts = {"peer": attempt.node_id, "sha256": blob.sha256, "reason": failure.reason}
+            _log.warning("a member did not finish an upload", extra=facts)
+            return False
+        return True
+
+    async def spread(
+        self, blob: FinishedBlob, placement: Sequence[str], *, made: Sequence[str] = ()
+    ) -> list[str]:
         """The nodes that hold this blob durably now, this one first; at least the write quorum.
 
-        Content that enough nodes hold already is not copied again. Raises Unavailable when too few can be
-        had; copies that were made stay, and the next attempt finds them.
+        `made`: others of which that is known. Content that enough nodes hold already is not copied.
+        Raises Unavailable when too few can be had; copies that were made stay, and the next attempt finds
+        them.
         """
         write_quorum = self._view.current.write_quorum
-        holders = [self._node_id, *await self._known_holders(blob)]
-        if len(holders) >= max(write_quorum, min(self._view.current.replicas, len(placement))):
+        enough = max(write_quorum, min(self._view.current.replicas, len(placement)))
+        holders = [self._node_id, *made]
+        if len(holders) < enough:
+            holders += await self._known_holders(blob, without=holders)
+        if len(holders) >= enough:
             return holders
         wanted = [node_id for node_id in placement if node_id not in holders]
         holders += await self._copy_to(wanted, blob, needed=write_quorum - len(holders))
@@ -100,13 +133,13 @@ class Replication:
         known = sorted(node.node_id for node in self._view.current.nodes if node.peer_port)
         return [name for name in known if name not in holders and name not in placement][:SUBSTITUTES_MAX]
 
-    async def _known_holders(self, blob: FinishedBlob) -> list[str]:
+    async def _known_holders(self, blob: FinishedBlob, *, without: Sequence[str]) -> list[str]:
         """Other nodes that the log names as holders of this content and that say so themselves."""
         query = FindBlob(sha256=blob.sha256)
         record = await self._metadata.read(query, _MAYBE_BLOB)
         if record is None or record.size_bytes != blob.size_bytes:
             return []
-        others = [_Attempt(node_id) for node_id in record.replicas if node_id != self._node_id]
+        others = [_Attempt(node_id) for node_id in record.replicas if node_id not in without]
         answers = await asyncio.gather(*(self._holds(attempt, blob) for attempt in others))
         return [attempt.node_id for attempt, holds in zip(others, answers, strict=True) if holds]
 
@@ -114,10 +147,19 @@ class Replication:
         self, node_ids: Sequence[str], blob: FinishedBlob, *, needed: int | None = None
     ) -> list[str]:
         """Which of these nodes took a copy. Once `needed` have (default: all), stalled ones are given up."""
-        attempts = [_Attempt(node_id) for node_id in node_ids]
-        copies = {asyncio.create_task(self._copy(attempt, blob)): attempt for attempt in attempts}
+        enough = len(node_ids) if needed is None else needed
+        return await self._try_all(node_ids, enough, lambda attempt: self._copy(attempt, blob))
+
+    async def _try_all(
+        self,
+        node_ids: Sequence[str],
+        needed: int,
+        work: Callable[[_Attempt], Coroutine[Any, Any, bool]],
+    ) -> list[str]:
+        """The nodes where it came out true. Once `needed` are, those without progress are given up."""
+        copies = {asyncio.create_task(work(attempt)): attempt for attempt in map(_Attempt, node_ids)}
         try:
-            await _until_enough(copies, len(attempts) if needed is None else needed)
+            await _until_enough(copies, needed)
         finally:
             for copy in copies:
                 copy.cancel()

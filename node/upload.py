@@ -18,16 +18,23 @@ from node.durable import Octets, OffsetRecord, write_all
 from node.flushing import FlushThreads
 from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished
 
+EPOCH_FILE = "epoch"
 SYNC_BYTES = 32 * 1024 * 1024  # so many new bytes are worth a sync
 SYNC_S = 5.0  # and so old a byte is, however few came since: what a crash costs a slow client
-UNSYNCED_BYTES_MAX = (
-    4 * SYNC_BYTES
-)  # further ahead of the disk nobody writes; a crash costs no more than this
-PREALLOCATED_BYTES = (
-    64 * 1024 * 1024
-)  # room that is reserved at once, so that a large file lies in few pieces
+UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # further ahead of the disk nobody writes; a crash costs no more
+PREALLOCATED_BYTES = 64 << 20  # room that is reserved at once, so that a large file lies in few pieces
+
+_OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 _log = logging.getLogger(__name__)
+
+
+def open_or_create(name: str, *, parent: int) -> int:
+    """A small file of an upload, for reading and writing. Raises OSError."""
+    try:
+        return os.open(name, _OPEN_FLAGS, dir_fd=parent)
+    except FileNotFoundError:
+        return os.open(name, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
 
 
 class Upload:
@@ -55,6 +62,7 @@ class Upload:
         record: OffsetRecord,
         finished: FinishedBlob | None,
         with_md5: bool,
+        epoch: int = 0,
     ) -> None:
         """Made by `UploadStore.open` only, which calls `recover` too. `data` is -1 once it is `finished`."""
         self.file_uuid = file_uuid
@@ -62,6 +70,7 @@ class Upload:
         self.broken = False
         self.finished = finished
         self.with_md5 = with_md5
+        self.epoch = epoch  # of the log, in which these bytes came
         self._blobs, self._disk = blobs, blobs.disk
         self._give_back = give_back
         self._directory, self._data, self._record = directory, data, record
@@ -87,6 +96,11 @@ class Upload:
         """How many bytes survive a crash: what clients may be told. Any thread may read it."""
         finished = self.finished
         return finished.size_bytes if finished else self._record.offset
+
+    @property
+    def sendable_offset(self) -> int:
+        """How many bytes other nodes may be sent: none of a piece whose checksum is not known to be right."""
+        return self._held.size_bytes if self._held is not None else self.offset
 
     @property
     def sha256(self) -> str:
@@ -187,6 +201,31 @@ class Upload:
         self._go_back(nearest, offset)
         if offset < self._durable.size_bytes:
             self._durable = self._hasher.checkpoint()
+
+    def enter_epoch(self, epoch: int) -> None:
+        """Notes durably that the bytes are those of this epoch. Raises InsufficientStorage or Internal."""
+        if epoch == self.epoch:
+            return
+        try:
+            record = OffsetRecord(open_or_create(EPOCH_FILE, parent=self._directory), self._disk)
+            try:
+                record.write(epoch)
+            finally:
+                record.close()
+            self._disk.fsync(self._directory)
+        except OSError as error:
+            raise storage_error(error) from error
+        self.epoch = epoch
+
+    def duplicate(self) -> int:
+        """A descriptor of the bytes, for pread only; the caller closes it. It outlives `finish` and `close`.
+
+        Raises BlobMissing or BlobDamaged for finished content that is no more.
+        """
+        if self.finished is None:
+            return os.dup(self._data)
+        with self._blobs.open(self.finished.sha256) as blob:
+            return os.dup(blob.fd)
 
     def finish(self, expected_sha256: str | None = None) -> FinishedBlob:
         """Puts the content into the blob store, durable; asked again, after a crash too, answers the same.

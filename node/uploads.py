@@ -3,6 +3,7 @@
     DIR/uploads/UUID/data       the bytes so far
     DIR/uploads/UUID/offset     how many of them survive a power cut: two slots, written in turn
     DIR/uploads/UUID/finished   sha256 and size, once the content was found whole; in place before it moves
+    DIR/uploads/UUID/epoch      the epoch of the log in which the bytes came, in slots too; absent for 0
 
 The order that makes an offset true: the data is synced, the first time the names of the files too, then the
 offset is written, then it is synced. A restart cuts the data to the recorded offset and hashes it again. All
@@ -23,13 +24,13 @@ from ca.errors import NotFound, PayloadTooLarge, Unavailable, UploadLocked
 from node.blobs import INCOMING, BlobStore, open_directory, read_whole, remove_tree, storage_error
 from node.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
 from node.flushing import FlushThreads
-from node.segments import FINISHED_BYTES, FinishedBlob, decode_finished
-from node.upload import Upload
+from node.segments import FINISHED_BYTES, BlobMissing, FinishedBlob, SegmentHasher, decode_finished
+from node.upload import EPOCH_FILE, Upload, open_or_create
 
-OPEN_UPLOADS_MAX = 128  # two descriptors each
+OPEN_UPLOADS_MAX = 384  # two descriptors each; of one in three this node is the holder
 
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
-_OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 _log = logging.getLogger(__name__)
 
@@ -102,6 +103,47 @@ class UploadStore:
             raise storage_error(error) from error
         finally:
             self._cancel(file_uuid, kept)
+
+    def epoch(self, file_uuid: str) -> int:
+        """The newest epoch in which bytes of the upload came here; 0 when there is none. Raises Internal."""
+        _require_uuid(file_uuid)
+        try:
+            with ExitStack() as opened:
+                directory = open_directory(file_uuid, parent=self.blobs.uploads_directory)
+                opened.callback(os.close, directory)
+                return _read_slots(EPOCH_FILE, parent=directory, disk=self.blobs.disk)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def prefix_sha256(self, file_uuid: str, stop: int) -> str:
+        """The sha256 of the first `stop` bytes, which are durable here; reads them, and waits for no holder.
+
+        Raises NotFound when fewer are; Internal.
+        """
+        _require_uuid(file_uuid)
+        hasher = SegmentHasher()
+        try:
+            with ExitStack() as opened:
+                directory = open_directory(file_uuid, parent=self.blobs.uploads_directory)
+                opened.callback(os.close, directory)
+                finished = _read_finished(directory, self.blobs)
+                if finished is not None:
+                    data = opened.enter_context(self.blobs.open(finished.sha256)).fd
+                    durable_offset = finished.size_bytes
+                else:
+                    data = os.open("data", _READ_FLAGS, dir_fd=directory)
+                    opened.callback(os.close, data)
+                    durable_offset = _read_slots("offset", parent=directory, disk=self.blobs.disk)
+                if durable_offset < stop:
+                    raise NotFound("This node has fewer bytes of the upload.")
+                hasher.update_from(data, stop)
+        except (FileNotFoundError, BlobMissing, EOFError):
+            raise NotFound("This node has fewer bytes of the upload.") from None
+        except OSError as error:
+            raise storage_error(error) from error
+        return hasher.sha256()
 
     def discard(self, file_uuid: str) -> bool:
         """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is held.
@@ -189,12 +231,13 @@ class UploadStore:
             directory, is_new = _open_or_make(file_uuid, parent=uploads)
             opened.callback(os.close, directory)
             finished = _read_finished(directory, self.blobs)
-            record = OffsetRecord(_open_or_create("offset", parent=directory), disk)
+            record = OffsetRecord(open_or_create("offset", parent=directory), disk)
             opened.callback(record.close)
             data = -1
             if finished is None:
-                data = _open_or_create("data", parent=directory)
+                data = _open_data(parent=directory)
                 opened.callback(os.close, data)
+            epoch = _read_slots(EPOCH_FILE, parent=directory, disk=disk)
             if not is_new:  # what is new promises nothing before its first sync
                 if finished is None:
                     _cut_to_durable(data, record, disk)
@@ -214,6 +257,7 @@ class UploadStore:
             record=record,
             finished=finished,
             with_md5=with_md5,
+            epoch=epoch,
         )
 
 
@@ -243,16 +287,26 @@ def _open_or_make(name: str, *, parent: int) -> tuple[int, bool]:
         return open_directory(name, parent=parent), True
 
 
-def _open_or_create(name: str, *, parent: int) -> int:
+def _open_data(*, parent: int) -> int:
     try:
-        return os.open(name, _OPEN_FLAGS, dir_fd=parent)
-    except FileNotFoundError:
-        return os.open(name, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
+        return open_or_create("data", parent=parent)
     except PermissionError:  # sealed by a `finish` that did not get further
-        sealed = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        sealed = os.open("data", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
         os.fchmod(sealed, 0o600)
         os.close(sealed)
-        return os.open(name, _OPEN_FLAGS, dir_fd=parent)
+        return open_or_create("data", parent=parent)
+
+
+def _read_slots(name: str, *, parent: int, disk: Disk) -> int:
+    """The number that an OffsetRecord holds; 0 when there is none."""
+    try:
+        descriptor = os.open(name, _READ_FLAGS, dir_fd=parent)
+    except FileNotFoundError:
+        return 0
+    try:
+        return OffsetRecord(descriptor, disk).offset
+    finally:
+        os.close(descriptor)
 
 
 def _read_finished(directory: int, blobs: BlobStore) -> FinishedBlob | None:

@@ -1,12 +1,12 @@
 """The handlers of file content: who asks, where the bytes are, and whose turn it is to write them."""
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from aiohttp import web
 
-from ca.errors import FilestoreError, NotFound
+from ca.errors import FilestoreError
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, UploadRecord
 from coordinator.web import json_response
@@ -15,16 +15,21 @@ from node.api.bodies.checks import path_uuid
 from node.content import put, tus
 from node.content.bodies import UploadOffset
 from node.content.download import serve_content
-from node.content.passing import Holder, node_holding, pass_on, worker_holding
+from node.content.passing import PASSED_ON, Holder, node_holding, pass_on, worker_holding
 from node.content.public import serve_public
 from node.content.sources import NoReplica
 from node.content.upload import Session, upload_session
 from node.services import NODE, NodeServices
+from node.takeover import is_reachable, take_over
 
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
 
 _Act = Callable[[Session], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
+
+
+class _Unreachable(Exception):
+    """The holder does not answer."""
 
 
 async def download_file(request: web.Request) -> web.StreamResponse:
@@ -54,11 +59,18 @@ async def download_public(request: web.Request) -> web.StreamResponse:
 
 
 async def upload_status(request: web.Request) -> web.StreamResponse:
-    """How many bytes of the upload survive a crash of the node that holds it: where to go on. Needs write."""
-    services, _, record = await _begin(request)
+    """How many bytes of the upload survive the loss of the node that holds it: where to go on.
+
+    Needs write.
+    """
+    seen_releases = request.app[NODE].locks.releases
+    services, caller, record = await _begin(request)
     if holder := _elsewhere(services, record):
-        return await pass_on(request, holder)
-    return json_response(UploadOffset(offset=await _durable_offset(services, record)))
+        with suppress(_Unreachable):
+            return await _passed_on(request, services, holder)
+    else:
+        record = await _settled(services, caller, record, seen_releases)
+    return json_response(UploadOffset(offset=record.offset_bytes))
 
 
 async def put_content(request: web.Request) -> web.StreamResponse:
@@ -77,12 +89,16 @@ async def tus_options(request: web.Request) -> web.StreamResponse:
 async def tus_head(request: web.Request) -> web.StreamResponse:
     """Offset and length of the upload. Needs write on the file."""
     with _versioned():
-        services, _, record = await _begin(request)
+        seen_releases = request.app[NODE].locks.releases
+        services, caller, record = await _begin(request)
         if "Tus-Resumable" in request.headers:
             tus.require_version(request.headers)
         if holder := _elsewhere(services, record):
-            return await pass_on(request, holder)
-        return tus.head(record, await _durable_offset(services, record))
+            with suppress(_Unreachable):
+                return await _passed_on(request, services, holder)
+        else:
+            record = await _settled(services, caller, record, seen_releases)
+        return tus.head(record, record.offset_bytes)
 
 
 async def tus_patch(request: web.Request) -> web.StreamResponse:
@@ -114,14 +130,20 @@ async def _write(
 ) -> web.StreamResponse:
     """What `act` answers, which has the upload for itself on the node that holds it; others pass it on.
 
-    `require` looks at the request on the node that the client sent it to, before anything else.
+    `require` looks at the request on the node that the client sent it to, before anything else. Where the
+    holder cannot be reached, another node takes the upload over.
     """
     seen_releases = request.app[NODE].locks.releases
     services, caller, record = await _begin(request)
     require(request, record)
     if holder := _elsewhere(services, record):
         with services.locks.writer(caller.subject):  # connections to peers are bounded too
-            return await pass_on(request, holder)
+            try:
+                return await _passed_on(request, services, holder)
+            except _Unreachable:
+                record = await take_over(services, caller, record)
+            if holder := _elsewhere(services, record):
+                return await pass_on(request, holder)
     async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
         return await act(session)
 
@@ -133,15 +155,27 @@ async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadReco
     return services, caller, await services.api.metadata.read(query, UploadRecord)
 
 
-async def _durable_offset(services: NodeServices, record: UploadRecord) -> int:
-    """What a client may count on, once an earlier request of a lost client has synced its bytes."""
-    if not record.placement:
-        return record.offset_bytes
-    await services.locks.settled(record.file_uuid)
-    try:
-        return await services.disk.run(services.uploads.durable_offset, record.file_uuid)
-    except NotFound:
-        return 0  # no byte has come yet
+async def _settled(
+    services: NodeServices, caller: Caller, record: UploadRecord, seen_releases: int
+) -> UploadRecord:
+    """The upload that this node holds, once an earlier request of a lost client has settled its bytes.
+
+    `seen_releases`: `UploadLocks.releases` before `record` was read.
+    """
+    if record.placement:
+        await services.locks.settled(record.file_uuid)
+    if services.locks.releases == seen_releases:
+        return record
+    query = GetUpload(caller=caller, file_uuid=record.file_uuid)
+    return await services.api.metadata.read(query, UploadRecord)
+
+
+async def _passed_on(request: web.Request, services: NodeServices, holder: Holder) -> web.StreamResponse:
+    """The holder's answer. Raises _Unreachable before anything of the request is used up."""
+    is_first = holder.node_id and PASSED_ON not in request.headers
+    if is_first and not await is_reachable(services, holder.node_id):
+        raise _Unreachable
+    return await pass_on(request, holder)
 
 
 def _elsewhere(services: NodeServices, record: UploadRecord) -> Holder | None:

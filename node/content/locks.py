@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ca.errors import RateLimited, UploadLocked
 
 TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then may another take over
-WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of all that it takes
+WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of those that it can hold
 TAKEOVER_WAIT_S = 30.0  # for the old request to sync; beyond it something is wrong with the disk
 
 

@@ -40,16 +40,18 @@ class Holder:
     """Who holds an upload that this process does not.
 
     `request` is that of PeerClient or Siblings, for this holder; `mark` the header that bounds the passing.
+    `node_id`: "" for a worker of this node.
     """
 
     name: str
     mark: str
     request: Callable[..., AbstractAsyncContextManager[aiohttp.ClientResponse]]
+    node_id: str = ""
 
 
 def node_holding(services: NodeServices, node_id: str) -> Holder:
     """Another node."""
-    return Holder(f"Node {node_id}", PASSED_ON, partial(services.peers.request, node_id))
+    return Holder(f"Node {node_id}", PASSED_ON, partial(services.peers.request, node_id), node_id)
 
 
 def worker_holding(services: NodeServices, file_uuid: str) -> Holder | None:

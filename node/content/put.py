@@ -9,7 +9,7 @@ import re
 
 from aiohttp import web
 
-from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, OffsetMismatch, PayloadTooLarge
+from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge
 from coordinator.records import UploadRecord
 from coordinator.web import json_response
 from node.content.bodies import ContentStored, UploadOffset
@@ -78,9 +78,7 @@ async def _put_piece(session: Session, piece: ContentRange) -> web.StreamRespons
         if piece.stop != session.record.size_bytes or piece.total not in (None, piece.stop):
             raise Conflict("This upload has ended: the file is available.")
         return await _replay(session, piece.start, expected)
-    start = session.upload.offset
-    if piece.start != start:
-        raise OffsetMismatch(f"Content-Range: this upload stands at {start}.", offset=start)
+    await session.stand_at(piece.start)
     if piece.total is not None:
         await _declare_total(session, piece.total)
     if session.record.size_bytes is not None and piece.stop > session.record.size_bytes:
@@ -107,7 +105,7 @@ async def _put_nothing(session: Session, total: int) -> web.StreamResponse:
     if session.upload.offset <= total:
         await _declare_total(session, total)
     if not session.is_complete:
-        return json_response(UploadOffset(offset=session.upload.durable_offset), status=202)
+        return json_response(UploadOffset(offset=session.record.offset_bytes), status=202)
     return await _complete(session, whole_digest(session.request.headers))
 
 

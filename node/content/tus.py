@@ -12,7 +12,6 @@ from aiohttp import web
 from ca.errors import (
     Conflict,
     InvalidRequest,
-    OffsetMismatch,
     PayloadTooLarge,
     PreconditionFailed,
     UnsupportedMediaType,
@@ -80,9 +79,7 @@ async def patch(session: Session) -> web.StreamResponse:
         if not await is_repeated(session, fields.offset, fields.checksums, whole_sha256=declared):
             raise Conflict("This upload has ended: the file is available.")
         return web.Response(status=204, headers=_progress(session.record, session.record.size_bytes or 0))
-    if fields.offset != session.upload.offset:
-        offset = session.upload.offset
-        raise OffsetMismatch(f"Upload-Offset: this upload stands at {offset}.", offset=offset)
+    await session.stand_at(fields.offset)
     if fields.length_bytes is not None:
         await _declare(session, fields.length_bytes)
     _check_room(session, fields.offset, length_bytes)
@@ -99,10 +96,7 @@ async def delete(session: Session) -> web.StreamResponse:
     services = session.services
     command = TerminateUpload(caller=session.caller, file_uuid=session.record.file_uuid)
     await services.api.metadata.propose(command, type(None))
-    if session.kept is not None:
-        session.kept.close()
-        session.kept = None
-    await services.disk.run(services.uploads.discard, session.record.file_uuid)
+    await session.holding.discard()
     return web.Response(status=204, headers=RESUMABLE)
 
 

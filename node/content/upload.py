@@ -1,11 +1,11 @@
 """One request that writes an upload on the node that holds it: receive, make durable, complete.
 
 While one piece is hashed and written by a thread the next ones are read from the socket, into a bounded
-number of buffers (`coordinator/body_ring.py`), whatever the size of the body. However the request ends, its
-bytes are made durable and reported.
+number of buffers (`coordinator/body_ring.py`), whatever the size of the body. Other nodes receive at the same
+time (`node/chain.py`). However the request ends, its bytes are made durable on the write quorum and reported:
+what is acknowledged is what the log says.
 """
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, contextmanager, suppress
@@ -17,15 +17,17 @@ from ca.errors import (
     ChecksumMismatch,
     FilestoreError,
     Forbidden,
+    Gone,
     InvalidRequest,
+    NotFound,
     OffsetMismatch,
     PayloadTooLarge,
     Unauthorized,
     Unavailable,
 )
-from coordinator.commands import CompleteUpload, DeclareSize, RecordProgress
+from coordinator.commands import CompleteUpload, DeclareSize
 from coordinator.queries import GetUpload
-from coordinator.records import PROJECT_FILE, VM, Caller, ContentRecord, Manifest, UploadRecord
+from coordinator.records import PROJECT_FILE, Caller, ContentRecord, Manifest, UploadRecord
 from coordinator.web import body_pieces
 from node.archive import read_manifest
 from node.blobs import BlobStore
@@ -34,11 +36,10 @@ from node.content.locks import Hold
 from node.damage import verify_blob
 from node.disk import write_overlapped
 from node.durable import Octets
+from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding, Overtaken
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
 from node.upload import Upload
-
-PROGRESS_S = 30.0  # how often a long request reports: its expiry moves on, and a deleted file ends it
 
 Check = Callable[[int], None]
 _log = logging.getLogger(__name__)
@@ -54,20 +55,40 @@ class Session:
     request: web.Request
     services: NodeServices
     caller: Caller
-    record: UploadRecord
+    holding: Holding
     hold: Hold
-    kept: Upload | None = None
+
+    @property
+    def record(self) -> UploadRecord:
+        """The upload as the log had it last."""
+        return self.holding.record
+
+    @property
+    def kept(self) -> Upload | None:
+        """The file with the bytes so far."""
+        return self.holding.kept
 
     @property
     def upload(self) -> Upload:
-        """The bytes so far. Only while `kept`."""
-        assert self.kept is not None
-        return self.kept
+        """The same. Only while `kept`."""
+        return self.holding.upload
 
     @property
     def is_complete(self) -> bool:
         """Whether all declared bytes are here."""
         return self.record.size_bytes is not None and self.upload.offset == self.record.size_bytes
+
+    async def stand_at(self, offset: int) -> None:
+        """Make sure that the next byte of the upload is that at `offset`.
+
+        Bytes that an earlier request left unacknowledged are settled first. Raises OffsetMismatch with the
+        right offset, Unavailable.
+        """
+        if self.upload.offset > self.record.offset_bytes:
+            await self.holding.settle()
+        if self.upload.offset != offset:
+            stands_at = self.record.offset_bytes
+            raise OffsetMismatch(f"This upload stands at {stands_at}.", offset=stands_at)
 
     async def receive_whole(self, *, check: Check) -> None:
         """Take the whole content in, in place of what came before: as `receive` does, from offset 0.
@@ -80,8 +101,9 @@ class Session:
             first = await anext(chunks, b"")
         if not first and self.record.size_bytes:
             raise InvalidRequest(f"The body is empty; {self.record.size_bytes} bytes were declared.")
-        await self._restart()
-        await self.receive(check=check, chunks=_joined(first, chunks))
+        if self.upload.offset or self.record.offset_bytes:
+            await self.holding.rewind(0, EMPTY_SHA256)
+        await self.receive(check=check, chunks=_joined(first, chunks), is_whole=True)
 
     async def receive(
         self,
@@ -89,8 +111,12 @@ class Session:
         checksums: Sequence[Checksum] = (),
         check: Check = lambda _received_bytes: None,
         chunks: AsyncGenerator[Octets, None] | None = None,
+        is_whole: bool = False,
     ) -> None:
         """Take the request's body in and make it durable. `chunks`: the body, if its reading has begun.
+
+        `is_whole`: it is all of the content, which `complete` is called for next. Small content is then made
+        durable by that only.
 
         Bytes of a client that vanished or stalled are kept, and what ended it is raised. Nothing of this
         request is kept when it has more bytes than were declared (PayloadTooLarge), does not match one of
@@ -99,7 +125,7 @@ class Session:
         body, raises one of these. With checksums nothing is kept either of a body that ends
         early: nobody could check it.
         """
-        start = self.upload.offset
+        start, start_sha256 = self.upload.offset, self.upload.sha256
         hashes = [checksum.new() for checksum in checksums]
         if hashes:
             self.upload.hold()
@@ -108,6 +134,7 @@ class Session:
             for found in hashes:
                 found.update(chunk)
             self.upload.append(chunk)
+            self.holding.written()
 
         try:
             with self._receiving():
@@ -116,13 +143,16 @@ class Session:
                 checksum.require(found)
             check(self.upload.offset - start)
             self.upload.release()
-            await self.settle()
+            if self.upload.offset > SMALL_BYTES or not (is_whole or self.is_complete):
+                await self.holding.settle()
+        except Overtaken:
+            raise
         except (PayloadTooLarge, ChecksumMismatch, InvalidRequest, Forbidden, Unauthorized):
-            await self._roll_back(start)
+            await self._roll_back(start, start_sha256)
             raise
         except BaseException:
             with suppress(FilestoreError):
-                await (self._roll_back(start) if hashes else self.settle())
+                await (self._roll_back(start, start_sha256) if hashes else self.holding.settle())
             raise
 
     @contextmanager
@@ -135,40 +165,15 @@ class Session:
         finally:
             self.hold.receiving = False
 
-    async def settle(self) -> None:
-        """Make what came durable, and tell the log. Raises FilestoreError when either cannot be done."""
-        durable_offset = await self.services.disk.run(self.upload.sync)
-        if durable_offset != self.record.offset_bytes:
-            await self._report(durable_offset)
-
-    async def _roll_back(self, offset: int) -> None:
-        """Drop the bytes from `offset` on, and tell the log as far as it listens."""
-        await self.services.disk.run(self.upload.rollback_to, offset)
-        with suppress(Unavailable, Forbidden, Unauthorized):
-            await self.settle()
-
-    async def _restart(self) -> None:
-        """Back to offset 0, also from content that was complete but never committed."""
-        if self.upload.finished is None:
-            if self.upload.offset:
-                await self.services.disk.run(self.upload.rollback_to, 0)
-            return
-        self.upload.close()
-        self.kept = None
-        await self.services.disk.run(self.services.uploads.discard, self.record.file_uuid)
-        await self.open()
-
-    async def open(self) -> None:
-        """Open the bytes so far; after a restart of the node this hashes them."""
-        uploads, record = self.services.uploads, self.record
-        self.kept = await self.services.disk.run(
-            uploads.open, record.file_uuid, record.size_bytes, with_md5=record.kind == VM
-        )
+    async def _roll_back(self, offset: int, sha256: str) -> None:
+        """Drop the bytes from `offset` on, as far as the log lets this caller."""
+        with suppress(Forbidden, Unauthorized, NotFound, Gone):
+            await self.holding.rewind(offset, sha256)
 
     async def declare(self, size_bytes: int) -> None:
         """Fix the size of an upload that began without one. Raises Conflict when it has another by now."""
         command = DeclareSize(caller=self.caller, file_uuid=self.record.file_uuid, size_bytes=size_bytes)
-        self.record = await self.services.api.metadata.propose(command, UploadRecord)
+        self.holding.record = await self.services.api.metadata.propose(command, UploadRecord)
         self.upload.size_bytes = size_bytes
 
     async def complete(self, sha256: str = "") -> ContentRecord:
@@ -179,14 +184,24 @@ class Session:
         be made (it is kept); OffsetMismatch when it was whole before but its disk has damaged it since: it
         has to come again.
         """
-        services, record = self.services, self.record
+        try:
+            return await self._complete(sha256)
+        except FilestoreError:
+            with suppress(FilestoreError):  # small content is nowhere else yet
+                await self.holding.settle()
+            raise
+
+    async def _complete(self, sha256: str) -> ContentRecord:
+        services, holding = self.services, self.holding
         if self.upload.finished is not None:
             await self._check_finished(self.upload.finished.sha256)
-        expected = {digest for digest in (sha256, record.expected_sha256) if digest}
-        if len(expected) > 1:
-            raise ChecksumMismatch("The digests declared for this content contradict each other.")
-        blob = await services.disk.run(self.upload.finish, next(iter(expected), None))
-        replicas = await services.replication.spread(blob, record.placement)
+        elif self.upload.offset > SMALL_BYTES:
+            await holding.settle()
+        await self._check_expected(sha256)
+        blob = await services.disk.run(self.upload.finish)
+        made = await services.replication.finish(holding.terms, blob, holding.made)
+        record = self.record
+        replicas = await services.replication.spread(blob, record.placement, made=made)
         command = CompleteUpload(
             caller=self.caller,
             file_uuid=record.file_uuid,
@@ -199,10 +214,19 @@ class Session:
         )
         content = await services.api.metadata.propose(command, ContentRecord)
         services.metrics.uploads_completed.inc()
-        self.upload.close()
-        self.kept = None
-        await services.disk.run(services.uploads.discard, record.file_uuid)
+        await holding.discard()
         return content
+
+    async def _check_expected(self, sha256: str) -> None:
+        """Raises ChecksumMismatch; other content than was declared is dropped."""
+        expected = {digest for digest in (sha256, self.record.expected_sha256) if digest}
+        if len(expected) > 1:
+            raise ChecksumMismatch("The digests declared for this content contradict each other.")
+        found = self.upload.sha256
+        if expected - {found}:
+            if self.upload.finished is None:
+                await self.holding.rewind(0, EMPTY_SHA256)
+            raise ChecksumMismatch(f"The content has sha256 {found}, declared was {expected.pop()}.")
 
     async def _check_finished(self, sha256: str) -> None:
         """Content that an earlier request put into place: is it sound still?"""
@@ -211,8 +235,7 @@ class Session:
             await verify_blob(services.disk, services.blobs, services.metrics, sha256)
             await services.disk.run(self.upload.md5)
         except (BlobMissing, BlobDamaged) as error:
-            await self._restart()
-            await self.settle()
+            await self.holding.rewind(0, EMPTY_SHA256)
             raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
 
     async def _manifest(self, sha256: str) -> Manifest | None:
@@ -227,30 +250,12 @@ class Session:
 
     async def _chunks(self) -> AsyncGenerator[Octets, None]:
         """The request's body; keeps the hold alive and the log informed while it flows."""
-        loop = asyncio.get_running_loop()
-        reported_at_s = loop.time()
         async with aclosing(body_pieces(self.request)) as pieces:
             async for piece in pieces:
                 self.hold.touch()
                 self.services.metrics.upload_bytes.inc(len(piece))
                 yield piece
-                if loop.time() - reported_at_s >= PROGRESS_S:
-                    reported_at_s = loop.time()
-                    await self._report_underway()
-
-    async def _report_underway(self) -> None:
-        """A coordinator that does not answer does not stop the bytes; a refusal (deleted, revoked) does."""
-        with suppress(Unavailable):
-            await self._report(self.upload.durable_offset)
-
-    async def _report(self, durable_offset: int) -> None:
-        command = RecordProgress(
-            caller=self.caller,
-            file_uuid=self.record.file_uuid,
-            node_id=self.services.node_id,
-            offset_bytes=durable_offset,
-        )
-        self.record = await self.services.api.metadata.propose(command, UploadRecord)
+                await self.holding.keep_up()
 
 
 @asynccontextmanager
@@ -265,19 +270,21 @@ async def upload_session(
     """
     async with AsyncExitStack() as stack:
         stack.enter_context(services.locks.writer(caller.subject))
-        holding = services.locks.hold(record.file_uuid, *_connection_of(request))
-        hold = await stack.enter_async_context(holding)
+        holding_alone = services.locks.hold(record.file_uuid, *_connection_of(request))
+        hold = await stack.enter_async_context(holding_alone)
         if services.locks.releases != seen_releases:
             query = GetUpload(caller=caller, file_uuid=record.file_uuid)
             record = await services.api.metadata.read(query, UploadRecord)
-        session = Session(request, services, caller, record, hold)
-        if record.placement:
-            await session.open()
+            if record.placement and record.placement[0] != services.node_id:
+                raise Unavailable("Another node holds this upload now: ask for the offset there.")
+        holding = Holding(services, caller, record)
+        stack.push_async_callback(holding.close)
         try:
-            yield session
-        finally:
-            if session.kept is not None:
-                session.kept.close()
+            if record.placement:
+                await holding.open()
+            yield Session(request, services, caller, holding, hold)
+        except Overtaken as error:
+            raise Unavailable("Another node holds this upload now: ask for the offset there.") from error
 
 
 def _read_manifest(blobs: BlobStore, sha256: str) -> Manifest:

@@ -1,0 +1,204 @@
+"""The chain of an upload at the node that holds it: which members are linked, and what is durable where.
+
+Client → holder → first member → second: each has its own copy of the bytes in its own file, and a link tails
+that file (`node/link.py`). What holds whenever a client is told an offset:
+
+1. The holder and write_quorum - 1 members have that many bytes durably, and the log says so, with their
+   sha256: `RecordProgress`, which the log takes from the holder of the present epoch only.
+2. A member's bytes are a prefix of the holder's, proved by sha256 when the link begins; it never goes below
+   what the log says, since the holder tells the log first when bytes are to be dropped (`RewindUpload`).
+3. Within an epoch the holder's own file never shrinks below what it has proposed to the log.
+
+So of whoever the log names, every node of that quorum can go on at that offset when the holder is lost
+(`node/takeover.py`).
+
+A member that fails or stalls is linked around: what was behind it is linked to the holder. It is tried again
+after RETRY_S and catches up from the file. With fewer members than the write quorum needs, nodes outside the
+placement stand in. The holder alone decides this; members only tell what they lost.
+"""
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from ca.errors import Unavailable
+from coordinator.view import View
+from node.link import Link, LinkTerms, Source
+from node.metrics import NodeMetrics
+from node.peers import PeerClient, PeerFailed
+
+RETRY_S = 5.0  # before a member that failed is tried again
+LACKING_S = 8.0  # without a write quorum of members: two that hang are passed over in this time
+POLL_S = 0.5
+GRACE_S = 0.5  # without progress, for members that are not needed any more for the write quorum
+BEHIND_BYTES_MAX = 256 << 20  # received beyond what the quorum has: then the client must wait
+SUBSTITUTES_MAX = 4
+
+_log = logging.getLogger(__name__)
+
+
+class Chain:
+    """The links of one request that writes an upload. `start` it, `close` it."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        peers: PeerClient,
+        view: View,
+        metrics: NodeMetrics,
+        source: Source,
+        terms: LinkTerms,
+        placement: Sequence[str],
+    ) -> None:
+        self._peers, self._view, self._source, self._terms = peers, view, source, terms
+        self._sent = metrics.replica_bytes.labels("sent")
+        self._node_id = node_id
+        self._needed = view.current.write_quorum - 1
+        self._members = [name for name in placement if name != node_id]
+        self._links: list[Link] = []
+        self._done: dict[str, int] = {}
+        self._failed_at_s: dict[str, float] = {}
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._lacking_since_s: float | None = self._loop.time()
+
+    def start(self) -> None:
+        """Lay the links."""
+        self._task = asyncio.create_task(self._run(), name=f"chain of {self._terms.file_uuid}")
+
+    async def close(self) -> None:
+        """Break what links there are; members keep what they have."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+        self._source.close()
+        if self._task is not None and not self._task.cancelled():
+            self._task.result()
+
+    def durable(self) -> dict[str, int]:
+        """How many bytes are durable, by member; only of those that are linked or have ended well."""
+        found = dict(self._done)
+        for link in self._links:
+            found |= {name: stop for name, stop in link.durable.items() if name not in link.lost}
+        return found
+
+    def quorum_offset(self) -> int:
+        """How many bytes are durable on as many members as the write quorum needs beside the holder."""
+        if self._needed <= 0:
+            return self._source.limit
+        offsets = sorted(self.durable().values(), reverse=True)
+        return offsets[self._needed - 1] if len(offsets) >= self._needed else 0
+
+    def require(self) -> None:
+        """Raises Unavailable when there was no write quorum of members for LACKING_S."""
+        since_s = self._lacking_since_s
+        if since_s is not None and self._loop.time() - since_s >= LACKING_S:
+            raise Unavailable(
+                f"Fewer than {self._needed + 1} nodes take these bytes: ask for the offset, and go on there.",
+                retry_after_s=2,
+            )
+
+    async def reach(self, offset: int) -> None:
+        """Wait until so many bytes are durable on the write quorum. Raises Unavailable."""
+        while self.quorum_offset() < offset:
+            self.require()
+            await self._wait()
+
+    def end(self) -> None:
+        """No more bytes come."""
+        self._source.end()
+        self._wake()
+
+    async def linger(self) -> None:
+        """After `end`: wait for members that the quorum does not need, as long as they move."""
+        moved_at_s, known = self._loop.time(), self.durable()
+        while self._links and self._loop.time() - moved_at_s < GRACE_S:
+            await self._wait()
+            if self.durable() != known:
+                moved_at_s, known = self._loop.time(), self.durable()
+
+    async def _run(self) -> None:
+        async with asyncio.TaskGroup() as group:
+            while True:
+                self._note_lacking()
+                for members in self._wanted():
+                    link = Link(
+                        self._peers,
+                        self._source,
+                        self._terms,
+                        members,
+                        on_change=self._on_link,
+                        sent=self._sent,
+                    )
+                    self._links.append(link)
+                    group.create_task(self._follow(link), name=f"link to {link.member}")
+                await self._wait()
+
+    async def _follow(self, link: Link) -> None:
+        try:
+            await link.run()
+            self._done |= {name: stop for name, stop in link.durable.items() if name not in link.lost}
+        except PeerFailed as failure:
+            facts = {"peer": failure.node_id, "reason": failure.reason, "file_uuid": self._terms.file_uuid}
+            _log.warning("a member of a chain is lost", extra=facts)
+            self._failed_at_s[link.member] = self._loop.time()
+        finally:
+            self._links.remove(link)
+            self._wake()
+
+    def _wanted(self) -> list[list[str]]:
+        """The links to lay now. Members that never failed make one chain, others are tried alone."""
+        now_s = self._loop.time()
+        waiting = [name for name in self._idle(self._members) if self._may_try(name, now_s)]
+        if self._source.ended and self._lacking_since_s is None:
+            waiting = []  # what is missing is copied when the content is complete
+        fresh = [name for name in waiting if name not in self._failed_at_s]
+        links = [fresh] if fresh else []
+        links += [[name] for name in waiting if name in self._failed_at_s]
+        missing = self._needed - len(self._members) + len(self._idle(self._members)) - len(waiting)
+        for name in self._substitutes(now_s)[: max(0, missing)]:
+            self._members.append(name)
+            links.append([name])
+        return links
+
+    def _idle(self, names: Iterable[str]) -> list[str]:
+        linked = {
+            name for link in self._links for name in (link.member, *link.behind) if name not in link.lost
+        }
+        return [name for name in names if name not in linked and name not in self._done]
+
+    def _may_try(self, name: str, now_s: float) -> bool:
+        failed_at_s = self._failed_at_s.get(name)
+        return failed_at_s is None or now_s - failed_at_s >= RETRY_S
+
+    def _substitutes(self, now_s: float) -> list[str]:
+        nodes = self._view.current.nodes
+        known = sorted(node.node_id for node in nodes if node.peer_port and not node.draining)
+        strangers = [name for name in known if name != self._node_id and name not in self._members]
+        return [name for name in strangers if self._may_try(name, now_s)][:SUBSTITUTES_MAX]
+
+    def _on_link(self) -> None:
+        for link in self._links:
+            for name in link.lost:
+                self._failed_at_s.setdefault(name, float("-inf"))  # once more at once, past the one before it
+        self._wake()
+
+    def _note_lacking(self) -> None:
+        if len(self.durable()) >= self._needed:
+            self._lacking_since_s = None
+        elif self._lacking_since_s is None:
+            self._lacking_since_s = self._loop.time()
+
+    async def _wait(self) -> None:
+        changed = self._changed
+        with suppress(TimeoutError):
+            async with asyncio.timeout(POLL_S):
+                await changed.wait()
+        self._note_lacking()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,295 @@
+"""A member of a chain: takes an upload's bytes from the node before it, and passes them on to the next.
+
+On the peer port, for members of the cluster only:
+
+    POST /uploads/{file_uuid}/agree    go back to `limit` if beyond it; the offset and its sha256
+    PUT  /uploads/{file_uuid}/link     bytes from `start` on, as they come; the answer tells what is durable
+    POST /uploads/{file_uuid}/finish   the content is whole: put it into place
+    HEAD /uploads/{file_uuid}          the sha256 of the first `stop` bytes; for a takeover, changes nothing
+
+A link belongs to an epoch of the log. The highest that a member has seen lies beside the bytes; what comes
+from an earlier one is refused, since another node holds the upload now. A new link ends an older one: whoever
+laid it knows more. A member never lays a link again that broke: the holder does.
+"""
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import msgspec
+from aiohttp import web
+
+from ca.errors import Conflict, FilestoreError, InsufficientStorage, InvalidRequest, NotFound, OffsetMismatch
+from coordinator.web import ClientGone
+from node.api.access import Handler
+from node.content.passing import pass_on, worker_holding
+from node.disk import write_overlapped
+from node.link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
+from node.metrics import counted
+from node.partial import SPARE_BYTES
+from node.peers import PeerFailed
+from node.ranges import SIZE_BYTES_MAX
+from node.services import NODE
+from node.upload import Upload
+from node.uploads import UploadStore
+
+SYNC_BYTES = 16 << 20
+SYNC_S = 1.0
+IDLE_S = 120.0  # without a byte the holder has given this link up, or lost us
+MEMBERS_MAX = 64
+_DIGITS_MAX = 16
+
+_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_log = logging.getLogger(__name__)
+
+
+def following_routes() -> list[web.RouteDef]:
+    """`/uploads/{file_uuid}`; who may ask is decided by `node/admission.py`."""
+    path = "/uploads/{file_uuid}"
+    return [
+        web.head(path, _prefix),
+        web.post(f"{path}/agree", _by_owner(_agree)),
+        web.put(f"{path}/link", _by_owner(_link)),
+        web.post(f"{path}/finish", _by_owner(_finish)),
+    ]
+
+
+def _by_owner(handler: Handler) -> Handler:
+    """The handler, in the worker of this node that the upload belongs to."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if owner := worker_holding(request.app[NODE], _file_uuid(request)):
+            return await pass_on(request, owner)
+        return await handler(request)
+
+    return handle
+
+
+async def _prefix(request: web.Request) -> web.StreamResponse:
+    """200 with the sha256 of the first `stop` bytes. Raises NotFound when fewer are durable here."""
+    services, file_uuid = request.app[NODE], _file_uuid(request)
+    stop = _number(request, "stop")
+    sha256 = await services.disk.run(services.uploads.prefix_sha256, file_uuid, stop)
+    return web.Response(headers={SHA256_HEADER: sha256})
+
+
+async def _agree(request: web.Request) -> web.StreamResponse:
+    """The durable offset, at most `limit`, and the sha256 of the bytes before it.
+
+    Raises Conflict for an epoch that is over, UploadLocked while a client writes the upload here.
+    """
+    async with _followed(request, _number(request, "limit")) as upload:
+        return web.Response(headers={OFFSET_HEADER: str(upload.offset), SHA256_HEADER: upload.sha256})
+
+
+async def _link(request: web.Request) -> web.StreamResponse:
+    """Take bytes from `start` on. Raises OffsetMismatch when fewer are here, and as `_agree` does."""
+    services, start = request.app[NODE], _number(request, "start")
+    behind = [name for name in request.query.get("behind", "").split(",") if name]
+    if len(behind) > MEMBERS_MAX:
+        raise InvalidRequest(f"behind: at most {MEMBERS_MAX} nodes.")
+    if await services.disk.run(services.blobs.free_bytes) < SPARE_BYTES:
+        raise InsufficientStorage("This node has no room for a copy of the upload.")
+    async with _followed(request, start) as upload:
+        if upload.offset != start:
+            raise OffsetMismatch(f"This node has {upload.offset} bytes.", offset=upload.offset)
+        return await _Following(request, upload, _terms(request), behind).run()
+
+
+async def _finish(request: web.Request) -> web.StreamResponse:
+    """Put the content into place: 200 when it is durable there. Raises ChecksumMismatch, OffsetMismatch."""
+    services, size_bytes = request.app[NODE], _number(request, "size")
+    sha256 = request.query.get("sha256", "")
+    if _SHA256.fullmatch(sha256) is None:
+        raise InvalidRequest("sha256: must be 64 hexadecimal digits.")
+    async with _followed(request, size_bytes) as upload:
+        if upload.offset != size_bytes:
+            raise OffsetMismatch(f"This node has {upload.offset} bytes.", offset=upload.offset)
+        await services.disk.run(upload.finish, sha256)
+    return web.Response()
+
+
+@asynccontextmanager
+async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
+    """The upload for this request alone, durable, with at most `stop` bytes, in the epoch that is named.
+
+    Whoever has a newer request may end this one: it knows more. Raises Conflict for an epoch that is over,
+    UploadLocked while a client writes the upload here.
+    """
+    services, terms = request.app[NODE], _terms(request)
+    disk, uploads = services.disk, services.uploads
+    await disk.run(_require_epoch, uploads, terms)  # before anybody is disturbed
+
+    def disconnect() -> None:
+        if request.transport is not None:
+            request.transport.abort()
+
+    async with services.locks.hold(terms.file_uuid, lambda: True, disconnect) as hold:
+        hold.receiving, hold.moved_at_s = True, float("-inf")  # never in the way of whoever comes
+        upload = await disk.run(_open, uploads, terms, stop)
+        try:
+            yield upload
+        finally:
+            with suppress(FilestoreError):
+                await disk.run(upload.sync)
+            upload.close()
+
+
+def _open(uploads: UploadStore, terms: LinkTerms, stop: int) -> Upload:
+    """Opens it, and cuts it to `stop`. Blocks."""
+    upload = uploads.open(terms.file_uuid, None, with_md5=terms.with_md5)
+    try:
+        if upload.finished is not None and upload.offset != stop:  # of content that was given up since
+            upload.close()
+            uploads.discard(terms.file_uuid)
+            upload = uploads.open(terms.file_uuid, None, with_md5=terms.with_md5)
+        upload.size_bytes = None  # what it was declared with is the holder's to know
+        upload.enter_epoch(terms.epoch)
+        if upload.finished is None:
+            upload.rollback_to(stop)
+            upload.sync()
+    except BaseException:
+        upload.close()
+        raise
+    return upload
+
+
+def _require_epoch(uploads: UploadStore, terms: LinkTerms) -> None:
+    seen = uploads.epoch(terms.file_uuid)
+    if terms.epoch < seen:
+        raise Conflict(f"Another node holds this upload, in epoch {seen}.")
+
+
+def _terms(request: web.Request) -> LinkTerms:
+    return LinkTerms(
+        _file_uuid(request),
+        _number(request, "epoch"),
+        request.query.get("md5") == "1",
+        _number(request, "acknowledged"),
+    )
+
+
+def _file_uuid(request: web.Request) -> str:
+    file_uuid = request.match_info["file_uuid"]
+    if _UUID.fullmatch(file_uuid) is None:
+        raise NotFound("There is no such upload.")
+    return file_uuid
+
+
+def _number(request: web.Request, name: str) -> int:
+    digits = request.query.get(name, "")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
+        raise InvalidRequest(f"{name}: must be a whole number.")
+    return min(int(digits), SIZE_BYTES_MAX)
+
+
+class _Following:
+    """One link at the member that it leads to."""
+
+    def __init__(self, request: web.Request, upload: Upload, terms: LinkTerms, behind: list[str]) -> None:
+        services = request.app[NODE]
+        self._request, self._upload, self._services = request, upload, services
+        self._source = Source(services.disk, upload)
+        self._next = (
+            Link(
+                services.peers,
+                self._source,
+                terms,
+                behind,
+                on_change=self._wake,
+                sent=services.metrics.replica_bytes.labels("sent"),
+            )
+            if behind
+            else None
+        )
+        self._is_next_lost = False
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._synced_at_s = time.monotonic()
+
+    async def run(self) -> web.StreamResponse:
+        """Until the sender ends the body, all is durable here, and the next link has ended too."""
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        await response.prepare(self._request)
+        telling = asyncio.create_task(self._tell(response), name="telling the node before")
+        passing = asyncio.create_task(self._pass_on(), name="link to the next member")
+        try:
+            received = self._services.metrics.replica_bytes.labels("received")
+            await write_overlapped(self._services.disk, counted(self._pieces(), received), self._write)
+            await self._services.disk.run(self._upload.sync)
+            self._source.end()
+            self._wake()
+            await asyncio.wait({telling, passing}, return_when=asyncio.FIRST_COMPLETED)
+            if not passing.done():
+                raise ClientGone("the node before in the chain went away")
+            passing.result()
+        finally:
+            for task in (telling, passing):
+                task.cancel()
+            await asyncio.wait({telling, passing})
+            self._source.close()
+        await response.write(self._line(ended=True))
+        await response.write_eof()
+        return response
+
+    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+        """The body as it comes. Raises ClientGone when the sender is lost, or silent for IDLE_S."""
+        while True:
+            try:
+                async with asyncio.timeout(IDLE_S):
+                    piece = await self._request.content.readany()
+            except (OSError, RuntimeError, TimeoutError, web.RequestPayloadError) as error:
+                raise ClientGone("the node before in the chain went away") from error
+            if not piece:
+                return
+            yield piece
+
+    def _write(self, piece: bytes) -> None:
+        """In a worker thread."""
+        upload = self._upload
+        upload.append(piece)
+        unsynced_bytes = upload.offset - upload.durable_offset
+        if unsynced_bytes >= SYNC_BYTES or time.monotonic() - self._synced_at_s >= SYNC_S:
+            upload.sync()
+            self._synced_at_s = time.monotonic()
+            self._loop.call_soon_threadsafe(self._wake)
+        self._loop.call_soon_threadsafe(self._source.move, upload.offset)
+
+    async def _pass_on(self) -> None:
+        if self._next is None:
+            return
+        try:
+            await self._next.run()
+        except PeerFailed as failure:
+            facts = {"peer": failure.node_id, "reason": failure.reason}
+            _log.warning("the next member of a chain is lost", extra=facts)
+            self._is_next_lost = True
+            self._wake()
+
+    async def _tell(self, response: web.StreamResponse) -> None:
+        """A line when something changed, and every TELL_S; ends when nobody listens."""
+        with suppress(OSError):
+            while True:
+                await response.write(self._line())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TELL_S):
+                        await self._changed.wait()
+                self._changed.clear()
+
+    def _line(self, *, ended: bool = False) -> bytes:
+        durable = {self._services.node_id: self._upload.durable_offset}
+        lost: list[str] = []
+        if self._next is not None and self._is_next_lost:
+            lost = [self._next.member, *self._next.behind]
+        elif self._next is not None:
+            durable |= self._next.durable
+            lost = sorted(self._next.lost)
+        told = Told(received_bytes=self._upload.offset, durable=durable, lost=lost, ended=ended)
+        return msgspec.json.encode(told) + b"\n"
+
+    def _wake(self) -> None:
+        self._changed.set()

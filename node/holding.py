@@ -1,0 +1,281 @@
+"""An upload at the node that holds it: its file, its chain, and what the log says of it.
+
+The log says what clients were told; see `node/chain.py` for what then holds. The file may have more: bytes of
+a request whose end nobody acknowledged. They are valid as long as the file's epoch is the log's, and are
+settled by the next request; after a takeover, and after bytes were dropped, the file is cut to the log's
+offset before anything else.
+"""
+
+import asyncio
+import hashlib
+import logging
+import time
+from contextlib import suppress
+
+from ca.errors import Conflict, Unavailable
+from coordinator.commands import RecordProgress, RewindUpload
+from coordinator.records import VM, Caller, UploadRecord
+from node.chain import BEHIND_BYTES_MAX, Chain
+from node.link import MARK_BYTES, LinkTerms, Source
+from node.services import NodeServices
+from node.takeover import give_up
+from node.upload import Upload
+
+SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
+REPORT_BYTES = 16 << 20  # what the loss of the holder costs a fast client, about
+REPORT_S = 2.0  # after so long fewer bytes are reported too: what a lost holder costs a slow client
+RENEW_S = 30.0  # without new bytes: the expiry moves on, and a deleted file ends the request
+EMPTY_SHA256 = hashlib.sha256().hexdigest()
+
+_log = logging.getLogger(__name__)
+
+
+class Overtaken(Exception):
+    """The log says that another node holds the upload, or holds it in a later epoch. Nothing is lost."""
+
+
+class Holding:
+    """One request's use of the upload that this node holds. `close` it.
+
+    `record` is the newest from the log; `kept` the file, None once the upload has ended; `made` the members
+    that have all bytes durably, after `settle`.
+    """
+
+    def __init__(self, services: NodeServices, caller: Caller, record: UploadRecord) -> None:
+        self.record = record
+        self.kept: Upload | None = None
+        self.made: list[str] = []
+        self._services, self._caller = services, caller
+        self._loop = asyncio.get_running_loop()
+        self._source: Source | None = None
+        self._chain: Chain | None = None
+        self._reporting: asyncio.Task[None] | None = None
+        self._reported_at_s = self._loop.time()
+        self._proposed_offset = record.offset_bytes
+        self._marked_offset = 0
+        self._synced_at_s = time.monotonic()
+
+    @property
+    def upload(self) -> Upload:
+        """The file. Only while `kept`."""
+        assert self.kept is not None
+        return self.kept
+
+    @property
+    def terms(self) -> LinkTerms:
+        """What members must know."""
+        record = self.record
+        return LinkTerms(record.file_uuid, record.epoch, record.kind == VM, record.offset_bytes)
+
+    async def open(self) -> None:
+        """Open the file, and bring it to where the log stands in a new epoch.
+
+        After a restart of the node this hashes it. Raises Unavailable when another node must go on.
+        """
+        uploads, record, disk = self._services.uploads, self.record, self._services.disk
+        self.kept = await disk.run(
+            uploads.open, record.file_uuid, record.size_bytes, with_md5=record.kind == VM
+        )
+        if self.upload.epoch == record.epoch:
+            if self.upload.offset < record.offset_bytes:
+                await self._recover(self.upload.offset)
+            return
+        if self.upload.finished is not None and self.upload.offset != record.offset_bytes:
+            await self._reopen()
+        await disk.run(self.upload.rollback_to, record.offset_bytes)
+        if self.upload.offset < record.offset_bytes or record.prefix_sha256 not in ("", self.upload.sha256):
+            await self._recover(0)
+        await disk.run(self.upload.enter_epoch, self.record.epoch)
+
+    async def discard(self) -> None:
+        """The upload has ended: its file goes."""
+        await self._end_chain()
+        if self.kept is not None:
+            self.kept.close()
+            self.kept = None
+        await self._services.disk.run(self._services.uploads.discard, self.record.file_uuid)
+
+    async def close(self) -> None:
+        """Give everything back. Bytes that were not settled stay in the file."""
+        await self._end_chain()
+        if self.kept is not None:
+            self.kept.close()
+
+    def written(self) -> None:
+        """After each append, in its thread: lets the links have the bytes, and marks and syncs them."""
+        upload = self.upload
+        if self._source is None:
+            if upload.offset > SMALL_BYTES:
+                self._source = Source(self._services.disk, upload)
+                self._loop.call_soon_threadsafe(self._start_chain)
+            return
+        unsynced_bytes = upload.sendable_offset - upload.durable_offset
+        if unsynced_bytes >= REPORT_BYTES or time.monotonic() - self._synced_at_s >= REPORT_S:
+            upload.sync()
+            self._synced_at_s = time.monotonic()
+        mark = None
+        if upload.offset - self._marked_offset >= MARK_BYTES or upload.durable_offset == upload.offset:
+            mark = (upload.offset, upload.sha256)
+            self._marked_offset = upload.offset
+        self._loop.call_soon_threadsafe(self._source.move, upload.sendable_offset, mark)
+
+    async def keep_up(self) -> None:
+        """Between pieces of a body: reports what is due, and waits while the quorum is far behind.
+
+        Raises Unavailable without a quorum of members; what the log refuses (deleted, revoked); Overtaken.
+        """
+        if self._reporting is not None and self._reporting.done():
+            reporting, self._reporting = self._reporting, None
+            reporting.result()
+        if self._chain is None:
+            return
+        self._chain.require()
+        if self._reporting is None and self._is_report_due(self._chain):
+            self._reporting = asyncio.create_task(self._report_underway(), name="progress of an upload")
+        if self.upload.offset - self._chain.quorum_offset() > BEHIND_BYTES_MAX:
+            await self._chain.reach(self.upload.offset - BEHIND_BYTES_MAX)
+
+    async def settle(self) -> None:
+        """Make what came durable, here and on the write quorum, and have the log say so; ends the chain.
+
+        Raises FilestoreError when that cannot be done; Overtaken.
+        """
+        durable_offset = await self._services.disk.run(self.upload.sync)
+        if durable_offset == self.record.offset_bytes and self._chain is None:
+            return
+        assert durable_offset == self.upload.offset, "no piece is on hold when bytes are settled"
+        if self._source is None:
+            self._source = Source(self._services.disk, self.upload)
+            self._start_chain()
+        assert self._chain is not None
+        self._source.move(durable_offset, (durable_offset, self.upload.sha256))
+        self._chain.end()
+        if self._reporting is not None:
+            reporting, self._reporting = self._reporting, None
+            await reporting
+        await self._chain.reach(durable_offset)
+        if durable_offset != self.record.offset_bytes:
+            await self._report(durable_offset, self.upload.sha256)
+        await self._chain.linger()
+        self.made = [name for name, stop in self._chain.durable().items() if stop == durable_offset]
+        await self._end_chain()
+
+    async def rewind(self, offset: int, sha256: str) -> None:
+        """Drop the bytes from `offset` on; `sha256`: of those before it.
+
+        The log first, if it was told more: no copy may have less than it says. Raises FilestoreError, and
+        then nothing is dropped; Overtaken.
+        """
+        await self._end_chain()
+        record = self.record
+        if offset < max(record.offset_bytes, self._proposed_offset):
+            if offset > record.offset_bytes:  # it may have been told more, in a report that got no answer
+                offset, sha256 = record.offset_bytes, record.prefix_sha256
+            await self._propose(
+                RewindUpload(
+                    caller=self._caller,
+                    file_uuid=record.file_uuid,
+                    node_id=self._services.node_id,
+                    epoch=record.epoch,
+                    offset_bytes=offset,
+                    prefix_sha256=sha256,
+                )
+            )
+            self._proposed_offset = offset
+        if self.upload.finished is not None:
+            assert offset == 0, "finished content goes as a whole"
+            await self._reopen()
+        await self._services.disk.run(self.upload.rollback_to, offset)
+        await self._services.disk.run(self.upload.enter_epoch, self.record.epoch)
+        self._marked_offset = 0
+
+    async def _reopen(self) -> None:
+        """Open it anew, empty: finished content gives way."""
+        uploads, record = self._services.uploads, self.record
+        self.upload.close()
+        self.kept = None
+        await self._services.disk.run(uploads.discard, record.file_uuid)
+        self.kept = await self._services.disk.run(
+            uploads.open, record.file_uuid, record.size_bytes, with_md5=record.kind == VM
+        )
+
+    async def _recover(self, sound_offset: int) -> None:
+        """This disk has lost acknowledged bytes: another node goes on, or the client sends them again."""
+        _log.error("acknowledged bytes of an upload are lost", extra={"file_uuid": self.record.file_uuid})
+        if await give_up(self._services, self._caller, self.record):
+            raise Unavailable("Another node goes on with this upload: ask again.", retry_after_s=1)
+        await self._services.disk.run(self.upload.rollback_to, sound_offset)
+        await self.rewind(sound_offset, self.upload.sha256 if sound_offset else EMPTY_SHA256)
+
+    def _start_chain(self) -> None:
+        assert self._source is not None
+        self._chain = Chain(
+            node_id=self._services.node_id,
+            peers=self._services.peers,
+            view=self._services.api.view,
+            metrics=self._services.metrics,
+            source=self._source,
+            terms=self.terms,
+            placement=self.record.placement,
+        )
+        self._chain.start()
+
+    async def _end_chain(self) -> None:
+        chain, reporting, source = self._chain, self._reporting, self._source
+        self._chain, self._reporting, self._source = None, None, None
+        if reporting is not None:
+            reporting.cancel()
+            await asyncio.wait({reporting})
+        if chain is not None:
+            await chain.close()
+        elif source is not None:
+            source.close()
+
+    def _is_report_due(self, chain: Chain) -> bool:
+        since_s = self._loop.time() - self._reported_at_s
+        new_bytes = min(self.upload.durable_offset, chain.quorum_offset()) - self.record.offset_bytes
+        return new_bytes >= REPORT_BYTES or (new_bytes > 0 and since_s >= REPORT_S) or since_s >= RENEW_S
+
+    async def _report_underway(self) -> None:
+        """A coordinator that does not answer does not stop the bytes; a refusal does."""
+        assert self._chain is not None
+        assert self._source is not None
+        self._reported_at_s = self._loop.time()
+        mark = self._source.mark_below(min(self.upload.durable_offset, self._chain.quorum_offset()))
+        with suppress(Unavailable):
+            if mark is not None and mark[0] > self.record.offset_bytes:
+                await self._report(*mark)
+            elif self.record.prefix_sha256 or not self.record.offset_bytes:
+                await self._report(self.record.offset_bytes, self.record.prefix_sha256)
+
+    async def _report(self, offset: int, sha256: str) -> None:
+        self._proposed_offset = max(self._proposed_offset, offset)
+        record = self.record
+        await self._propose(
+            RecordProgress(
+                caller=self._caller,
+                file_uuid=record.file_uuid,
+                node_id=self._services.node_id,
+                offset_bytes=offset,
+                epoch=record.epoch,
+                prefix_sha256=sha256,
+                placement=self._placement(offset),
+            )
+        )
+
+    def _placement(self, offset: int) -> list[str]:
+        """The new placement when a node outside the present one has the bytes; [] leaves it."""
+        if self._chain is None:
+            return []
+        present = self.record.placement
+        having = [name for name, stop in self._chain.durable().items() if stop >= offset]
+        if set(having) <= set(present):
+            return []
+        others = [name for name in present[1:] if name not in having]
+        return [present[0], *having, *others][: max(len(present), 1 + len(having))]
+
+    async def _propose(self, command: RecordProgress | RewindUpload) -> None:
+        try:
+            self.record = await self._services.api.metadata.propose(command, UploadRecord)
+        except Conflict as error:
+            raise Overtaken(error.details) from error

@@ -1,0 +1,291 @@
+"""One link of a chain: an upload's file on this disk, streamed to the next member of the chain as it grows.
+
+The link tails the file: it reads what lies between what it has sent and what was written, so no byte waits in
+memory, a slow member is only behind, and catching up after a loss is the same as following live. Bytes whose
+checksum is not known to be right yet are not part of what may be read.
+
+On the wire it is one PUT over the peer port, both ways at once: the body brings bytes while the answer tells,
+a line at a time, what is durable at the member and at those behind it. Before it both agree on the offset up
+to which they have the same bytes, by their sha256: a member that has more goes back, one that has others
+starts over.
+"""
+
+import asyncio
+import hashlib
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+from prometheus_client import Counter
+
+from node.disk import DiskWorkers
+from node.peers import PeerClient, PeerFailed, pieces
+from node.upload import Upload
+
+READ_BYTES = 1 << 20
+TELL_S = 0.5  # how often a member says that it lives
+SILENCE_S = 3.0  # without a word a member is given up
+STALL_S = 10.0  # it speaks, and takes none of the bytes that wait for it
+HASH_BYTES_PER_S = 50_000_000  # a slow disk that others read too; a member may have to hash what it has
+MARK_BYTES = 1 << 20  # the prefix hash is kept this often, so that few must be read back
+MARKS_MAX = 1024
+LINE_BYTES_MAX = 16 << 10
+OFFSET_HEADER, SHA256_HEADER = "Upload-Offset", "Upload-Sha256"
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """One line of a member's answer. `durable`: bytes by node, itself and those behind it.
+
+    `lost`: nodes behind it that failed. `ended`: the last line; all that was sent is durable at `durable`.
+    """
+
+    received_bytes: int
+    durable: dict[str, int]
+    lost: list[str] = []
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTerms:
+    """What a member must know of the upload. `epoch` fences: older ones are refused.
+
+    `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
+    """
+
+    file_uuid: str
+    epoch: int
+    with_md5: bool
+    acknowledged_offset: int = 0
+
+    def path(self, action: str, **more: str) -> str:
+        """What to ask of the upload on a peer port, under these terms."""
+        fields = {
+            "epoch": str(self.epoch),
+            "md5": str(int(self.with_md5)),
+            "acknowledged": str(self.acknowledged_offset),
+            **more,
+        }
+        return f"/uploads/{self.file_uuid}/{action}?{urlencode(fields)}"
+
+
+class Source:
+    """What links read: the file of an upload, as far as it may be sent. For the event loop."""
+
+    def __init__(self, disk: DiskWorkers, upload: Upload) -> None:
+        """Blocks for as long as opening a file takes. Nobody writes the upload meanwhile."""
+        self.limit = upload.sendable_offset
+        self.ended = False
+        self._disk = disk
+        self._fd = upload.duplicate()
+        self._readers = 0
+        self._closed = False
+        self._marks = OrderedDict([(upload.offset, upload.sha256)])
+        self._moved = asyncio.Event()
+
+    def move(self, limit: int, mark: tuple[int, str] | None = None) -> None:
+        """So many bytes may be sent now. `mark`: an offset and the sha256 of the bytes before it."""
+        self.limit = limit
+        if mark is not None:
+            self._marks[mark[0]] = mark[1]
+            if len(self._marks) > MARKS_MAX:
+                self._marks.popitem(last=False)
+        self._wake()
+
+    def end(self) -> None:
+        """No more comes."""
+        self.ended = True
+        self._wake()
+
+    def mark_below(self, stop: int) -> tuple[int, str] | None:
+        """The last mark that is not above `stop`."""
+        return max((mark for mark in self._marks.items() if mark[0] <= stop), default=None)
+
+    async def more(self, position: int) -> bool:
+        """Wait until there are bytes at `position`; False when none will come."""
+        while self.limit <= position:
+            if self.ended:
+                return False
+            await self._moved.wait()
+        return True
+
+    async def read(self, position: int) -> bytes:
+        """Some bytes from `position`, which is below the limit. Raises OSError, EOFError."""
+        wanted_bytes = min(READ_BYTES, self.limit - position)
+        async with self._reading() as descriptor:
+            piece = await self._disk.run(os.pread, descriptor, wanted_bytes, position)
+        if not piece:
+            raise EOFError("the upload went back")
+        return piece
+
+    async def prefix_sha256(self, stop: int) -> str:
+        """Of the first `stop` bytes: as it was marked, else they are read. Raises OSError, EOFError."""
+        known = self._marks.get(stop)
+        if known is not None:
+            return known
+        async with self._reading() as descriptor:
+            return await self._disk.run(_hash, descriptor, stop)
+
+    def close(self) -> None:
+        """Gives the descriptor back, once nobody reads; again is harmless."""
+        self._closed = True
+        if not self._readers and self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[int]:
+        if self._closed:
+            raise EOFError("the upload was closed")
+        self._readers += 1
+        try:
+            yield self._fd
+        finally:
+            self._readers -= 1
+            if self._closed:
+                self.close()
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+
+class Link:
+    """A link to `members[0]`, which links on to the rest by itself.
+
+    `durable` and `lost` are what was told last; `on_change` is called when they change.
+    """
+
+    def __init__(
+        self,
+        peers: PeerClient,
+        source: Source,
+        terms: LinkTerms,
+        members: Sequence[str],
+        *,
+        on_change: Callable[[], None],
+        sent: Counter,
+    ) -> None:
+        self.member, self.behind = members[0], list(members[1:])
+        self.durable: dict[str, int] = {}
+        self.lost: frozenset[str] = frozenset()
+        self._peers, self._source, self._terms = peers, source, terms
+        self._on_change, self._sent = on_change, sent
+        self._ended = False
+        self._received_bytes = 0
+        self._moved_at_s = 0.0
+
+    async def run(self) -> None:
+        """Send until the source ends and the member has said that all is durable. Raises PeerFailed."""
+        try:
+            start = await self._agree()
+            await self._send(start)
+        except (OSError, EOFError) as error:
+            raise PeerFailed(self.member, f"this disk: {error}") from error
+
+    async def _agree(self) -> int:
+        """The offset up to which the member has the same bytes, and where the link begins.
+
+        What is acknowledged is never dropped on the way to there: it may be what the write quorum rests on.
+        """
+        theirs, sha256 = await self._ask(self._source.limit)
+        acknowledged = self._terms.acknowledged_offset
+        if sha256 != await self._source.prefix_sha256(theirs) and theirs > acknowledged:
+            theirs, sha256 = await self._ask(acknowledged)
+        return theirs if sha256 == await self._source.prefix_sha256(theirs) else 0
+
+    async def _ask(self, limit: int) -> tuple[int, str]:
+        """Have the member go back to `limit`: the offset where it stands, and the sha256 up to it."""
+        timeout_s = SILENCE_S + limit / HASH_BYTES_PER_S
+        path = self._terms.path("agree", limit=str(limit))
+        asked = self._peers.request(self.member, "POST", path, answer_timeout_s=timeout_s)
+        async with _within(self.member, timeout_s), asked as answer:
+            if answer.status != 200:
+                raise PeerFailed(self.member, f"answered {answer.status} to a link")
+            theirs = _offset_of(self.member, answer.headers.get(OFFSET_HEADER, ""))
+            sha256 = answer.headers.get(SHA256_HEADER, "")
+        if theirs > limit:
+            raise PeerFailed(self.member, "does not go back")
+        return theirs, sha256
+
+    async def _send(self, start: int) -> None:
+        path = self._terms.path("link", start=str(start), behind=",".join(self.behind))
+        async with AsyncExitStack() as stack:
+            async with _within(self.member, SILENCE_S):
+                sending = self._peers.request(
+                    self.member, "PUT", path, body=self._body(start), answer_timeout_s=SILENCE_S
+                )
+                answer = await stack.enter_async_context(sending)
+            if answer.status != 200:
+                raise PeerFailed(self.member, f"answered {answer.status} to a link")
+            await self._listen(answer)
+        if not self._ended:
+            raise PeerFailed(self.member, "broke the link off")
+
+    async def _body(self, start: int) -> AsyncIterator[bytes]:
+        position = start
+        while await self._source.more(position):
+            piece = await self._source.read(position)
+            yield piece
+            position += len(piece)
+            self._sent.inc(len(piece))
+
+    async def _listen(self, answer: aiohttp.ClientResponse) -> None:
+        self._moved_at_s = asyncio.get_running_loop().time()
+        rest = b""
+        async for piece in pieces(self.member, answer):
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > LINE_BYTES_MAX:
+                raise PeerFailed(self.member, "told nonsense")
+            for line in lines:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            told = msgspec.json.decode(line, type=Told)
+        except msgspec.MsgspecError as error:
+            raise PeerFailed(self.member, "told nonsense") from error
+        now_s = asyncio.get_running_loop().time()
+        has_moved = (told.received_bytes, told.durable) != (self._received_bytes, self.durable)
+        if has_moved or told.received_bytes >= self._source.limit:
+            self._moved_at_s = now_s
+        if now_s - self._moved_at_s > STALL_S:
+            raise PeerFailed(self.member, "takes no bytes")
+        has_changed = (told.durable, frozenset(told.lost)) != (self.durable, self.lost)
+        self._received_bytes, self.durable = told.received_bytes, told.durable
+        self.lost, self._ended = frozenset(told.lost), told.ended
+        if has_changed or told.ended:
+            self._on_change()
+
+
+@asynccontextmanager
+async def _within(member: str, timeout_s: float) -> AsyncIterator[None]:
+    """Raises PeerFailed when the block takes longer."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise PeerFailed(member, "does not answer") from error
+
+
+def _offset_of(member: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
+        raise PeerFailed(member, "tells no offset")
+    return int(text)
+
+
+def _hash(descriptor: int, stop: int) -> str:
+    """Raises OSError, EOFError."""
+    digest, position = hashlib.sha256(), 0
+    while position < stop:
+        piece = os.pread(descriptor, min(READ_BYTES, stop - position), position)
+        if not piece:
+            raise EOFError("the upload went back")
+        digest.update(piece)
+        position += len(piece)
+    return digest.hexdigest()

@@ -1,0 +1,132 @@
+"""Going on with an upload whose node is lost: another node of its placement becomes the holder.
+
+Any node that a client asks may see to it. It asks the others of the placement for the sha256 of the bytes
+that the log says are acknowledged; one that has them all becomes the holder by `TakeOverUpload`, a compare
+and set in the log: of two that try at once one succeeds, and the other finds what it did. From then on the
+log refuses the old holder, and members refuse its links. The new holder cuts its file to the log's offset
+when it opens it (`node/holding.py`): what it has beyond was acknowledged to nobody.
+
+The leader refuses while it hears the old holder: that one may only be out of the reach of the node that asks.
+"""
+
+import asyncio
+import logging
+from contextlib import suppress
+
+from ca.errors import Conflict, NotFound, Unavailable
+from coordinator.commands import TakeOverUpload
+from coordinator.queries import GetUpload
+from coordinator.records import Caller, UploadRecord
+from node.link import HASH_BYTES_PER_S, SHA256_HEADER
+from node.peers import PeerFailed
+from node.services import NodeServices
+
+TAKEOVER_S = 8.0  # for the leader to miss the holder, and for members to answer
+RETRY_S = 0.5
+PROBE_S = 3.0
+
+_log = logging.getLogger(__name__)
+
+
+async def is_reachable(services: NodeServices, node_id: str) -> bool:
+    """Whether the node answers on its peer port now."""
+    try:
+        async with asyncio.timeout(PROBE_S):
+            # No upload has this name: that it is not there is an answer.
+            asked = services.peers.request(node_id, "HEAD", "/uploads/probe?stop=0", answer_timeout_s=PROBE_S)
+            async with asked:
+                return True
+    except (PeerFailed, TimeoutError):
+        return False
+
+
+async def take_over(services: NodeServices, caller: Caller, record: UploadRecord) -> UploadRecord:
+    """The upload with a holder that lives: a new one, or the old one after all.
+
+    Raises Unavailable when no node that can be reached has the acknowledged bytes.
+    """
+    lost = record.placement[0]
+    loop = asyncio.get_running_loop()
+    until_s = loop.time() + TAKEOVER_S
+    while True:
+        try:
+            return await _attempt(services, caller, record)
+        except (Conflict, Unavailable) as error:
+            if loop.time() + RETRY_S >= until_s:
+                raise Unavailable(
+                    f"Node {lost}, which holds this upload, cannot be reached, and no other can go on yet.",
+                    retry_after_s=2,
+                ) from error
+        await asyncio.sleep(RETRY_S)
+        query = GetUpload(caller=caller, file_uuid=record.file_uuid)
+        record = await services.api.metadata.read(query, UploadRecord)
+        if not record.placement or record.placement[0] != lost or await is_reachable(services, lost):
+            return record
+
+
+async def give_up(services: NodeServices, caller: Caller, record: UploadRecord) -> bool:
+    """This node, the holder, has lost bytes: whether another one holds the upload now.
+
+    Raises Unavailable when nodes that may have them do not answer.
+    """
+    others = record.placement[1:]
+    found = await asyncio.gather(*(_has_prefix(services, name, record) for name in others))
+    if True not in found:
+        if None in found:
+            raise Unavailable(
+                "This node has lost bytes of the upload; others do not answer.", retry_after_s=2
+            )
+        return False
+    await _propose(services, caller, record, others[found.index(True)])
+    return True
+
+
+async def _attempt(services: NodeServices, caller: Caller, record: UploadRecord) -> UploadRecord:
+    """Raises Conflict when the log has moved on, Unavailable."""
+    others = record.placement[1:]
+    found = await asyncio.gather(*(_has_prefix(services, name, record) for name in others))
+    if True not in found:
+        raise Unavailable("No node that can be reached has the acknowledged bytes of this upload.")
+    return await _propose(services, caller, record, others[found.index(True)])
+
+
+async def _propose(
+    services: NodeServices, caller: Caller, record: UploadRecord, successor: str
+) -> UploadRecord:
+    command = TakeOverUpload(
+        caller=caller,
+        file_uuid=record.file_uuid,
+        holder=record.placement[0],
+        successor=successor,
+        epoch=record.epoch,
+        offset_bytes=record.offset_bytes,
+    )
+    taken = await services.api.metadata.propose(command, UploadRecord)
+    facts = {"file_uuid": record.file_uuid, "peer": successor, "offset_bytes": record.offset_bytes}
+    _log.info("an upload was taken over", extra=facts)
+    return taken
+
+
+async def _has_prefix(services: NodeServices, node_id: str, record: UploadRecord) -> bool | None:
+    """Whether the node has the acknowledged bytes; None when it does not say."""
+    stop = record.offset_bytes
+    if stop and not record.prefix_sha256:
+        return False  # recorded by an older version: nobody can tell
+    if node_id == services.node_id:
+        with suppress(NotFound):
+            return await _own_prefix(services, record) == record.prefix_sha256 or not stop
+        return not stop
+    timeout_s = PROBE_S + stop / HASH_BYTES_PER_S
+    path = f"/uploads/{record.file_uuid}?stop={stop}"
+    try:
+        async with asyncio.timeout(timeout_s):
+            async with services.peers.request(node_id, "HEAD", path, answer_timeout_s=timeout_s) as answer:
+                if answer.status not in (200, 404):
+                    return None
+                return not stop or answer.headers.get(SHA256_HEADER) == record.prefix_sha256
+    except (PeerFailed, TimeoutError):
+        return None
+
+
+async def _own_prefix(services: NodeServices, record: UploadRecord) -> str:
+    return await services.disk.run(services.uploads.prefix_sha256, record.file_uuid, record.offset_bytes)

@@ -1,0 +1,114 @@
+"""An upload goes on when the node that holds it dies: on any node, from what was acknowledged."""
+
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from ca.errors import Unavailable
+from coordinator import commands
+from coordinator.records import Caller, UploadRecord
+from tests.cluster.harness import Cluster
+from tests.cluster.test_members import as_node
+from tests.cluster.upload_steps import Steps, stopped
+
+MIB = 1 << 20
+SIZE = 20 * MIB
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Four nodes, three copies, a write quorum of two. Each test restarts what it kills."""
+    with Cluster(tmp_path_factory.mktemp("cluster"), node_count=4) as started:
+        yield started
+
+
+def test_upload_goes_on_at_another_node_and_the_old_holder_comes_back_as_a_member(four: Cluster) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    four.kill(steps.holder)
+    asked, other, _ = steps.others
+    assert [steps.offset(node) for node in steps.others] == [8 * MIB] * 3
+    assert steps.patch_until_taken(8 * MIB, 12 * MIB, asked).status == 204
+    assert [steps.offset(node) for node in steps.others] == [12 * MIB] * 3
+    four.restart(steps.holder)
+    four.wait_healthy()
+    assert steps.offset(steps.holder) == 12 * MIB
+    assert steps.patch(12 * MIB, 16 * MIB, steps.holder).status == 204
+    assert steps.lying_bytes(steps.holder) == 16 * MIB
+    assert steps.patch(16 * MIB, SIZE, other).status == 204
+    for node in (*steps.others, steps.holder):
+        assert steps.stored(node) == steps.content
+
+
+def test_bytes_that_nobody_acknowledged_do_not_outlive_a_takeover(four: Cluster) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    with steps.begin(SIZE) as sender:
+        sender.send(12 * MIB)
+        for node in (steps.holder, *steps.wait_members()):
+            steps.wait_lying(node, 11 * MIB)
+        four.kill(steps.holder)
+    try:
+        start = steps.offset(steps.others[0])
+        # The rest is other content than was sent before: what was not acknowledged must not shine through.
+        steps.content = steps.content[:start] + os.urandom(SIZE - start)
+        assert steps.patch_until_taken(start, SIZE, steps.others[0]).status == 204
+        assert steps.stored(steps.others[1]) == steps.content
+    finally:
+        four.restart(steps.holder)
+        four.wait_healthy()
+    assert steps.stored(steps.holder) == steps.content
+
+
+def test_holder_that_hangs_is_taken_over_and_takes_no_harm(four: Cluster) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    with stopped(four, steps.holder):
+        assert steps.patch_until_taken(8 * MIB, 12 * MIB, steps.others[0]).status == 204
+    answer = steps.patch_until_taken(12 * MIB, SIZE, steps.holder)
+    assert answer.status == 204, answer.body
+    assert steps.stored(steps.holder) == steps.content
+
+
+def test_two_nodes_that_ask_at_once_agree_on_the_successor(four: Cluster) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    four.kill(steps.holder)
+    statuses: list[int] = []
+
+    def go_on(number: int) -> None:
+        statuses.append(steps.patch_until_taken(8 * MIB, 12 * MIB, steps.others[number]).status)
+
+    threads = [threading.Thread(target=go_on, args=(number,)) for number in range(3)]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert statuses.count(204) == 1
+        assert set(statuses) <= {204, 409, 423}
+        assert [steps.offset(node) for node in steps.others] == [12 * MIB] * 3
+        assert steps.patch(12 * MIB, SIZE, steps.others[0]).status == 204
+        assert steps.stored(steps.others[1]) == steps.content
+    finally:
+        four.restart(steps.holder)
+        four.wait_healthy()
+
+
+async def test_holder_that_lives_is_not_taken_over(four: Cluster) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    successor = steps.members()[0]
+    command = commands.TakeOverUpload(
+        caller=Caller("admin", 1, four.admin_token),
+        file_uuid=steps.file_uuid,
+        holder=steps.holder.id,
+        successor=successor.id,
+        epoch=0,
+        offset_bytes=8 * MIB,
+    )
+    async with as_node(four, successor) as client:
+        with pytest.raises(Unavailable):
+            await client.propose(command, UploadRecord)
+    assert steps.patch(8 * MIB, SIZE).status == 204
