@@ -31,7 +31,7 @@ from node.peers import PeerClient, PeerFailed
 RETRY_S = 5.0  # before a member that failed is tried again
 LACKING_S = 8.0  # without a write quorum of members: two that hang are passed over in this time
 POLL_S = 0.5
-GRACE_S = 0.5  # without progress, for members that are not needed any more for the write quorum
+GRACE_S = 1.0  # without progress, for members that are not needed any more for the write quorum
 BEHIND_BYTES_MAX = 256 << 20  # received beyond what the quorum has: then the client must wait
 SUBSTITUTES_MAX = 4
 

@@ -47,6 +47,20 @@ _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _log = logging.getLogger(__name__)
 
 
+LINKS = web.AppKey("links", set[asyncio.Transport])  # connections of those that lead here
+
+
+def prepare_following(app: web.Application) -> None:
+    """Links end when the listener begins to drain: their senders pass this node over."""
+    app[LINKS] = set()
+
+    async def break_links(app: web.Application) -> None:
+        for transport in app[LINKS]:
+            transport.abort()
+
+    app.on_shutdown.append(break_links)
+
+
 def following_routes() -> list[web.RouteDef]:
     """`/uploads/{file_uuid}`; who may ask is decided by `node/admission.py`."""
     path = "/uploads/{file_uuid}"
@@ -97,7 +111,14 @@ async def _link(request: web.Request) -> web.StreamResponse:
     async with _followed(request, start) as upload:
         if upload.offset != start:
             raise OffsetMismatch(f"This node has {upload.offset} bytes.", offset=upload.offset)
-        return await _Following(request, upload, _terms(request), behind).run()
+        if request.transport is None:
+            raise ClientGone("the node before in the chain went away")
+        links, transport = request.app[LINKS], request.transport
+        links.add(transport)
+        try:
+            return await _Following(request, upload, _terms(request), behind).run()
+        finally:
+            links.discard(transport)
 
 
 async def _finish(request: web.Request) -> web.StreamResponse:

@@ -12,11 +12,12 @@ import logging
 import time
 from contextlib import suppress
 
-from ca.errors import Conflict, Unavailable
+from ca.errors import Conflict, OffsetMismatch, Unavailable
 from coordinator.commands import RecordProgress, RewindUpload
 from coordinator.records import VM, Caller, UploadRecord
 from node.chain import BEHIND_BYTES_MAX, Chain
 from node.link import MARK_BYTES, LinkTerms, Source
+from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
 from node.takeover import give_up
 from node.upload import Upload
@@ -77,6 +78,8 @@ class Holding:
             uploads.open, record.file_uuid, record.size_bytes, with_md5=record.kind == VM
         )
         if self.upload.epoch == record.epoch:
+            # An earlier request may have proposed all of it, and got no answer yet.
+            self._proposed_offset = max(record.offset_bytes, self.upload.offset)
             if self.upload.offset < record.offset_bytes:
                 await self._recover(self.upload.offset)
             return
@@ -145,7 +148,7 @@ class Holding:
             return
         assert durable_offset == self.upload.offset, "no piece is on hold when bytes are settled"
         if self._source is None:
-            self._source = Source(self._services.disk, self.upload)
+            self._source = await self._open_source()
             self._start_chain()
         assert self._chain is not None
         self._source.move(durable_offset, (durable_offset, self.upload.sha256))
@@ -188,6 +191,14 @@ class Holding:
         await self._services.disk.run(self.upload.rollback_to, offset)
         await self._services.disk.run(self.upload.enter_epoch, self.record.epoch)
         self._marked_offset = 0
+
+    async def _open_source(self) -> Source:
+        """Raises OffsetMismatch when the disk has lost finished content, which is dropped then."""
+        try:
+            return Source(self._services.disk, self.upload)
+        except (BlobMissing, BlobDamaged) as error:
+            await self.rewind(0, EMPTY_SHA256)
+            raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
 
     async def _reopen(self) -> None:
         """Open it anew, empty: finished content gives way."""

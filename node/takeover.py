@@ -48,9 +48,14 @@ async def take_over(services: NodeServices, caller: Caller, record: UploadRecord
     lost = record.placement[0]
     loop = asyncio.get_running_loop()
     until_s = loop.time() + TAKEOVER_S
+    asked, successor = record, await _successor(services, record)
     while True:
         try:
-            return await _attempt(services, caller, record)
+            if (record.epoch, record.offset_bytes) != (asked.epoch, asked.offset_bytes) or not successor:
+                asked, successor = record, await _successor(services, record)
+            if not successor:
+                raise Unavailable("No node that can be reached has the acknowledged bytes of this upload.")
+            return await _propose(services, caller, record, successor)
         except (Conflict, Unavailable) as error:
             if loop.time() + RETRY_S >= until_s:
                 raise Unavailable(
@@ -81,13 +86,11 @@ async def give_up(services: NodeServices, caller: Caller, record: UploadRecord) 
     return True
 
 
-async def _attempt(services: NodeServices, caller: Caller, record: UploadRecord) -> UploadRecord:
-    """Raises Conflict when the log has moved on, Unavailable."""
+async def _successor(services: NodeServices, record: UploadRecord) -> str:
+    """A node of the placement that has the acknowledged bytes, "" when none says so."""
     others = record.placement[1:]
     found = await asyncio.gather(*(_has_prefix(services, name, record) for name in others))
-    if True not in found:
-        raise Unavailable("No node that can be reached has the acknowledged bytes of this upload.")
-    return await _propose(services, caller, record, others[found.index(True)])
+    return others[found.index(True)] if True in found else ""
 
 
 async def _propose(

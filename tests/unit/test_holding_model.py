@@ -19,7 +19,7 @@ from tests.unit.state import ADMIN, Refusal, State, create
 NAMES = ("n1", "n2", "n3")
 WRITE_QUORUM = 2
 WEIGHTS = {"open": 3, "write": 5, "link": 6, "report": 5, "deliver": 2, "rewind": 1, "take_over": 1}
-WALKS = 120
+WALKS = 200
 WALK_STEPS = 80
 HOLDER_SHARE = 0.75  # of the steps that the present holder does; others act on what they knew
 LATE_SHARE = 0.2
@@ -70,7 +70,7 @@ class Model:
             assert sha256_of(node.content) == record["prefix_sha256"] or not record["offset_bytes"]
             node.epoch = record["epoch"]
         assert len(node.content) >= record["offset_bytes"]
-        node.record, node.proposed = record, record["offset_bytes"]
+        node.record, node.proposed = record, len(node.content)  # an earlier report may still be on its way
         self.linked[name] = set()
 
     def write(self, name: str, _other: str, number: int, _is_late: bool) -> None:
