@@ -93,8 +93,13 @@ class Chain:
         return offsets[self._needed - 1] if len(offsets) >= self._needed else 0
 
     def require(self) -> None:
-        """Raises Unavailable when there was no write quorum of members for LACKING_S."""
+        """Raises Unavailable when there was no write quorum of members for LACKING_S.
+
+        While one hashes what it has before it is linked, which has a deadline of its own, it may still come.
+        """
         since_s = self._lacking_since_s
+        if any(link.is_agreeing for link in self._links):
+            return
         if since_s is not None and self._loop.time() - since_s >= LACKING_S:
             raise Unavailable(
                 f"Fewer than {self._needed + 1} nodes take these bytes: ask for the offset, and go on there.",

@@ -220,6 +220,8 @@ class Holding:
 
     def _start_chain(self) -> None:
         assert self._source is not None
+        if self.record.prefix_sha256:
+            self._source.know(self.record.offset_bytes, self.record.prefix_sha256)
         self._chain = Chain(
             node_id=self._services.node_id,
             peers=self._services.peers,

@@ -97,6 +97,10 @@ class Source:
                 self._marks.popitem(last=False)
         self._wake()
 
+    def know(self, offset: int, sha256: str) -> None:
+        """The sha256 of the first `offset` bytes, from elsewhere: they need not be read for it."""
+        self._marks[offset] = sha256
+
     def end(self) -> None:
         """No more comes."""
         self.ended = True
@@ -176,6 +180,7 @@ class Link:
         self.lost: frozenset[str] = frozenset()
         self._peers, self._source, self._terms = peers, source, terms
         self._on_change, self._sent = on_change, sent
+        self.is_agreeing = True  # one of the two may be hashing what it has
         self._ended = False
         self._received_bytes = 0
         self._moved_at_s = 0.0
@@ -184,6 +189,7 @@ class Link:
         """Send until the source ends and the member has said that all is durable. Raises PeerFailed."""
         try:
             start = await self._agree()
+            self.is_agreeing = False
             await self._send(start)
         except (OSError, EOFError) as error:
             raise PeerFailed(self.member, f"this disk: {error}") from error
