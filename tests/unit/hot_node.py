@@ -94,10 +94,15 @@ class HotNode:
 
 
 async def exchange(
-    listener: Listener, writes: list[bytes], *, context: ssl.SSLContext | None = None
+    listener: Listener,
+    writes: list[bytes],
+    *,
+    context: ssl.SSLContext | None = None,
+    quiet_s: float = 60.0,
 ) -> bytes:
-    """All that comes back until the other side closes; each of `writes` is sent when the last was answered,
-    or nothing more was to come.
+    """All that comes back until the other side closes; each of `writes` is sent when the last was answered.
+
+    `quiet_s`: how long to wait for that; half a request has no answer.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
     received = b""
@@ -105,7 +110,7 @@ async def exchange(
         for at, data in enumerate(writes):
             writer.write(data)
             if at + 1 < len(writes):
-                received += await _read_some(reader)
+                received += await _read_some(reader, quiet_s)
         while piece := await reader.read(1 << 20):
             received += piece
     except ConnectionResetError:
@@ -115,10 +120,10 @@ async def exchange(
     return received
 
 
-async def _read_some(reader: asyncio.StreamReader) -> bytes:
-    """One answer, if there is one: a write that was half a request brings none."""
+async def _read_some(reader: asyncio.StreamReader, quiet_s: float) -> bytes:
+    """One answer, if there is one."""
     try:
-        async with asyncio.timeout(0.2):
+        async with asyncio.timeout(quiet_s):
             head = await reader.readuntil(b"\r\n\r\n")
     except (TimeoutError, asyncio.IncompleteReadError):
         return b""

@@ -107,7 +107,8 @@ SMUGGLED = [
 async def test_no_byte_means_something_else_on_the_way_past_the_parser(
     running: HotNode, writes: list[bytes]
 ) -> None:
-    assert steady(await exchange(running.hot, writes)) == steady(await exchange(running.ordinary, writes))
+    hot = await exchange(running.hot, writes, quiet_s=0.2)
+    assert steady(hot) == steady(await exchange(running.ordinary, writes, quiet_s=0.2))
 
 
 async def test_requests_behind_a_running_answer_wait_for_its_end(running: HotNode) -> None:
