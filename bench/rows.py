@@ -1,0 +1,109 @@
+"""One line of a benchmark's table, whatever it measured: shown to people, and as JSON for machines."""
+
+import os
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rich.console import Console
+from rich.table import Table
+
+RUNS = int(os.environ.get("DATAPATH_RUNS", "5"))
+CASES = os.environ.get("DATAPATH_CASES", "")  # what is to be measured; "" is everything
+
+
+class Skipped(Exception):
+    """What is needed to measure it is missing; the text says what."""
+
+
+class HasRate(Protocol):
+    """One run: how much in a second, and what it cost the process that is measured."""
+
+    @property
+    def per_s(self) -> float:
+        """MiB, requests or whatever the row counts."""
+
+    @property
+    def server_cpu_s(self) -> float:
+        """CPU seconds per GiB, or per 10,000 requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`ratio` is that of `value` to `yardstick`, run by run; `target` is what it should be at least.
+
+    Without a yardstick (0), `value` itself should be `target` at most. A target of 0 is none.
+    """
+
+    name: str
+    unit: str
+    value: float
+    yardstick: float = 0.0
+    ratio: float = 0.0
+    target: float = 0.0
+    cpu_s: float = 0.0
+    yardstick_cpu_s: float = 0.0
+    cpu_ratio: float = 0.0
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the target is."""
+        if not self.target:
+            return True
+        return self.ratio >= self.target if self.yardstick else self.value <= self.target
+
+    @classmethod
+    def compared(cls, name: str, unit: str, target: float, pairs: Sequence[tuple[HasRate, HasRate]]) -> "Row":
+        """Medians over the runs, each a pair of what is measured and its yardstick."""
+
+        def median(of: Callable[[tuple[HasRate, HasRate]], float]) -> float:
+            return statistics.median(of(pair) for pair in pairs)
+
+        return cls(
+            name=name,
+            unit=unit,
+            value=median(lambda pair: pair[0].per_s),
+            yardstick=median(lambda pair: pair[1].per_s),
+            ratio=median(lambda pair: pair[0].per_s / max(pair[1].per_s, 1e-9)),
+            target=target,
+            cpu_s=median(lambda pair: pair[0].server_cpu_s),
+            yardstick_cpu_s=median(lambda pair: pair[1].server_cpu_s),
+            cpu_ratio=median(lambda pair: pair[0].server_cpu_s / max(pair[1].server_cpu_s, 1e-9)),
+        )
+
+
+def show(title: str, rows: Sequence[Row]) -> None:
+    """The table for people."""
+    table = Table(
+        "case", "measured", "yardstick", "ratio", "target", "CPU s", "yardstick's", "met", title=title
+    )
+    for row in rows:
+        table.add_row(
+            row.name,
+            f"{row.value:,.1f} {row.unit}" if row.value < 100 else f"{row.value:,.0f} {row.unit}",
+            f"{row.yardstick:,.0f}" if row.yardstick else "",
+            f"{row.ratio:.2f}" if row.yardstick else "",
+            (f"≥ {row.target:g}" if row.yardstick else f"≤ {row.target:g}") if row.target else "",
+            f"{row.cpu_s:.2f}" if row.cpu_s else "",
+            f"{row.yardstick_cpu_s:.2f}" if row.yardstick_cpu_s else "",
+            ("yes" if row.is_met else "no") if row.target else "",
+        )
+    Console(width=130).print(table)
+
+
+def as_json(bench: str, runs: int, rows: Sequence[Row]) -> Mapping[str, object]:
+    """What the last line of a benchmark says."""
+    found = {
+        row.name: {
+            "value": round(row.value, 3),
+            "unit": row.unit,
+            "ratio": round(row.ratio, 3) if row.yardstick else None,
+            "target": row.target or None,
+            "met": row.is_met,
+            "cpu_s": round(row.cpu_s, 3),
+            "cpu_ratio": round(row.cpu_ratio, 3),
+        }
+        for row in rows
+    }
+    return {"bench": bench, "runs": runs, "cores": os.cpu_count(), "rows": found}
