@@ -31,7 +31,7 @@ from coordinator.answers import (
 )
 from coordinator.body_ring import BodyRing
 from coordinator.direct import CLIENT_GONE, DirectAnswer, DirectConnection, Responder
-from coordinator.logs import log_request, shown_path
+from coordinator.logs import REQUEST_ID, log_request, shown_path
 from coordinator.metrics import Metrics
 from coordinator.rates import Patience
 
@@ -96,6 +96,7 @@ class Connections(web.Server):
     async def _edge(self, request: web.Request) -> web.StreamResponse:
         request[_STARTED_S] = asyncio.get_running_loop().time()
         self.in_progress += 1
+        served = REQUEST_ID.set(request_id(request))
         try:
             if request.version.major != 1:  # the parser lets HTTP/0.9 and 2.0 through
                 raise errors.InvalidRequest("The request line must end with HTTP/1.1 or HTTP/1.0.")
@@ -107,6 +108,7 @@ class Connections(web.Server):
         except Exception as problem:  # noqa: BLE001  # the edge: every error becomes an answer here
             response = self._answer(request, error_of(request, problem))
         finally:
+            REQUEST_ID.reset(served)
             self._one_less()
         if self.draining:
             response.force_close()

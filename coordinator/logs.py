@@ -1,6 +1,7 @@
 """Logs: one JSON object per line on stderr, so that no text of a user can forge a line.
 
 Callers hand facts over as `extra={...}`; they stand beside `time`, `level`, `component`, `logger`, `message`.
+What is logged while a request is served carries its `request_id`, on every member that works for it.
 No secret is ever handed to a logger: not a token, key, `Authorization` header, query string or public link.
 """
 
@@ -11,6 +12,7 @@ import re
 import sys
 import time
 from contextlib import suppress
+from contextvars import ContextVar
 from typing import Any, Final, TextIO
 
 from coordinator.timestamps import rfc3339
@@ -18,11 +20,14 @@ from coordinator.timestamps import rfc3339
 TEXT_CHARS_MAX: Final = 8192  # a traceback or a text of a user beyond this is cut
 PATH_CHARS_MAX: Final = 256
 PATH_SEGMENT_CHARS_MAX: Final = 40  # a UUID has 36; what is longer may be a secret that someone put there
+# The request that this task works for, "" for none. Tasks that it starts inherit it; calls carry it along.
+REQUEST_ID: Final[ContextVar[str]] = ContextVar("request_id", default="")
 
 _OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _LEVEL_NAMES: Final = {logging.DEBUG: "debug", logging.INFO: "info"}  # of answers
 _PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what JSON in ASCII shows as it is
 _requests = logging.getLogger("filestore.http.requests")
+_calls = logging.getLogger("filestore.rpc.calls")
 
 
 class JsonLines(logging.Formatter):
@@ -44,6 +49,8 @@ class JsonLines(logging.Formatter):
         for name, value in vars(record).items():
             if name not in _OWN_ATTRIBUTES:
                 line.setdefault(name, value[:TEXT_CHARS_MAX] if isinstance(value, str) else value)
+        if request_id := REQUEST_ID.get():
+            line.setdefault("request_id", request_id)
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)[-TEXT_CHARS_MAX:]
         return json.dumps(line, default=str)
@@ -143,6 +150,20 @@ def log_request(
         "duration_s": round(duration_s, 6),
     }
     _requests.log(level, "request", extra=facts)
+
+
+def log_call(level: int, *, request_id: str, caller: str, call: str, status: str, duration_s: float) -> None:
+    """One line for the answer to a call of a member that worked for a request. `status` is that of the wire,
+    "" when it is done; `caller` the id of the member.
+    """
+    facts = {
+        "request_id": request_id,
+        "caller": caller,
+        "call": call,
+        "status": status or "ok",
+        "duration_s": round(duration_s, 6),
+    }
+    _calls.log(level, "call", extra=facts)
 
 
 def shown_path(path: str, template: str | None) -> str:

@@ -15,6 +15,7 @@ from coordinator import wire
 from coordinator.calls import AnyCall
 from coordinator.deadlines import Deadlines
 from coordinator.link import PING_S, Outbox, OutboxFull, end
+from coordinator.logs import REQUEST_ID
 from coordinator.records import CoordinatorRecord
 from coordinator.transport import DIAL_TIMEOUT_S, REDIAL_S_MAX, REDIAL_S_MIN, peer_url
 
@@ -59,7 +60,8 @@ class PeerLink:
         try:
             # Rounded up: the other side must not give up first, which would look like a refusal.
             timeout_ms = math.ceil(timeout_s * 1000)
-            self._outbox.put(wire.CallFrame(number, timeout_ms, wire.encode_call(call)))
+            encoded = wire.encode_call(call)
+            self._outbox.put(wire.CallFrame(number, timeout_ms, encoded, REQUEST_ID.get()))
             self._deadlines.set(number, timeout_s)
             return await answer
         except OutboxFull as error:

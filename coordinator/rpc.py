@@ -10,11 +10,13 @@ meanwhile (Ongaro 2014, 4.1).
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 
 import aiohttp
 import msgspec
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Role
@@ -25,8 +27,10 @@ from coordinator.clock import now_ms
 from coordinator.commands import Reply
 from coordinator.deadlines import Deadlines
 from coordinator.link import PING_S, Outbox, OutboxFull, end
+from coordinator.logs import REQUEST_ID
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Message
+from coordinator.served_calls import ServedCalls
 
 CALLS_AT_ONCE_MAX = 2048  # on one connection
 CLOSE_TIMEOUT_S = 1.0  # for a peer to say goodbye
@@ -59,7 +63,7 @@ CallHandler = Callable[[Peer, AnyCall], Awaitable[bytes]]
 class PeerPort:
     """The routes of the peer port.
 
-    `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers.
+    `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers, `calls` counts.
     """
 
     def __init__(
@@ -67,10 +71,12 @@ class PeerPort:
         handle: CallHandler,
         step: Callable[[Message], None],
         check: Callable[[Peer], None],
+        calls: ServedCalls | None = None,
     ) -> None:
         self._handle = handle
         self._step = step
         self._check = check
+        self._calls = calls or ServedCalls(CollectorRegistry())
         self._sockets: set[web.WebSocketResponse] = set()
         self._is_closing = False
 
@@ -135,9 +141,14 @@ class PeerPort:
             await under_way.end()
 
     async def _answer(self, peer: Peer, frame: wire.CallFrame, outbox: Outbox) -> None:
-        status, details, value = wire.OK, "", b""
+        REQUEST_ID.set(frame.request_id)  # of this task alone
+        call, value = None, b""
+        status, details = wire.RETRY, _OVERDUE  # as it is told of one that is given up
+        started_s = time.monotonic()
         try:
-            value = await self._handle(peer, wire.decode_call(frame.call))
+            call = wire.decode_call(frame.call)
+            value = await self._handle(peer, call)
+            status, details = wire.OK, ""
         except NotLeader as refusal:
             status, details = wire.NOT_LEADER, refusal.leader_id
         except Refused as refusal:
@@ -151,6 +162,8 @@ class PeerPort:
         except Exception:  # noqa: BLE001 - the edge: a fault of ours is answered, and told to the operator
             _log.exception("a call of %s failed", peer.identity.uri)
             status, details = Internal.code, "A coordinator failed; see its log."
+        finally:
+            self._calls.answered(peer, call, status, time.monotonic() - started_s)
         details = details[: wire.DETAILS_CHARS_MAX]
         try:
             _put(outbox, wire.AnswerFrame(frame.number, status, details, value))

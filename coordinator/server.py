@@ -37,6 +37,7 @@ from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.roster import read_known
 from coordinator.rpc import PeerPort
+from coordinator.served_calls import ServedCalls
 from coordinator.service import Service
 from coordinator.setup import new_leaf, renewal_due
 from coordinator.state_view import StateView
@@ -110,7 +111,7 @@ async def _run(
     service = member.service(identity)
     CoordinatorMetrics(metrics.registry, service.own_status)
     shell = Shell(config, files, metadata, view, metrics, member.readiness)
-    peer_port = PeerPort(service.handle, member.driver.step, service.check)
+    peer_port = PeerPort(service.handle, member.driver.step, service.check, ServedCalls(metrics.registry))
     async with asyncio.TaskGroup() as group:
         owned = [
             group.create_task(member.driver.run(), name="driver"),

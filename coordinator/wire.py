@@ -21,6 +21,7 @@ FRAME_BYTES_MAX = 12 << 20  # an append holds at most 2 MiB of entries, or one e
 MESSAGE_BYTES_MAX = 16 << 20  # of one WebSocket message: more than any parcel
 DETAILS_CHARS_MAX = 4096
 CALL_TIMEOUT_MS_MAX = 60_000
+REQUEST_ID_CHARS_MAX = 128  # as in `coordinator.answers.request_id`
 NOT_LEADER = "not_leader"  # a status of AnswerFrame: `details` names the leader, or is "" when there is none
 RETRY = "retry"  # this coordinator cannot answer now; the same call may succeed here or elsewhere
 OK = ""
@@ -32,12 +33,14 @@ _CallNumber = Annotated[int, Meta(ge=0, le=2**62)]
 class CallFrame(Struct, frozen=True, array_like=True, tag=1):
     """A call, encoded by `encode_call`; `number` pairs it with its answer.
 
-    The caller waits `timeout_ms` at most.
+    The caller waits `timeout_ms` at most. `request_id` is that of the request that it works for, "" for none
+    and from members of older versions.
     """
 
     number: _CallNumber
     timeout_ms: Annotated[int, Meta(ge=0, le=CALL_TIMEOUT_MS_MAX)]
     call: bytes
+    request_id: Annotated[str, Meta(max_length=REQUEST_ID_CHARS_MAX)] = ""
 
 
 class AnswerFrame(Struct, frozen=True, array_like=True, tag=2):

@@ -12,10 +12,12 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
+from multidict import CIMultiDict
 from yarl import URL
 
 from ca.errors import FilestoreError
 from coordinator.client import MetadataClient
+from coordinator.logs import REQUEST_ID
 from coordinator.records import NodeRecord
 from coordinator.view import View
 from node.members import find_node
@@ -146,7 +148,7 @@ async def open_request(
             return await session.request(
                 method,
                 URL(origin + path, encoded=True),
-                headers=headers,
+                headers=_with_request_id(headers),
                 data=None if body is None else _watched(body, deadline, answer_timeout_s),
                 ssl=context if context is not None else True,
                 server_hostname=server_name,
@@ -159,6 +161,14 @@ async def open_request(
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         # ValueError: a path or a header of a client that HTTP cannot carry.
         raise PeerFailed(name, _reason(error)) from error
+
+
+def _with_request_id(headers: Mapping[str, str] | None) -> CIMultiDict[str]:
+    """The headers with the id of the request that is served now, if there is one and they have none."""
+    sent = CIMultiDict(headers or {})
+    if request_id := REQUEST_ID.get():
+        sent.setdefault("X-Request-Id", request_id)
+    return sent
 
 
 async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

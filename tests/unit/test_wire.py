@@ -156,3 +156,14 @@ def test_every_number_text_and_list_of_a_command_is_bounded(command: type[comman
 def test_nesting_without_end_is_refused() -> None:
     with pytest.raises(InvalidRequest, match="malformed"):
         wire.decode(b"\x91" * 100_000)
+
+
+def test_call_of_a_member_that_sends_no_request_id_is_taken() -> None:
+    old = msgspec.msgpack.encode([wire.WIRE_VERSION, [[1, 7, 2000, wire.encode_call(PROPOSAL)]]])
+    assert wire.decode(old) == [wire.CallFrame(7, 2000, wire.encode_call(PROPOSAL), "")]
+
+
+def test_request_id_beyond_its_bound_is_refused() -> None:
+    frame = wire.CallFrame(7, 2000, b"", "x" * (wire.REQUEST_ID_CHARS_MAX + 1))
+    with pytest.raises(InvalidRequest):
+        wire.decode(wire.encode_parcel([wire.encode_frame(frame)]))
