@@ -19,6 +19,7 @@ from coordinator.authority import ClusterAuthority
 from coordinator.calls import HeartbeatCall
 from coordinator.client import MetadataClient
 from coordinator.clock import now_ms
+from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.contexts import MemberContexts
 from coordinator.digests import Digests, StateDiverged, check_not_diverged
@@ -31,6 +32,7 @@ from coordinator.ledger import Ledger, open_ledger
 from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.link import end
 from coordinator.member import configured
+from coordinator.member_metrics import MemberMetrics
 from coordinator.metrics import CoordinatorMetrics, Metrics, timed_sync
 from coordinator.operations import Operations
 from coordinator.raft.config import Config
@@ -110,6 +112,8 @@ async def _run(
     member = _Member(files, config, ledger, transport, metadata, removed)
     service = member.service(identity)
     CoordinatorMetrics(metrics.registry, service.own_status)
+    MemberMetrics(metrics.registry, contexts.credential, view)
+    ClusterMetrics(metrics.registry, files=files, ledger=ledger, node_states=service.node_states)
     shell = Shell(config, files, metadata, view, metrics, member.readiness)
     peer_port = PeerPort(service.handle, member.driver.step, service.check, ServedCalls(metrics.registry))
     async with asyncio.TaskGroup() as group:

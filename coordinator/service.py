@@ -347,6 +347,10 @@ class Service:
             cache_leases=self._driver.following.subscribers,
         )
 
+    def node_states(self) -> list[str]:
+        """The state of every node, as it is heard here."""
+        return [node.state for node in self._node_states(self._view(), time.monotonic())]
+
     def _node_states(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
         states = []
         for node in view.nodes:

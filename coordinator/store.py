@@ -264,6 +264,17 @@ class Store:
         with self._reading:
             return expiry.is_due(self._reader, at_ms)
 
+    def job_outcomes(self) -> dict[str, tuple[int, bool]]:
+        """By job: when a run was last completed (ms since 1970, 0 never), and whether the last one failed."""
+        with self._reading:
+            return jobs.outcomes(self._reader)
+
+    def usage(self) -> tuple[int, int]:
+        """(files, their bytes), each file for itself. Maintained by bucket, so cheap."""
+        row = self._read_row("SELECT COALESCE(SUM(file_count), 0), COALESCE(SUM(used_bytes), 0) FROM buckets")
+        assert row is not None
+        return row[0], row[1]
+
     def totals(self) -> tuple[int, int, int]:
         """(files, blobs with a reference, their bytes once each)."""
         row = self._read_row(

@@ -8,6 +8,7 @@ guess. The view also says who the coordinators are: connections follow it, and t
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -53,6 +54,7 @@ class View:
         self._nodes: dict[str, NodeRecord] = {}
         self._revoked: frozenset[str] = frozenset()
         self._confirmed_at = float("-inf")
+        self._clock_offset_s = math.nan
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
 
@@ -66,6 +68,10 @@ class View:
     def age_s(self) -> float:
         """Seconds since a coordinator confirmed the view; infinite before the first time."""
         return time.monotonic() - self._confirmed_at
+
+    def clock_offset_s(self) -> float:
+        """This clock less the leader's, with the time that its last answer was under way; NaN if unknown."""
+        return self._clock_offset_s
 
     def require_fresh(self) -> ClusterView:
         """The view, if it is fresh enough to decide by. Raises Unavailable."""
@@ -114,6 +120,8 @@ class View:
         reply = await self._metadata.heartbeat(coordinator_id, self._numbers())
         if reply is None:
             return
+        if reply.leader == coordinator_id:
+            self._clock_offset_s = (now_ms() - reply.at_ms) / 1000
         async with self._reading:
             if self._current is None or self._current.version < reply.view_version:
                 try:

@@ -27,6 +27,7 @@ async def withdraw(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, da
         _log.error("a damaged blob cannot be moved", extra=facts | {"disk": error.details})
         return
     if moved:
+        metrics.quarantined_blobs.inc()
         _log.error("a damaged blob went to quarantine", extra=facts)
 
 

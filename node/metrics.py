@@ -44,6 +44,11 @@ class NodeMetrics:
         )
         for source in ("kept", "asked"):
             self.record_reads.labels(source)
+        self.quarantined_blobs = Counter(
+            "filestore_quarantined_blobs",
+            "Blobs taken out of service because they were damaged.",
+            registry=registry,
+        )
         self.uploads_in_progress = Gauge(
             "filestore_uploads_in_progress", "Requests that write an upload now.", registry=registry
         )
@@ -54,6 +59,11 @@ class NodeMetrics:
         )
         self.disk_free_bytes = Gauge("filestore_disk_free_bytes", "Free bytes.", registry=registry)
         self.disk_size_bytes = Gauge("filestore_disk_size_bytes", "All bytes.", registry=registry)
+        self.disk_writable = Gauge(
+            "filestore_disk_writable",
+            "1 if the disk took bytes within the last half minute.",
+            registry=registry,
+        )
 
 
 async def counted(body: AsyncGenerator[_Piece, None], counter: Counter) -> AsyncGenerator[_Piece, None]:

@@ -13,7 +13,16 @@ from msgspec import Struct
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
-OF_THE_NODE: Final = frozenset({"filestore_disk_free_bytes", "filestore_disk_size_bytes"})
+OF_THE_NODE: Final = frozenset(
+    {
+        "filestore_certificate_expiry_timestamp_seconds",
+        "filestore_clock_offset_seconds",
+        "filestore_disk_free_bytes",
+        "filestore_disk_size_bytes",
+        "filestore_disk_writable",
+        "filestore_view_age_seconds",
+    }
+)
 EARLIEST: Final = frozenset({"process_start_time_seconds"})  # and whatever tells when a number began
 _RISING: Final = frozenset({"counter", "histogram", "summary"})
 _CREATED: Final = "_created"

@@ -23,6 +23,7 @@ from coordinator.client import MetadataClient
 from coordinator.commands import AnnounceNode
 from coordinator.contexts import MemberContexts
 from coordinator.lifetime import on_hangup, raise_descriptor_limit, stop_signal
+from coordinator.member_metrics import MemberMetrics
 from coordinator.metrics import Metrics
 from coordinator.records import NodeRecord
 from coordinator.roster import read_known
@@ -196,6 +197,7 @@ async def open_node(
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
     counts = _node_metrics(metrics, watch, locks)
+    MemberMetrics(metrics.registry, contexts.credential, view)
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
     )
@@ -244,6 +246,7 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks) -> Nod
     counts.uploads_in_progress.set_function(lambda: len(locks))
     counts.disk_free_bytes.set_function(lambda: watch.free_bytes)
     counts.disk_size_bytes.set_function(lambda: watch.total_bytes)
+    counts.disk_writable.set_function(watch.is_writable)
     return counts
 
 

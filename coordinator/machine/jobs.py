@@ -91,6 +91,22 @@ def running(db: sqlite3.Connection) -> list[JobRunRecord]:
     return [_from_row(row) for row in rows]
 
 
+def outcomes(db: sqlite3.Connection) -> dict[str, tuple[int, bool]]:
+    """By job: when a run was last completed (0: never), whether the last run that has ended failed.
+
+    Of the runs that are kept, RUNS_KEPT of each job and a few more.
+    """
+    rows = db.execute(
+        "SELECT job_name, completed_at_ms, status FROM job_runs WHERE status <> 'running' ORDER BY sequence"
+    ).fetchall()
+    found: dict[str, tuple[int, bool]] = {}
+    for job_name, completed_at_ms, status in rows:
+        completed_before_ms, _ = found.get(job_name, (0, False))
+        is_completed = status == "completed"
+        found[job_name] = (completed_at_ms if is_completed else completed_before_ms, not is_completed)
+    return found
+
+
 def _begin(
     change: Change, command: TriggerJob | StartRun, *, invoked_by: str, parameters: str
 ) -> JobRunRecord:

@@ -1,0 +1,91 @@
+"""What a coordinator tells of the cluster and of its own disk, beside its part in the Raft group.
+
+Everything is read at the scrape, from memory or off an index: the cost does not grow with the files. Each
+coordinator tells what it knows; only the leader hears for certain how the nodes are, so a rule asks the one
+whose `filestore_raft_is_leader` is 1.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Final
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from coordinator.config import CoordinatorFiles
+from coordinator.jobs import JOBS
+from coordinator.ledger import Ledger
+
+NODE_STATES: Final = ("joined", "healthy", "suspect", "down", "returning", "draining")
+
+
+class ClusterMetrics(Collector):
+    """A collector in the registry of one coordinator. `node_states`: how each node is, as heard here."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        *,
+        files: CoordinatorFiles,
+        ledger: Ledger,
+        node_states: Callable[[], Iterable[str]],
+    ) -> None:
+        self._files = files
+        self._ledger = ledger
+        self._node_states = node_states
+        registry.register(self)
+
+    def collect(self) -> Iterator[Metric]:
+        """All of them, with the values of now."""
+        yield self._nodes()
+        yield from self._usage()
+        yield from self._jobs()
+        yield from self._disk()
+
+    def _nodes(self) -> Metric:
+        nodes = GaugeMetricFamily("filestore_nodes", "Nodes by state, as heard here.", labels=["state"])
+        counts = Counter(self._node_states())
+        for state in NODE_STATES:
+            nodes.add_metric([state], counts[state])
+        return nodes
+
+    def _usage(self) -> Iterator[Metric]:
+        files, used_bytes = self._ledger.store.usage()
+        yield _gauge("filestore_files", "Files with a record.", files)
+        yield _gauge(
+            "filestore_used_bytes", "Bytes of all files, each file's counted for itself.", used_bytes
+        )
+
+    def _jobs(self) -> Iterator[Metric]:
+        running = GaugeMetricFamily("filestore_job_running", "1 while the job runs.", labels=["job"])
+        failed = GaugeMetricFamily(
+            "filestore_job_failed", "1 if the last run of the job that ended has failed.", labels=["job"]
+        )
+        completed = GaugeMetricFamily(
+            "filestore_job_completed_timestamp_seconds",
+            "When a run of the job was last completed; 0 if none is on record.",
+            labels=["job"],
+        )
+        running_names = {run.job_name for run in self._ledger.store.running_runs()}
+        outcomes = self._ledger.store.job_outcomes()
+        for job in JOBS:
+            completed_at_ms, has_failed = outcomes.get(job.name, (0, False))
+            running.add_metric([job.name], int(job.name in running_names))
+            failed.add_metric([job.name], int(has_failed))
+            completed.add_metric([job.name], completed_at_ms / 1000)
+        yield from (running, failed, completed)
+
+    def _disk(self) -> Iterator[Metric]:
+        log = self._ledger.log
+        yield _gauge("filestore_raft_first_index", "First entry in the log.", log.first_index())
+        yield _gauge("filestore_raft_log_size_bytes", "Records of the log's segments.", log.size_bytes())
+        with suppress(OSError):  # a disk that fails shows elsewhere: a scrape goes on without
+            size_bytes = self._files.state.stat().st_size
+            yield _gauge("filestore_database_size_bytes", "The database file.", size_bytes)
+            yield _gauge("filestore_disk_free_bytes", "Free bytes.", log.free_bytes())
+
+
+def _gauge(name: str, documentation: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, documentation, value=value)
