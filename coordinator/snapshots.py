@@ -301,6 +301,18 @@ def describe(path: Path) -> SnapshotMeta:
         return SnapshotMeta(row[0], row[1], members_in(db))
 
 
+def damage_of(path: Path, *, deep: bool) -> str:
+    """What is wrong with a snapshot file that lies ready, "" if nothing is. `deep` reads all of it."""
+    note = _read_note(path.with_suffix(".json"))
+    if note is None:
+        return "has no note beside it that says what it is"
+    if path.stat().st_size != note.size_bytes:
+        return f"has {path.stat().st_size} bytes, its note says {note.size_bytes}"
+    if deep and _sha256(path) != note.sha256:
+        return "does not match the sha256 in its note"
+    return ""
+
+
 def _name(meta: SnapshotMeta) -> str:
     return f"{meta.index}-{meta.term}"
 

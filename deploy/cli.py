@@ -13,6 +13,7 @@ from ca.errors import FilestoreError
 from deploy.commands.cluster import dev, status
 from deploy.commands.connection import line_of, reason_of
 from deploy.commands.coordinator import coordinator
+from deploy.commands.doctor import doctor
 from deploy.commands.files import get, ls, put
 from deploy.commands.jobs import job
 from deploy.commands.node import node
@@ -25,7 +26,7 @@ def cli() -> None:
     """Filestore: a store for the big files of network-emulation labs, on a handful of machines."""
 
 
-for command in (coordinator, node, token, job, put, get, ls, status, dev):
+for command in (coordinator, node, token, job, put, get, ls, status, doctor, dev):
     cli.add_command(command)
 
 

@@ -1,0 +1,91 @@
+"""What an offline check of a data directory has found, and the checks that every role shares.
+
+Everything here reads and changes nothing.
+"""
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from ca.certificates import UntrustedCertificate, certificates_in, check_leaf_matches
+from ca.identity import Identity
+from ca.keys import UnreadableKey, key_from_pem
+from ca.secretfiles import UnsafeSecretFile, read_secret
+from ca.tls import Credential
+from coordinator.timestamps import rfc3339
+
+PROBLEMS_MAX: Final = 1000  # that are kept; further ones are counted
+_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
+_OTHERS: Final = 0o077
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: where, what, and what the operator does about it."""
+
+    where: Path
+    what: str
+    advice: str
+
+
+@dataclass(slots=True)
+class Findings:
+    """Problems, in the order in which they were met, and facts: what was looked at, a line each."""
+
+    problems: list[Problem] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
+    problem_count: int = 0
+
+    def problem(self, where: Path, what: str, advice: str) -> None:
+        """Something is wrong. Beyond PROBLEMS_MAX it is counted alone."""
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(Problem(where, what, advice))
+
+    def fact(self, line: str) -> None:
+        """What was looked at."""
+        self.facts.append(line)
+
+
+def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
+    """A file that its owner alone may read; one that is not required may be missing."""
+    if not path.exists() and not path.is_symlink():
+        if required:
+            findings.problem(path, "is missing", "Put it back from a backup; without it nothing starts here.")
+        return
+    try:
+        read_secret(path)
+    except UnsafeSecretFile as error:
+        findings.problem(path, error.details, f"chmod 600 {path}, owned by the user that runs Filestore.")
+
+
+def check_private_directory(findings: Findings, path: Path) -> None:
+    """A directory that nobody but its owner may enter; no link."""
+    if path.is_symlink() or not path.is_dir():
+        findings.problem(path, "is no directory", "Put the directory itself there; links are not followed.")
+        return
+    mode = path.stat().st_mode
+    if mode & _OTHERS:
+        findings.problem(path, f"has mode {mode & 0o7777:04o}, open to others", f"chmod 700 {path}")
+
+
+def check_credential(findings: Findings, credential: Credential, identity: Identity) -> None:
+    """Key and certificate belong together, name this member, chain up to the root, and have not ended."""
+    path = credential.path
+    check_secret(findings, path, required=True)
+    try:
+        pem = path.read_text("ascii")
+        chain = pem[pem.index(_BEGIN) :]
+        check_leaf_matches(
+            chain, key_from_pem(pem.encode("ascii")), credential.root_pem, identity=identity, now=None
+        )
+        ends_at = certificates_in(chain)[0].not_valid_after_utc
+    except (OSError, ValueError, UnreadableKey, UntrustedCertificate) as error:
+        reason = getattr(error, "details", "") or str(error)
+        advice = "Compare this machine's clock. A member whose certificate is lost or has ended joins anew."
+        findings.problem(path, f"cannot be used: {reason}", advice)
+        return
+    left_s = int((ends_at - datetime.now(UTC)).total_seconds())
+    ends_at_ms = int(ends_at.timestamp() * 1000)
+    findings.fact(f"certificate of {identity.uri}: until {rfc3339(ends_at_ms)}, {left_s // 3600} hours")

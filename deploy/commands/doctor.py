@@ -1,0 +1,57 @@
+"""`filestore doctor`: whether what lies in one data directory is sound, while nothing runs there."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from ca.errors import InvalidRequest
+from coordinator.findings import Findings
+
+
+@click.command()
+@click.option(
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    required=True,
+    help="The directory of a coordinator or of a node.",
+)
+@click.option("--deep", is_flag=True, help="Read every byte of blobs and snapshots too.")
+def doctor(data: Path, deep: bool) -> int:
+    """Check one data directory, of either role, and change nothing. Its process must not run meanwhile.
+
+    Prints what is wrong and what to do about it. Exit code 1 when anything is.
+    """
+    problem_count = 0
+    for findings in _examined(data, deep=deep):
+        print_findings(findings)
+        problem_count += findings.problem_count
+    click.echo(f"{problem_count} problems" if problem_count else "sound")
+    return 1 if problem_count else 0
+
+
+def _examined(data: Path, *, deep: bool) -> Iterator[Findings]:
+    """For each role that the directory has. Raises InvalidRequest when it has none."""
+    from coordinator import doctor as of_coordinators
+    from coordinator.config import CoordinatorFiles
+    from node import doctor as of_nodes
+    from node.config import NodeFiles
+
+    coordinator, node = CoordinatorFiles(data), NodeFiles(data)
+    if not coordinator.config.exists() and not node.config.exists():
+        raise InvalidRequest(f"--data: {data} holds neither coordinator.json nor node.json.")
+    if coordinator.config.exists():
+        yield of_coordinators.examine(coordinator, deep=deep)
+    if node.config.exists():
+        yield of_nodes.examine(node, deep=deep)
+
+
+def print_findings(findings: Findings) -> None:
+    """Facts first, then each problem with what to do."""
+    for fact in findings.facts:
+        click.echo(f"         {fact}")
+    for problem in findings.problems:
+        click.echo(f"PROBLEM  {problem.where}: {problem.what}")
+        click.echo(f"         {problem.advice}")
+    if (left := findings.problem_count - len(findings.problems)) > 0:
+        click.echo(f"PROBLEM  and {left} more")

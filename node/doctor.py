@@ -1,0 +1,190 @@
+"""An offline check of a node's data directory: blobs, their sidecars, uploads, secrets, permissions.
+
+It changes nothing, follows no link, and holds one directory's names at a time. What cannot be known without
+the coordinators (whether a blob is one that the log knows) is left to the node itself, once it runs.
+"""
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from ca.identity import Identity, Role
+from ca.tls import Credential
+from coordinator.doctor import kept_still
+from coordinator.findings import Findings, check_credential, check_private_directory
+from node.blobs import INCOMING, SIDECAR
+from node.config import NodeFiles
+from node.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
+from node.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
+
+_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
+_PREFIX: Final = re.compile(r"[0-9a-f]{2}", re.ASCII)
+_WRITABLE: Final = 0o222
+_LEAVE: Final = (
+    "Leave it where it is and start the node: it takes the blob out of service when it reads it, and serves"
+    " the bytes of another node. Do not put a file there by hand."
+)
+_STRAY: Final = "Nothing of Filestore has this name. Move it out of the data directory."
+_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+@dataclass(slots=True)
+class _Count:
+    """What was seen on the way."""
+
+    blobs: int = 0
+    blob_bytes: int = 0
+    sidecars_alone: int = 0
+
+
+def examine(files: NodeFiles, *, deep: bool) -> Findings:
+    """Everything that can be known without the coordinators. `deep` reads every blob and compares its sha256.
+
+    Raises NotJoined, Conflict while the node runs.
+    """
+    config = files.read_config()
+    findings = Findings()
+    findings.fact(f"node {config.id} of the cluster {config.cluster}")
+    identity = Identity(config.cluster, Role.NODE, config.id)
+    if files.root.exists():
+        check_credential(findings, Credential(files.credential_path, files.root.read_text("ascii")), identity)
+    else:
+        findings.problem(files.root, "is missing", "Copy it from another member: it is the same everywhere.")
+    if not files.lock.exists():
+        findings.fact("this node has never run")
+        return findings
+    with kept_still(files.lock):
+        for name in ("blobs", "uploads", "quarantine"):
+            check_private_directory(findings, files.data / name)
+        _check_blobs(findings, files.data / "blobs", deep=deep)
+        _check_uploads(findings, files.data / "uploads")
+        _tell_quarantine(findings, files.data / "quarantine")
+    return findings
+
+
+def _check_blobs(findings: Findings, blobs: Path, *, deep: bool) -> None:
+    count = _Count()
+    for leaf in _leaves(findings, blobs):
+        names = {entry.name for entry in _entries(findings, leaf)}
+        for name in sorted(names):
+            _check_name(findings, leaf, name, names, count, deep=deep)
+    how = "every byte" if deep else "names, sizes and sidecars; --deep reads every byte"
+    findings.fact(f"blobs: {count.blobs}, {count.blob_bytes} bytes ({how})")
+    if count.sidecars_alone:
+        findings.fact(f"{count.sidecars_alone} sidecars without a blob, which crashes leave: harmless")
+
+
+def _leaves(findings: Findings, blobs: Path) -> Iterator[Path]:
+    """The directories blobs/ab/cd."""
+    for upper in _entries(findings, blobs):
+        if not (_PREFIX.fullmatch(upper.name) and upper.is_dir(follow_symlinks=False)):
+            findings.problem(Path(upper.path), "does not belong among the blobs", _STRAY)
+            continue
+        for leaf in _entries(findings, Path(upper.path)):
+            if _PREFIX.fullmatch(leaf.name) and leaf.is_dir(follow_symlinks=False):
+                yield Path(leaf.path)
+            else:
+                findings.problem(Path(leaf.path), "does not belong among the blobs", _STRAY)
+
+
+def _entries(findings: Findings, directory: Path) -> "list[os.DirEntry[str]]":
+    try:
+        with os.scandir(directory) as entries:
+            return sorted(entries, key=lambda entry: entry.name)
+    except OSError as error:
+        findings.problem(
+            directory, f"cannot be read: {error.strerror}", "Look at the disk and its file system."
+        )
+        return []
+
+
+def _check_name(
+    findings: Findings, leaf: Path, name: str, names: set[str], count: _Count, *, deep: bool
+) -> None:
+    path, sha256 = leaf / name, name.removesuffix(SIDECAR)
+    if not _SHA256.fullmatch(sha256) or sha256[:4] != leaf.parent.name + leaf.name:
+        findings.problem(path, "does not belong among the blobs", _STRAY)
+    elif name == sha256:
+        count.blobs += 1
+        try:
+            count.blob_bytes += _check_blob(findings, path, deep=deep)
+        except OSError as error:
+            findings.problem(path, f"cannot be read: {error.strerror}", _LEAVE)
+    elif sha256 not in names:
+        count.sidecars_alone += 1
+
+
+def _check_blob(findings: Findings, path: Path, *, deep: bool) -> int:
+    """The size of a blob. Raises OSError."""
+    descriptor = os.open(path, _READ_FLAGS)
+    with open(descriptor, "rb", buffering=0) as file:
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode):
+            findings.problem(path, "is no regular file", _LEAVE)
+            return 0
+        if facts.st_mode & _WRITABLE:
+            mode = stat.S_IMODE(facts.st_mode)
+            findings.problem(path, f"has mode {mode:04o}: blobs never change", f"chmod 400 {path}")
+        if what := _sidecar_fault(path, facts.st_size):
+            findings.problem(path, what, _LEAVE)
+        elif deep and hashlib.file_digest(file, "sha256").hexdigest() != path.name:
+            findings.problem(path, "its content does not match its name", _LEAVE)
+        return facts.st_size
+
+
+def _sidecar_fault(path: Path, size_bytes: int) -> str:
+    """What is wrong with the sidecar of a blob of this size; "" for nothing."""
+    sidecar = path.with_name(path.name + SIDECAR)
+    try:
+        decode_sidecar(sidecar.read_bytes(), size_bytes)
+    except FileNotFoundError:
+        return "has no sidecar"
+    except SidecarInvalid as error:
+        return str(error)
+    return ""
+
+
+def _check_uploads(findings: Findings, uploads: Path) -> None:
+    found = 0
+    for entry in _entries(findings, uploads):
+        path = Path(entry.path)
+        if _UUID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+            found += 1
+            try:
+                _check_upload(findings, path)
+            except OSError as error:
+                findings.problem(path, f"cannot be read: {error.strerror}", "Look at the disk.")
+        elif not entry.name.startswith(INCOMING):  # those are removed at the next start
+            findings.problem(path, "does not belong among the uploads", _STRAY)
+    findings.fact(f"uploads: {found}")
+
+
+def _check_upload(findings: Findings, path: Path) -> None:
+    """One upload: a finished one has a sound record, another at least its durable bytes. Raises OSError."""
+    finished, offset_path, data = path / "finished", path / "offset", path / "data"
+    if finished.exists():
+        if decode_finished(finished.read_bytes()[: FINISHED_BYTES + 1]) is None:
+            advice = "Start the node: the upload goes on from its durable bytes, or begins again."
+            findings.problem(finished, "is no sound record of a finished upload", advice)
+        return
+    if not offset_path.exists():
+        return  # a crash in the moment in which it began
+    raw = offset_path.read_bytes()
+    slots = [decode_offset(raw[at : at + SLOT_BYTES]) for at in (0, SLOT_SPACING_BYTES)]
+    _, offset = max(slots)
+    data_bytes = data.stat().st_size if data.exists() else 0
+    if data_bytes < offset:
+        advice = "Bytes that were acknowledged are gone: check the disk. The client uploads the file again."
+        findings.problem(data, f"has {data_bytes} bytes, {offset} were durable", advice)
+
+
+def _tell_quarantine(findings: Findings, quarantine: Path) -> None:
+    names = [entry.name for entry in _entries(findings, quarantine) if _SHA256.fullmatch(entry.name)]
+    if names:
+        findings.fact(f"quarantine: {len(names)} blobs that were found damaged, or that nobody knew")

@@ -1,0 +1,161 @@
+"""`filestore doctor` on the directories of real processes, after `kill -9`, and after what disks do."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from ca.errors import InvalidRequest
+from deploy.cli import cli
+from tests.cluster.harness import Cluster
+
+CONTENT = b"kept whole" * 1000
+
+
+def doctor(data: Path, *options: str) -> Result:
+    """The command in this process: starting one costs a second each."""
+    return CliRunner().invoke(cli, ["doctor", "--data", str(data), *options], standalone_mode=False)
+
+
+def exit_code(done: Result) -> int:
+    """What the command would end with."""
+    assert done.exception is None, done.exception
+    return int(done.return_value)
+
+
+def tree(data: Path) -> dict[str, tuple[int, int, int]]:
+    """Every file with its mode, size and time of change."""
+    found = {}
+    for path in [data, *sorted(data.rglob("*"))]:
+        facts = path.lstat()
+        found[str(path)] = (facts.st_mode, facts.st_size, facts.st_mtime_ns)
+    return found
+
+
+def test_running_process_is_left_alone(cluster: Cluster) -> None:
+    for member in (cluster.coordinators[0], cluster.nodes[0]):
+        done = cluster.filestore("doctor", "--data", str(cluster.data(member)))
+        assert done.returncode == 1
+        assert done.stderr.startswith(b"filestore: conflict: ")
+
+
+def test_directory_of_nobody_is_refused(tmp_path: Path) -> None:
+    done = doctor(tmp_path)
+    assert isinstance(done.exception, InvalidRequest)
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A coordinator and a node that were killed while they held a file and an upload."""
+    base = tmp_path_factory.mktemp("killed")
+    with Cluster(base / "cluster") as cluster:
+        cluster.store(CONTENT)
+        upload = cluster.create(size_bytes=len(CONTENT))
+        piece = {"Content-Range": f"bytes 0-99/{len(CONTENT)}"}
+        put = cluster.request("PUT", upload["upload_url"], content=CONTENT[:100], headers=piece)
+        assert put.status == 202
+        leader = cluster.leader()
+        holder = next(node for node in cluster.nodes if node.url in upload["upload_url"])
+        cluster.kill(*cluster.members)
+        shutil.copytree(cluster.data(leader), base / "coordinator", symlinks=True)
+        shutil.copytree(cluster.data(holder), base / "node", symlinks=True)
+    return {"coordinator": base / "coordinator", "node": base / "node"}
+
+
+@pytest.mark.parametrize("role", ["coordinator", "node"])
+def test_killed_member_is_sound_and_nothing_is_changed(killed: dict[str, Path], role: str) -> None:
+    before = tree(killed[role])
+    done = doctor(killed[role], "--deep")
+    assert exit_code(done) == 0, done.output
+    assert done.output.endswith("sound\n")
+    assert tree(killed[role]) == before
+
+
+def only(data: Path, pattern: str) -> Path:
+    """The first file of this pattern."""
+    return min(data.glob(pattern))
+
+
+def flip(path: Path, at: int) -> None:
+    """Change one byte of a file, whatever its mode."""
+    mode = path.stat().st_mode
+    path.chmod(0o600)
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+def spoil_database(data: Path) -> None:
+    (data / "state.sqlite-wal").unlink(missing_ok=True)
+    (data / "state.sqlite").write_bytes(b"no database at all" * 500)
+
+
+def cut(path: Path) -> None:
+    path.chmod(0o600)
+    os.truncate(path, 10)
+    path.chmod(0o400)
+
+
+def to_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/dev/null")
+
+
+def lose_uploaded_bytes(data: Path) -> None:
+    os.truncate(only(data, "uploads/*/data"), 10)
+
+
+BLOB = "blobs/??/??/" + "?" * 64
+FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    "log segment gone": ("coordinator", lambda data: shutil.rmtree(data / "log"), "the log was lost"),
+    "log damaged": (
+        "coordinator",
+        lambda data: flip(only(data, "log/*.log"), 200),
+        "does not check",
+    ),
+    "database spoiled": ("coordinator", spoil_database, "cannot be read"),
+    "diverged": (
+        "coordinator",
+        lambda data: (data / "diverged").touch(),
+        "differed from that of the majority",
+    ),
+    "secret open": ("coordinator", lambda data: (data / "cluster.key").chmod(0o644), "chmod 600"),
+    "secret gone": ("coordinator", lambda data: (data / "cluster.key").unlink(), "is missing"),
+    "certificate spoiled": (
+        "node",
+        lambda data: (data / "credential.pem").write_text("nothing"),
+        "cannot be used",
+    ),
+    "blob flipped": ("node", lambda data: flip(only(data, BLOB), 7), "does not match its name"),
+    "blob cut": ("node", lambda data: cut(only(data, BLOB)), "has 10 bytes, its sidecar says"),
+    "blob a link": ("node", lambda data: to_link(only(data, BLOB)), "cannot be read"),
+    "blob writable": ("node", lambda data: only(data, BLOB).chmod(0o644), "chmod 400"),
+    "sidecar gone": ("node", lambda data: only(data, BLOB + ".sums").unlink(), "has no sidecar"),
+    "stray file": ("node", lambda data: (data / "blobs" / "notes.txt").touch(), "does not belong"),
+    "upload cut": ("node", lose_uploaded_bytes, "were durable"),
+    "directory open": ("node", lambda data: (data / "blobs").chmod(0o755), "chmod 700"),
+}
+
+
+@pytest.mark.parametrize("name", sorted(FAULTS))
+def test_fault_is_found_and_told_what_to_do_about(killed: dict[str, Path], tmp_path: Path, name: str) -> None:
+    role, spoil, words = FAULTS[name]
+    data = tmp_path / "data"
+    shutil.copytree(killed[role], data, symlinks=True)
+    spoil(data)
+    done = doctor(data, "--deep")
+    assert exit_code(done) == 1, done.output
+    assert "PROBLEM" in done.output
+    assert words in done.output
+
+
+def test_flipped_byte_needs_the_deep_check(killed: dict[str, Path], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(killed["node"], data)
+    flip(only(data, BLOB), 7)
+    assert exit_code(doctor(data)) == 0
+    assert exit_code(doctor(data, "--deep")) == 1
