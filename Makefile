@@ -6,6 +6,7 @@
 #   make chaos   real coordinators under real faults (CHAOS_S=600)
 #   make contract   requests made from the OpenAPI document, and its answers held against it
 #   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c
+#   make prometheus   a real Prometheus of Debian scrapes every process; promtool checks metrics and rules
 #   make browser /docs and public links in Debian's Chromium, which is installed where that can be done
 .DELETE_ON_ERROR:
 
@@ -35,7 +36,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test check sim mutants chaos clients browser contract bench constraints clean
+.PHONY: run install test check sim mutants chaos clients browser prometheus contract bench constraints clean
 
 run: $(INSTALLED)
 	@exec $(BIN)/filestore dev --data $(DATA)
@@ -72,6 +73,9 @@ clients: $(INSTALLED)
 
 browser: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/browser
+
+prometheus: $(INSTALLED)
+	$(BIN)/python -m pytest -m long tests/prometheus
 
 contract: $(INSTALLED)
 	$(BIN)/python -m tests.contract

@@ -59,14 +59,14 @@ class ClusterMetrics(Collector):
         )
 
     def _jobs(self) -> Iterator[Metric]:
-        running = GaugeMetricFamily("filestore_job_running", "1 while the job runs.", labels=["job"])
+        running = GaugeMetricFamily("filestore_job_running", "1 while the job runs.", labels=["job_name"])
         failed = GaugeMetricFamily(
-            "filestore_job_failed", "1 if the last run of the job that ended has failed.", labels=["job"]
+            "filestore_job_failed", "1 if the last run of the job that ended has failed.", labels=["job_name"]
         )
         completed = GaugeMetricFamily(
             "filestore_job_completed_timestamp_seconds",
             "When a run of the job was last completed; 0 if none is on record.",
-            labels=["job"],
+            labels=["job_name"],
         )
         running_names = {run.job_name for run in self._ledger.store.running_runs()}
         outcomes = self._ledger.store.job_outcomes()

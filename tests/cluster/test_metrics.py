@@ -59,7 +59,7 @@ def test_leader_tells_how_nodes_jobs_and_disk_are(cluster: Cluster) -> None:
     assert value(found, "filestore_nodes", state="down") == 0
     assert value(found, "filestore_files") > 0
     assert value(found, "filestore_used_bytes") >= len(b"counted")
-    assert value(found, "filestore_job_running", job="snapshot") in (0, 1)
+    assert value(found, "filestore_job_running", job_name="snapshot") in (0, 1)
     assert value(found, "filestore_raft_log_size_bytes") > 0
     assert value(found, "filestore_database_size_bytes") > 0
     assert value(found, "filestore_disk_free_bytes") > 0
@@ -74,11 +74,11 @@ def test_completed_job_has_its_time_on_every_coordinator(cluster: Cluster) -> No
     def is_told(member: Member) -> bool:
         found = families(cluster, member)
         name = "filestore_job_completed_timestamp_seconds"
-        return value(found, name, job="snapshot") >= begun_at_s
+        return value(found, name, job_name="snapshot") >= begun_at_s
 
     for member in cluster.coordinators:
         wait_until(lambda member=member: is_told(member), what="the end of the job", timeout_s=30)  # type: ignore[misc]
-        assert value(families(cluster, member), "filestore_job_failed", job="snapshot") == 0
+        assert value(families(cluster, member), "filestore_job_failed", job_name="snapshot") == 0
 
 
 def test_disk_of_a_node_that_takes_bytes_is_writable(cluster: Cluster) -> None:

@@ -1,0 +1,1 @@
+"""Long suite: a real Prometheus and its tool; see `make prometheus`."""
