@@ -9,7 +9,7 @@ from msgspec import Struct
 from coordinator.bounds import Count, Names, Pem, Text
 from coordinator.commands import AnyCommand
 from coordinator.queries import AnyQuery
-from coordinator.records import Caller, CoordinatorRecord, NodeRecord
+from coordinator.records import Caller, CoordinatorRecord, JobRunRecord, NodeRecord
 
 CALL_TIMEOUT_S = 5.0  # a client waits no longer for an answer before it says 503
 
@@ -89,6 +89,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     total_bytes: Count
     uploads: Count
     is_primary: bool = True
+    at_ms: Count = 0  # its clock when this was sent; 0 from members of older versions
 
 
 class HeartbeatReply(Struct, frozen=True):
@@ -214,10 +215,21 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     free_bytes: int
     total_bytes: int
     uploads: int
+    clock_offset_ms: int | None = None  # its clock less this coordinator's; None while it is not known
+
+
+class CertificateEnd(Struct, frozen=True):
+    """`holder`: root, intermediate, `coordinator ID` or `node ID`, whose certificate ends soon."""
+
+    holder: str
+    expires_at_ms: int
 
 
 class StatusReply(Struct, frozen=True, kw_only=True):
-    """The cluster as this coordinator sees it; `coordinators` are the voters and learners."""
+    """The cluster as this coordinator sees it; `coordinators` are the voters and learners.
+
+    `at_ms` is its clock; `runs` those of jobs that have not ended; `certificates` those that end soon.
+    """
 
     cluster: str
     coordinator: CoordinatorStatus
@@ -226,6 +238,10 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     files: int
     blobs: int
     blob_bytes: int
+    at_ms: int = 0
+    write_quorum: int = 0
+    runs: list[JobRunRecord] = []
+    certificates: list[CertificateEnd] = []
 
 
 AnyCall = (

@@ -17,10 +17,14 @@ DOWN_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """The last heartbeat of a node; `at_s` on the caller's monotonic clock."""
+    """The last heartbeat of a node; `at_s` on the caller's monotonic clock.
+
+    `clock_offset_ms`: the node's clock less ours, less the way of the heartbeat; None from older versions.
+    """
 
     at_s: float
     heartbeat: HeartbeatCall
+    clock_offset_ms: int | None = None
 
 
 class NodeHealth:
@@ -29,9 +33,13 @@ class NodeHealth:
     def __init__(self) -> None:
         self._heard: dict[str, Heard] = {}
 
-    def hear(self, node_id: str, heartbeat: HeartbeatCall, *, at_s: float) -> None:
-        """A heartbeat came. Only for nodes that have joined, so the table is bounded by theirs."""
-        self._heard[node_id] = Heard(at_s, heartbeat)
+    def hear(self, node_id: str, heartbeat: HeartbeatCall, *, at_s: float, at_ms: int = 0) -> None:
+        """A heartbeat came, at `at_ms` by our clock.
+
+        Only for nodes that have joined, so the table is bounded by theirs.
+        """
+        is_known = heartbeat.at_ms > 0 and at_ms > 0
+        self._heard[node_id] = Heard(at_s, heartbeat, heartbeat.at_ms - at_ms if is_known else None)
 
     def is_silent(self) -> bool:
         """Whether no node was ever heard: this coordinator knows nothing about them yet."""

@@ -149,6 +149,7 @@ class _Member:
     ) -> None:
         self._own_id = config.id
         self._ledger = ledger
+        self._credential = files.credential()
         self.removed = removed
         self.view = StateView(ledger.store)
         self.authority = ClusterAuthority(
@@ -187,6 +188,7 @@ class _Member:
             snapshots=self._ledger.snapshots,
             operations=self.operations,
             digests=self.digests,
+            credential=self._credential,
         )
 
     async def readiness(self) -> str:

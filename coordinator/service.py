@@ -16,7 +16,7 @@ from ca import csr
 from ca.errors import Forbidden, Gone, InsufficientStorage, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from ca.keys import public_key_digest
-from ca.tls import Peer
+from ca.tls import Credential, Peer
 from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from coordinator.authority import ClusterAuthority
 from coordinator.callers import Callers
@@ -59,6 +59,7 @@ from coordinator.commands import (
 )
 from coordinator.digests import Digests
 from coordinator.driver import Driver
+from coordinator.endings import ending_soon
 from coordinator.health import PLACEABLE_S, NodeHealth
 from coordinator.jobs import check_parameters, job_kind
 from coordinator.operations import Operations
@@ -89,6 +90,7 @@ class Service:
         snapshots: SnapshotStore,
         operations: Operations,
         digests: Digests,
+        credential: Credential,
     ) -> None:
         self._identity = identity
         self._driver = driver
@@ -99,6 +101,7 @@ class Service:
         self._snapshots = snapshots
         self._operations = operations
         self._digests = digests
+        self._credential = credential
         self._callers = Callers(view)
         self._started_s = time.monotonic()
 
@@ -227,7 +230,7 @@ class Service:
 
     async def _heartbeat(self, identity: Identity, call: HeartbeatCall) -> HeartbeatReply:
         if identity.role is Role.NODE and call.is_primary:
-            self._health.hear(identity.id, call, at_s=time.monotonic())
+            self._health.hear(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         await self._driver.read_barrier()
         return HeartbeatReply(self._store.view_version(), self._driver.leader, now_ms())
 
@@ -313,7 +316,7 @@ class Service:
     def _status(self, call: StatusCall) -> StatusReply:
         # By the state that lies here: this answers without a quorum too.
         self._answer(CheckAdmin(caller=self._callers.proved(call.caller)))
-        view, at_s = self._view(), time.monotonic()
+        view, at_s, at_ms = self._view(), time.monotonic(), now_ms()
         files, blobs, blob_bytes = self._store.totals()
         return StatusReply(
             cluster=self._identity.cluster,
@@ -323,6 +326,10 @@ class Service:
             files=files,
             blobs=blobs,
             blob_bytes=blob_bytes,
+            at_ms=at_ms,
+            write_quorum=view.write_quorum,
+            runs=self._store.running_runs(),
+            certificates=ending_soon(self._store, self._credential, self._identity.id, at_ms=at_ms),
         )
 
     def own_status(self) -> CoordinatorStatus:
@@ -366,6 +373,7 @@ class Service:
                     free_bytes=beat.free_bytes,
                     total_bytes=beat.total_bytes,
                     uploads=beat.uploads,
+                    clock_offset_ms=heard.clock_offset_ms if heard else None,
                 )
             )
         return states

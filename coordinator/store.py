@@ -269,6 +269,17 @@ class Store:
         with self._reading:
             return jobs.outcomes(self._reader)
 
+    def node_certificates_ending(self, *, before_ms: int) -> list[tuple[str, int]]:
+        """Nodes whose newest live certificate ends before that, by id, each with when it does."""
+        with self._reading:
+            rows: list[tuple[str, int]] = self._reader.execute(
+                "SELECT c.node_id, MAX(c.not_after_ms) AS ends_at_ms FROM nodes n JOIN certificates c"
+                " ON c.node_id = n.node_id WHERE c.revoked = 0 GROUP BY c.node_id"
+                " HAVING ends_at_ms < ? ORDER BY c.node_id",
+                (before_ms,),
+            ).fetchall()
+            return rows
+
     def usage(self) -> tuple[int, int]:
         """(files, their bytes), each file for itself. Maintained by bucket, so cheap."""
         row = self._read_row("SELECT COALESCE(SUM(file_count), 0), COALESCE(SUM(used_bytes), 0) FROM buckets")

@@ -13,6 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from ca.errors import FilestoreError, Unavailable
 from ca.identity import Identity, Role
 from ca.usertoken import Claims, Verifier
@@ -117,7 +119,7 @@ class View:
         return HEARTBEAT_S if self._current is not None else HEARTBEAT_S / 5
 
     async def _beat(self, coordinator_id: str, started_at: float) -> None:
-        reply = await self._metadata.heartbeat(coordinator_id, self._numbers())
+        reply = await self._metadata.heartbeat(coordinator_id, replace(self._numbers(), at_ms=now_ms()))
         if reply is None:
             return
         if reply.leader == coordinator_id:

@@ -1,7 +1,8 @@
 """The `filestore` command. Errors are one line on stderr with code and details; no traceback for what
 users meet.
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted. Of `status`: 0 healthy, 1 degraded,
+2 unavailable.
 """
 
 import sys
@@ -10,13 +11,14 @@ from importlib.metadata import version
 import click
 
 from ca.errors import FilestoreError
-from deploy.commands.cluster import dev, status
+from deploy.commands.cluster import dev
 from deploy.commands.connection import line_of, reason_of
 from deploy.commands.coordinator import coordinator
 from deploy.commands.doctor import doctor
 from deploy.commands.files import get, ls, put
 from deploy.commands.jobs import job
 from deploy.commands.node import node
+from deploy.commands.status import status
 from deploy.commands.token import token
 
 

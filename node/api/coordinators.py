@@ -4,11 +4,13 @@ from typing import Any, Final
 
 import msgspec
 from aiohttp import web
+from msgspec import UNSET
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_address, check_member_id, check_port
 from coordinator.calls import FollowerStatus, NodeStatus, StatusReply
 from coordinator.records import CoordinatorRecord
+from coordinator.timestamps import rfc3339
 from coordinator.web import json_response, read_json
 from node.api.access import audited, authenticate
 from node.api.bodies.coordinators import (
@@ -16,19 +18,21 @@ from node.api.bodies.coordinators import (
     ClusterStatus,
     CoordinatorBody,
     CoordinatorState,
+    EndingCertificate,
     Leader,
     NodeState,
     RemovedCoordinator,
     TransferLeaderBody,
 )
 from node.api.cluster import url_of
+from node.api.jobs import body_of
 from node.api.operation import Answer, Operation
 from node.api.services import API, ApiServices
+from node.api.standing import health_of, members_are_well
 
 _CLUSTER: Final = "/api/v1/cluster"
 _COORDINATORS: Final = f"{_CLUSTER}/coordinators"
 _TAG: Final = "Cluster"
-_WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
 
 
 async def status(request: web.Request) -> web.Response:
@@ -42,18 +46,22 @@ async def status(request: web.Request) -> web.Response:
     best = max(heard, key=_standing)
     leader = best.coordinator.id if _is_leader(best) else best.coordinator.leader
     coordinators = [_coordinator_state(record, replies, best) for record in best.coordinators]
-    everyone_is_well = all(
-        state.role != "unreachable" and not state.disk_full and not state.diverged for state in coordinators
-    )
+    nodes = [_node_state(services, node) for node in best.nodes]
+    certificates = _certificates(heard)
+    health, problems = health_of(best, leader, coordinators, nodes, certificates)
     answer = ClusterStatus(
         cluster=best.cluster,
         leader=leader,
-        healthy=bool(leader) and everyone_is_well and all(node.state in _WELL for node in best.nodes),
+        healthy=members_are_well(leader, coordinators, nodes),
+        health=health,
+        problems=problems,
         coordinators=coordinators,
-        nodes=[_node_state(services, node) for node in best.nodes],
+        nodes=nodes,
         files=best.files,
         blobs=best.blobs,
         blob_bytes=best.blob_bytes,
+        runs=[body_of(run) for run in best.runs],
+        certificates=certificates,
     )
     return json_response(answer)
 
@@ -112,6 +120,15 @@ def _standing(reply: StatusReply) -> tuple[bool, int, int]:
     return _is_leader(reply), reply.coordinator.term, reply.coordinator.applied
 
 
+def _certificates(heard: list[StatusReply]) -> list[EndingCertificate]:
+    """Each coordinator tells of its own; all of them of the others, in the same words."""
+    ends_at_ms = {each.holder: each.expires_at_ms for reply in heard for each in reply.certificates}
+    return [
+        EndingCertificate(holder=holder, expires_at=rfc3339(expires_at_ms))
+        for holder, expires_at_ms in sorted(ends_at_ms.items())
+    ]
+
+
 def _coordinator_state(
     record: CoordinatorRecord, replies: dict[str, StatusReply | None], best: StatusReply
 ) -> CoordinatorState:
@@ -137,6 +154,7 @@ def _coordinator_state(
         applied=own.applied,
         last_index=own.last_index,
         disk_full=own.disk_full,
+        clock_offset_ms=reply.at_ms - best.at_ms if reply.at_ms and best.at_ms else UNSET,
     )
 
 
@@ -158,6 +176,7 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         uploads=seen.uploads,
         zone=seen.node.zone,
         weight=seen.node.weight,
+        clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
     )
 
 

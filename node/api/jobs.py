@@ -64,7 +64,7 @@ async def list_jobs(request: web.Request) -> web.Response:
     """Every job there is, with its newest run. Admins only."""
     caller = await authenticate(request)
     runs = await request.app[API].metadata.read(GetLastRuns(caller=caller), list[JobRunRecord])
-    newest = {run.job_name: _body_of(run) for run in runs}
+    newest = {run.job_name: body_of(run) for run in runs}
     jobs = [
         JobBody(
             job_name=kind.name,
@@ -87,7 +87,7 @@ async def list_runs(request: web.Request) -> web.Response:
     page = await request.app[API].metadata.read(query, JobRunPage)
     answer = JobRunList(
         count=len(page.runs),
-        runs=[_body_of(run) for run in page.runs],
+        runs=[body_of(run) for run in page.runs],
         next_cursor=cursor_text(page.next_cursor),
     )
     return page_response(request, answer, page.next_cursor, job_name=job_name)
@@ -97,10 +97,11 @@ async def get_run(request: web.Request) -> web.Response:
     """How a run stands, and what it has done. Admins only."""
     caller = await authenticate(request)
     query = GetJobRun(caller=caller, run_id=path_uuid(request, "run_id"))
-    return json_response(_body_of(await request.app[API].metadata.read(query, JobRunRecord)))
+    return json_response(body_of(await request.app[API].metadata.read(query, JobRunRecord)))
 
 
-def _body_of(run: JobRunRecord) -> JobRunBody:
+def body_of(run: JobRunRecord) -> JobRunBody:
+    """A run as the API shows it."""
     result: Any = msgspec.json.decode(run.result) if run.result else {}
     return JobRunBody(
         run_id=run.run_id,

@@ -22,7 +22,7 @@ from node.conditions import http_date
 from node.content.download import describe
 from node.content.handlers import PRIVATE_POLICY
 from node.content.hothead import BEGINNING, Fields, lines_of, parse_head
-from node.content.sources import note_failure, read_anywhere
+from node.content.sources import NoReplica, note_failure, read_anywhere
 from node.reading import PIECE_BYTES, open_blob
 from node.segments import BlobDamaged, BlobMissing
 from node.sendfile import FileSender, SendfileRefused
@@ -118,14 +118,30 @@ class HotPath:
                 transport.write(unsent)
             if at == stop:
                 return
-            reading = read_anywhere(services, content.file.blob_sha256, content.replicas, at, stop)
-            async with aclosing(reading):
+            await self._send_copies(content, at, stop, transport, drain, watch)
+
+    async def _send_copies(
+        self,
+        content: ContentRecord,
+        at: int,
+        stop: int,
+        transport: asyncio.Transport,
+        drain: Drain,
+        watch: StallWatch,
+    ) -> None:
+        """Send what is left from wherever it is; a record that names no replica that has it is dropped."""
+        sha256 = content.file.blob_sha256
+        try:
+            async with aclosing(read_anywhere(self._services, sha256, content.replicas, at, stop)) as reading:
                 async for piece in reading:
                     if transport.is_closing():
                         raise ClientGone("the client went away while its answer went out")
                     transport.write(piece)
                     watch.written_bytes += len(piece)
                     await drain()
+        except NoReplica:
+            self._services.records.forget(content.file.file_uuid)
+            raise
 
     async def _send_own(self, sender: FileSender, content: ContentRecord, start: int, stop: int) -> int:
         """Send what this disk has; where that ended: `stop`, or before it. Raises ConnectionError."""

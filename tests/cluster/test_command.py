@@ -207,5 +207,7 @@ def test_wrong_usage_is_2(tmp_path: Path) -> None:
 
 def test_nobody_there_is_unavailable_within_the_deadline(cluster: Cluster) -> None:
     done = cluster.filestore("status", "--deadline", "1", "--url", "https://127.0.0.1:1")
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith(b"filestore: unavailable: ")
+    done = cluster.filestore("ls", "--deadline", "1", "--url", "https://127.0.0.1:1")
+    assert done.returncode == 1

@@ -5,7 +5,17 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from node.api.bodies.cluster import NodeId, NodeUrl, PeerPort, Weight, Zone
-from node.api.bodies.fields import Amount, Deleted, IpAddress, MaybeMemberId, MemberId, Port
+from node.api.bodies.fields import (
+    Amount,
+    Deleted,
+    IpAddress,
+    MaybeMemberId,
+    MemberId,
+    Port,
+    Text,
+    Timestamp,
+)
+from node.api.bodies.jobs import JobRunBody
 from node.api.bodies.request import Request
 
 CoordinatorId = Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])]
@@ -16,6 +26,17 @@ Membership = Annotated[
         description="voter; or learner, which has no vote while it catches up.",
         examples=["voter"],
         extra_json_schema={"enum": ["voter", "learner"]},
+    ),
+]
+
+
+ClockOffset = Annotated[
+    int,
+    Meta(
+        description="Its clock less the leader's, with what the messages took on their way.",
+        ge=-(2**53),
+        le=2**53,
+        examples=[3],
     ),
 ]
 
@@ -82,6 +103,7 @@ class CoordinatorState(Struct, frozen=True, kw_only=True):
     ) = UNSET
     active: Annotated[bool, Meta(description="The leader has heard it lately.")] | UnsetType = UNSET
     diverged: Annotated[bool, Meta(description="Its state is known to be wrong.")] = False
+    clock_offset_ms: ClockOffset | UnsetType = UNSET
 
 
 class CoordinatorBody(Struct, frozen=True, kw_only=True):
@@ -129,6 +151,18 @@ class NodeState(Struct, frozen=True, kw_only=True):
     uploads: Annotated[Amount, Meta(description="Uploads that lie there.", examples=[2])]
     zone: Zone
     weight: Weight
+    clock_offset_ms: ClockOffset | UnsetType = UNSET
+
+
+class EndingCertificate(Struct, frozen=True, kw_only=True):
+    """A certificate that ends soon: within 36 hours one of a member, which is renewed days before; within 30
+    days one of the authority.
+    """
+
+    holder: Annotated[
+        Text, Meta(description="root, intermediate, or a role and an id.", examples=["node n1"])
+    ]
+    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
@@ -144,6 +178,19 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
             examples=[True],
         ),
     ]
+    health: Annotated[
+        str,
+        Meta(
+            description="healthy; degraded when something needs attention; unavailable when changes or "
+            "uploads are refused.",
+            examples=["healthy"],
+            extra_json_schema={"enum": ["healthy", "degraded", "unavailable"]},
+        ),
+    ]
+    problems: Annotated[
+        list[str],
+        Meta(description="Why it is not healthy, a sentence each.", examples=[["The node n3 is down."]]),
+    ]
     coordinators: Annotated[list[CoordinatorState], Meta(description="The coordinators.")]
     nodes: Annotated[list[NodeState], Meta(description="The nodes.")]
     files: Annotated[Amount, Meta(description="Files with a record.", examples=[1200])]
@@ -151,3 +198,5 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     blob_bytes: Annotated[
         Amount, Meta(description="Their bytes, each counted once.", examples=[84_000_000_000])
     ]
+    runs: Annotated[list[JobRunBody], Meta(description="Runs of jobs that have not ended.")]
+    certificates: Annotated[list[EndingCertificate], Meta(description="Certificates that end soon.")]

@@ -1,0 +1,131 @@
+"""`filestore status`: how the cluster is, for people, for scripts, and as an exit code."""
+
+import json
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from ca.errors import Unavailable
+from deploy.commands.connection import Connection, connection_options, line_of
+from deploy.progress import table_console
+from node.client import Client
+
+EXIT_CODES: Final = {"healthy": 0, "degraded": 1, "unavailable": 2}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The answer of the API as it is.")
+@connection_options
+def status(connection: Connection, as_json: bool) -> int:
+    """Show coordinators, nodes, jobs, and what is wrong.
+
+    Exit code 0 when the cluster is healthy, 1 when something needs attention, 2 when it refuses changes or
+    uploads, or does not answer.
+    """
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.status()
+
+    try:
+        answer = connection.run(work)
+    except Unavailable as error:
+        click.echo(f"filestore: {line_of(error)}", err=True)
+        return EXIT_CODES["unavailable"]
+    if as_json:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    else:
+        print_status(answer, at_s=time.time())
+    # A node of an older version says only whether the members are well.
+    return EXIT_CODES[answer.get("health") or ("healthy" if answer["healthy"] else "degraded")]
+
+
+def print_status(answer: dict[str, Any], *, at_s: float) -> None:
+    """Tables of coordinators, nodes and running jobs, each problem, and a line of totals."""
+    console = table_console()
+    console.print(_coordinators(answer))
+    console.print(_nodes(answer))
+    if answer.get("runs"):
+        console.print(_runs(answer["runs"], at_s))
+    for problem in answer.get("problems", ()):
+        _line(console, f"! {problem}")
+    word = answer.get("health") or "healthy"
+    _line(
+        console,
+        f"{answer['cluster']}: {word if word == 'healthy' else word.upper()},"
+        f" {answer['files']} files, {answer['blobs']} blobs, {gibibytes(answer['blob_bytes'])}",
+    )
+
+
+def gibibytes(size_bytes: int) -> str:
+    """For people: 1.5 GiB."""
+    return f"{size_bytes / (1 << 30):.1f} GiB"
+
+
+def progress_of(run: Mapping[str, Any], at_s: float) -> tuple[str, str]:
+    """What a run has done, and the time that the rest takes at its pace; "" while that cannot be told."""
+    result = run["result"] if isinstance(run["result"], dict) else {}
+    counts = {name: value for name, value in result.items() if isinstance(value, int)}
+    done, left = counts.get("done", counts.get("looked", 0)), counts.get("left")
+    shown = ", ".join(f"{name} {value}" for name, value in counts.items())
+    started_s = datetime.fromisoformat(run["started_at"]).timestamp()
+    if left is None or done <= 0 or at_s <= started_s:
+        return shown, ""
+    return shown, duration((at_s - started_s) / done * left)
+
+
+def duration(seconds: float) -> str:
+    """For people: 90 s, 12 min, 3 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _coordinators(answer: dict[str, Any]) -> Table:
+    table = Table(
+        "coordinator", "role", "term", "commit", "applied", "lag", "clock", box=None, pad_edge=False
+    )
+    for member in answer["coordinators"]:
+        values = (str(member.get(key, "")) for key in ("id", "role", "term", "commit", "applied", "lag"))
+        table.add_row(*values, _clock(member))
+    return table
+
+
+def _nodes(answer: dict[str, Any]) -> Table:
+    table = Table(
+        "node", "url", "state", "heard", "free", "total", "uploads", "clock", box=None, pad_edge=False
+    )
+    for node in answer["nodes"]:
+        heard_ms_ago = node.get("heard_ms_ago", 0)
+        table.add_row(
+            str(node["id"]),
+            str(node["url"]),
+            str(node["state"]),
+            f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
+            gibibytes(node.get("free_bytes", 0)),
+            gibibytes(node.get("total_bytes", 0)),
+            str(node.get("uploads", "")),
+            _clock(node),
+        )
+    return table
+
+
+def _runs(runs: list[dict[str, Any]], at_s: float) -> Table:
+    table = Table("job", "run", "on", "since", "so far", "left", box=None, pad_edge=False)
+    for run in runs:
+        shown, left = progress_of(run, at_s)
+        table.add_row(run["job_name"], run["run_id"], run["node_id"], run["started_at"], shown, left)
+    return table
+
+
+def _clock(member: dict[str, Any]) -> str:
+    offset_ms = member.get("clock_offset_ms")
+    return "" if offset_ms is None else f"{offset_ms:+d} ms"
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False)

@@ -1,0 +1,69 @@
+"""How well a cluster is, from what its coordinators say: one word, and each reason. No I/O here."""
+
+from typing import Final
+
+from coordinator.calls import StatusReply
+from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
+
+HEALTHY: Final = "healthy"
+DEGRADED: Final = "degraded"
+UNAVAILABLE: Final = "unavailable"
+CLOCK_OFFSET_MS_MAX: Final = 5000
+_WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
+
+
+def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: list[NodeState]) -> bool:
+    """A leader is known, every coordinator answers, has room and the right state, every node is healthy."""
+    return not (_blockers(leader) or _of_coordinators(coordinators) or _of_nodes(nodes))
+
+
+def health_of(
+    best: StatusReply,
+    leader: str,
+    coordinators: list[CoordinatorState],
+    nodes: list[NodeState],
+    certificates: list[EndingCertificate],
+) -> tuple[str, list[str]]:
+    """HEALTHY, DEGRADED, or UNAVAILABLE when changes or uploads are refused; and why, a sentence each."""
+    blockers = _blockers(leader)
+    takers = sum(node.state == "healthy" for node in nodes)
+    if takers < best.write_quorum:
+        blockers.append(f"{takers} nodes take new files, {best.write_quorum} must: uploads are refused.")
+    others = [
+        *_of_coordinators(coordinators),
+        *_of_nodes(nodes),
+        *_of_clocks(coordinators, nodes),
+        *(f"The certificate of {each.holder} ends at {each.expires_at}." for each in certificates),
+    ]
+    word = UNAVAILABLE if blockers else DEGRADED if others else HEALTHY
+    return word, [*blockers, *others]
+
+
+def _blockers(leader: str) -> list[str]:
+    return [] if leader else ["No coordinator leads: nothing can be changed."]
+
+
+def _of_coordinators(coordinators: list[CoordinatorState]) -> list[str]:
+    found = []
+    for each in coordinators:
+        if each.role == "unreachable":
+            found.append(f"The coordinator {each.id} does not answer.")
+        if each.disk_full is True:
+            found.append(f"The disk of the coordinator {each.id} is full.")
+        if each.diverged:
+            found.append(f"The state of the coordinator {each.id} is wrong: rebuild it.")
+    return found
+
+
+def _of_nodes(nodes: list[NodeState]) -> list[str]:
+    return [f"The node {node.id} is {node.state}." for node in nodes if node.state not in _WELL]
+
+
+def _of_clocks(coordinators: list[CoordinatorState], nodes: list[NodeState]) -> list[str]:
+    offsets_ms = {f"coordinator {each.id}": each.clock_offset_ms for each in coordinators}
+    offsets_ms |= {f"node {each.id}": each.clock_offset_ms for each in nodes}
+    return [
+        f"The clock of the {name} is {offset_ms} ms from the leader's."
+        for name, offset_ms in offsets_ms.items()
+        if isinstance(offset_ms, int) and abs(offset_ms) > CLOCK_OFFSET_MS_MAX
+    ]

@@ -1,0 +1,48 @@
+"""Which certificates end soon: those whose renewal is overdue, and those of the authority a month before."""
+
+from pathlib import Path
+
+import pytest
+
+from coordinator import setup
+from coordinator.config import CoordinatorFiles
+from coordinator.endings import AUTHORITY_WARNING_MS, LEAF_WARNING_MS, ending_soon
+from coordinator.ledger import Ledger, open_ledger
+from coordinator.member_metrics import expiries
+from coordinator.metrics import Metrics, timed_sync
+from coordinator.records import CoordinatorRecord
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> CoordinatorFiles:
+    own = CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=7442, api_port=7441)
+    made = CoordinatorFiles(tmp_path / "c1")
+    setup.init_cluster(made.data, coordinator_id="c1", cluster="lab", members=[own], development=True)
+    return made
+
+
+def holders(ledger: Ledger, files: CoordinatorFiles, at_ms: int) -> list[str]:
+    return [each.holder for each in ending_soon(ledger.store, files.credential(), "c1", at_ms=at_ms)]
+
+
+def test_certificate_is_told_from_its_warning_on(files: CoordinatorFiles) -> None:
+    ledger = open_ledger(files, timed_sync(Metrics("coordinator").registry))
+    try:
+        ends = expiries(files.credential())
+        assert holders(ledger, files, ends.leaf_ms - LEAF_WARNING_MS) == []
+        assert holders(ledger, files, ends.leaf_ms - LEAF_WARNING_MS + 1) == ["coordinator c1"]
+        later_ms = ends.intermediate_ms - AUTHORITY_WARNING_MS + 1
+        assert holders(ledger, files, later_ms) == ["coordinator c1", "intermediate"]
+        last_ms = ends.root_ms - AUTHORITY_WARNING_MS + 1
+        assert holders(ledger, files, last_ms) == ["coordinator c1", "intermediate", "root"]
+    finally:
+        ledger.close()
+
+
+def test_credential_that_cannot_be_read_tells_nothing(files: CoordinatorFiles) -> None:
+    ledger = open_ledger(files, timed_sync(Metrics("coordinator").registry))
+    try:
+        files.credential_path.write_text("nothing")
+        assert holders(ledger, files, 2**52) == []
+    finally:
+        ledger.close()

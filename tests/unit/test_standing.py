@@ -1,0 +1,107 @@
+"""How well a cluster is, from what its coordinators say."""
+
+from typing import Any
+
+import pytest
+
+from coordinator.calls import CoordinatorStatus, StatusReply
+from deploy.commands.status import progress_of
+from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
+from node.api.standing import health_of, members_are_well
+
+
+def reply(write_quorum: int = 2) -> StatusReply:
+    own = CoordinatorStatus(id="c1", role="leader", term=1, leader="c1", commit=1, applied=1, last_index=1)
+    return StatusReply(
+        cluster="lab",
+        coordinator=own,
+        coordinators=[],
+        nodes=[],
+        files=0,
+        blobs=0,
+        blob_bytes=0,
+        write_quorum=write_quorum,
+    )
+
+
+def coordinator(coordinator_id: str = "c1", **changed: Any) -> CoordinatorState:
+    return CoordinatorState(**{"id": coordinator_id, "role": "leader", "membership": "voter"} | changed)
+
+
+def node(node_id: str, **changed: Any) -> NodeState:
+    fields: dict[str, Any] = {
+        "id": node_id,
+        "url": "https://127.0.0.1:1",
+        "state": "healthy",
+        "heard_ms_ago": 1,
+        "free_bytes": 1,
+        "total_bytes": 2,
+        "uploads": 0,
+        "zone": "",
+        "weight": 100,
+    }
+    return NodeState(**fields | changed)
+
+
+NODES = [node("n1"), node("n2"), node("n3")]
+
+
+def test_cluster_that_lacks_nothing_is_healthy() -> None:
+    assert health_of(reply(), "c1", [coordinator()], NODES, []) == ("healthy", [])
+
+
+@pytest.mark.parametrize(
+    ("coordinators", "nodes", "words"),
+    [
+        ([coordinator(role="unreachable")], NODES, "c1 does not answer"),
+        ([coordinator(disk_full=True)], NODES, "disk of the coordinator c1 is full"),
+        ([coordinator(diverged=True)], NODES, "rebuild"),
+        ([coordinator()], [*NODES[:2], node("n3", state="suspect")], "n3 is suspect"),
+    ],
+)
+def test_member_that_is_not_well_degrades_it(
+    coordinators: list[CoordinatorState], nodes: list[NodeState], words: str
+) -> None:
+    health, problems = health_of(reply(), "c1", coordinators, nodes, [])
+    assert (health, len(problems)) == ("degraded", 1)
+    assert words in problems[0]
+    assert not members_are_well("c1", coordinators, nodes)
+
+
+def test_clock_and_certificate_degrade_it_though_the_members_are_well() -> None:
+    nodes = [*NODES[:2], node("n3", clock_offset_ms=-5001)]
+    ending = [EndingCertificate(holder="root", expires_at="2026-12-01T00:00:00.000Z")]
+    health, problems = health_of(reply(), "c1", [coordinator()], nodes, ending)
+    assert (health, len(problems)) == ("degraded", 2)
+    assert members_are_well("c1", [coordinator()], nodes)
+
+
+def test_clock_within_its_bound_is_no_problem() -> None:
+    nodes = [*NODES[:2], node("n3", clock_offset_ms=5000)]
+    assert health_of(reply(), "c1", [coordinator()], nodes, [])[0] == "healthy"
+
+
+def test_no_leader_is_unavailable() -> None:
+    assert health_of(reply(), "", [coordinator()], NODES, [])[0] == "unavailable"
+
+
+def test_fewer_nodes_than_the_write_quorum_is_unavailable() -> None:
+    nodes = [NODES[0], node("n2", state="draining"), node("n3", state="draining")]
+    health, problems = health_of(reply(), "c1", [coordinator()], nodes, [])
+    assert health == "unavailable"
+    assert "uploads are refused" in problems[0]
+
+
+def test_draining_node_alone_is_healthy() -> None:
+    nodes = [*NODES[:2], node("n3", state="draining")]
+    assert health_of(reply(), "c1", [coordinator()], nodes, [])[0] == "healthy"
+
+
+def test_rest_of_a_run_is_told_at_its_pace() -> None:
+    run = {"started_at": "1970-01-01T00:00:00.000Z", "result": {"done": 10, "left": 30, "error": "x"}}
+    assert progress_of(run, 100.0) == ("done 10, left 30", "5 min")
+
+
+@pytest.mark.parametrize("result", [{}, {"done": 10}, {"done": 0, "left": 5}, None])
+def test_run_that_does_not_tell_its_rest_has_no_time_left(result: object) -> None:
+    assert progress_of({"started_at": "1970-01-01T00:00:00.000Z", "result": result}, 100.0)[1] == ""
