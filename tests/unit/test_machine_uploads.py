@@ -1,14 +1,18 @@
 """Who holds an upload, and how far it stands: progress, rewinding and takeover in the state machine."""
 
 import hashlib
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from coordinator import commands, queries
-from coordinator.records import Caller
+from coordinator.records import Caller, UploadRecord
+from coordinator.store import Store
 from tests.unit.state import ADMIN, State, complete, create
 
 
@@ -131,3 +135,24 @@ def test_takeover_of_an_upload_that_has_ended_tells_so(state: State) -> None:
     state.done(complete(ADMIN, "f1", "aa", ["n1", "n2"]))
     assert state.done(takeover("n1", "n2", 0, 0))["status"] == "available"
     assert state.apply(rewind("n1", b"", 0)) == "conflict"
+
+
+def test_uploads_of_an_older_database_go_on(tmp_path: Path) -> None:
+    path = tmp_path / "older.sqlite"
+    older = State(path)
+    older.nodes("n1", "n2", "n3")
+    older.done(create(ADMIN, "f1"))
+    older.done(progress("n1", b"ab", prefix_sha256=""))
+    older.store.close()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("ALTER TABLE uploads DROP COLUMN epoch")
+        db.execute("ALTER TABLE uploads DROP COLUMN prefix_sha256")
+    store = Store(path)
+    try:
+        reply = store.answer(queries.GetUpload(caller=ADMIN, file_uuid="f1"), at_ms=older.at_ms)
+        found = msgspec.msgpack.decode(
+            msgspec.msgpack.decode(reply, type=commands.Reply).value, type=UploadRecord
+        )
+        assert (found.offset_bytes, found.epoch, found.prefix_sha256) == (2, 0, "")
+    finally:
+        store.close()
