@@ -114,7 +114,7 @@ class Holding:
             return
         unsynced_bytes = upload.sendable_offset - upload.durable_offset
         if unsynced_bytes >= REPORT_BYTES or time.monotonic() - self._synced_at_s >= REPORT_S:
-            upload.sync()
+            upload.begin_sync()
             self._synced_at_s = time.monotonic()
         mark = None
         if upload.offset - self._marked_offset >= MARK_BYTES or upload.durable_offset == upload.offset:
