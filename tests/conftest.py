@@ -8,12 +8,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
     from tests.cluster.harness import Cluster
 
 PORTS_PER_WORKER = 1500
+
+# How long an example takes says more of the machine than of the code: each test has its own timeout.
+hypothesis.settings.register_profile(
+    "suite", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("suite")
 
 if worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
     first = 20000 + int(worker.removeprefix("gw")) % 8 * PORTS_PER_WORKER
