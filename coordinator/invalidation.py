@@ -80,9 +80,6 @@ def _bucket(command: Any) -> Keys:
 
 
 _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
-    commands.UpdateProjectFile: _file,
-    commands.UpdateVm: _file,
-    commands.UpdateBackup: _file,
     commands.DeleteFile: _file,
     commands.AdmitUser: _admitted,
     commands.PutUser: _user,
@@ -91,6 +88,10 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.GrantPermission: _target,
     commands.WithdrawPermission: _target,
     commands.DeleteBucket: _bucket,
+    # Descriptions: nothing of them is in what a download shows.
+    commands.UpdateProjectFile: _nothing,
+    commands.UpdateVm: _nothing,
+    commands.UpdateBackup: _nothing,
     # A name and a quota, which no record of content shows.
     commands.CreateBucket: _nothing,
     commands.UpdateBucket: _nothing,

@@ -26,7 +26,7 @@ def test_command_that_is_not_known_makes_everything_untrue() -> None:
     ("command", "keys"),
     [
         (commands.DeleteFile(caller=ADMIN, file_uuid="f", kind=""), {"file:f"}),
-        (commands.UpdateVm(caller=ADMIN, file_uuid="f", ram_mb=1), {"file:f"}),
+        (commands.UpdateVm(caller=ADMIN, file_uuid="f", ram_mb=1), NOTHING),
         (commands.RevokeUser(caller=ADMIN, user_id="u"), {"user:u"}),
         (commands.AdmitUser(caller=ADMIN, user_id="u", roles=[], groups=None), {"user:u"}),
         (commands.AdmitUser(caller=ADMIN, user_id="u", roles=None, groups=None), NOTHING),
@@ -44,6 +44,11 @@ def test_command_that_is_not_known_makes_everything_untrue() -> None:
 )
 def test_command_names_the_records_that_it_makes_untrue(command: commands.AnyCommand, keys: set[str]) -> None:
     assert invalidated(command) == keys
+
+
+@pytest.mark.parametrize("command", [commands.UpdateProjectFile, commands.UpdateVm, commands.UpdateBackup])
+def test_what_is_described_anew_is_in_no_record_that_is_kept(command: type[msgspec.Struct]) -> None:
+    assert set(command.__struct_fields__) & set(FileRecord.__struct_fields__) == {"file_uuid"}
 
 
 def test_record_is_kept_under_its_file_its_reader_its_bucket_and_all() -> None:
