@@ -10,6 +10,7 @@ from coordinator.bounds import Count, Names, Pem, Text
 from coordinator.commands import AnyCommand
 from coordinator.queries import AnyQuery
 from coordinator.records import Caller, CoordinatorRecord, JobRunRecord, NodeRecord
+from coordinator.replica_records import ReplicaCounts
 
 CALL_TIMEOUT_S = 5.0  # a client waits no longer for an answer before it says 503
 
@@ -228,7 +229,8 @@ class CertificateEnd(Struct, frozen=True):
 class StatusReply(Struct, frozen=True, kw_only=True):
     """The cluster as this coordinator sees it; `coordinators` are the voters and learners.
 
-    `at_ms` is its clock; `runs` those of jobs that have not ended; `certificates` those that end soon.
+    `at_ms` is its clock; `runs` those of jobs that have not ended; `certificates` those that end soon;
+    `replicas` how the blobs stand, None from older versions.
     """
 
     cluster: str
@@ -242,6 +244,7 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     write_quorum: int = 0
     runs: list[JobRunRecord] = []
     certificates: list[CertificateEnd] = []
+    replicas: ReplicaCounts | None = None
 
 
 AnyCall = (

@@ -10,14 +10,20 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
 from coordinator.jobs import JOBS
 from coordinator.ledger import Ledger
+from coordinator.queries import GetReplicaCounts
+from coordinator.replica_records import ReplicaCounts
+from coordinator.rpc import value_of
 
+SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule meets a zero and no gap
 NODE_STATES: Final = ("joined", "healthy", "suspect", "down", "returning", "draining")
 
 
@@ -41,6 +47,7 @@ class ClusterMetrics(Collector):
         """All of them, with the values of now."""
         yield self._nodes()
         yield from self._usage()
+        yield from self._replicas()
         yield from self._jobs()
         yield from self._disk()
 
@@ -56,6 +63,24 @@ class ClusterMetrics(Collector):
         yield _gauge("filestore_files", "Files with a record.", files)
         yield _gauge(
             "filestore_used_bytes", "Bytes of all files, each file's counted for itself.", used_bytes
+        )
+
+    def _replicas(self) -> Iterator[Metric]:
+        """Counts that stop at 10,000, as `filestore status` shows them."""
+        reply = self._ledger.store.answer(GetReplicaCounts(), at_ms=now_ms())
+        counts = msgspec.msgpack.decode(value_of(reply), type=ReplicaCounts)
+        short = GaugeMetricFamily(
+            "filestore_blobs_short", "Blobs by how many replicas they lack.", labels=["missing"]
+        )
+        for missing in range(1, max(SHORT_SHOWN, *counts.short, 0) + 1):
+            short.add_metric([str(missing)], counts.short.get(missing, 0))
+        yield short
+        yield _gauge("filestore_blobs_lost", "Blobs of files that no node holds any more.", counts.lost)
+        yield _gauge("filestore_blobs_unreferenced", "Blobs that wait for gc.", counts.unreferenced)
+        yield _gauge(
+            "filestore_replicas_doomed",
+            "Replicas that their nodes have to delete.",
+            sum(counts.doomed.values()),
         )
 
     def _jobs(self) -> Iterator[Metric]:

@@ -64,9 +64,10 @@ from coordinator.health import PLACEABLE_S, NodeHealth
 from coordinator.jobs import check_parameters, job_kind
 from coordinator.operations import Operations
 from coordinator.placement import choose
-from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken
+from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken, GetReplicaCounts
 from coordinator.raft.core import NotLeader
 from coordinator.records import Caller, CertificateRecord, ClusterView, UserRecord
+from coordinator.replica_records import ReplicaCounts
 from coordinator.rpc import Refused, value_of
 from coordinator.snapshots import Chunk, SnapshotStore
 from coordinator.state_view import StateView
@@ -330,6 +331,7 @@ class Service:
             write_quorum=view.write_quorum,
             runs=self._store.running_runs(),
             certificates=ending_soon(self._store, self._credential, self._identity.id, at_ms=at_ms),
+            replicas=msgspec.msgpack.decode(self._answer(GetReplicaCounts()), type=ReplicaCounts),
         )
 
     def own_status(self) -> CoordinatorStatus:

@@ -53,6 +53,8 @@ def print_status(answer: dict[str, Any], *, at_s: float) -> None:
         console.print(_runs(answer["runs"], at_s))
     for problem in answer.get("problems", ()):
         _line(console, f"! {problem}")
+    if replicas := answer.get("replicas"):
+        _line(console, _replicas(replicas))
     word = answer.get("health") or "healthy"
     _line(
         console,
@@ -120,6 +122,12 @@ def _runs(runs: list[dict[str, Any]], at_s: float) -> Table:
         shown, left = progress_of(run, at_s)
         table.add_row(run["job_name"], run["run_id"], run["node_id"], run["started_at"], shown, left)
     return table
+
+
+def _replicas(replicas: dict[str, Any]) -> str:
+    short = ", ".join(f"{blobs} lack {missing}" for missing, blobs in replicas["short"].items()) or "none"
+    others = ", ".join(f"{name} {replicas[name]}" for name in ("lost", "unreferenced", "doomed"))
+    return f"replicas: short {short}, {others}"
 
 
 def _clock(member: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from node.api.bodies.coordinators import (
     Leader,
     NodeState,
     RemovedCoordinator,
+    ReplicaState,
     TransferLeaderBody,
 )
 from node.api.cluster import url_of
@@ -60,6 +61,7 @@ async def status(request: web.Request) -> web.Response:
         files=best.files,
         blobs=best.blobs,
         blob_bytes=best.blob_bytes,
+        replicas=_replica_state(best),
         runs=[body_of(run) for run in best.runs],
         certificates=certificates,
     )
@@ -109,6 +111,18 @@ async def transfer_leader(request: web.Request) -> web.Response:
     async with audited(request, "transfer_leader", principal=caller.subject, target=target):
         leader = await request.app[API].metadata.transfer_leader(caller, target)
     return json_response(Leader(leader=leader))
+
+
+def _replica_state(best: StatusReply) -> ReplicaState:
+    counts = best.replicas
+    if counts is None:
+        return ReplicaState(short={}, lost=0, unreferenced=0, doomed=0)
+    return ReplicaState(
+        short={str(missing): blobs for missing, blobs in sorted(counts.short.items())},
+        lost=counts.lost,
+        unreferenced=counts.unreferenced,
+        doomed=sum(counts.doomed.values()),
+    )
 
 
 def _is_leader(reply: StatusReply) -> bool:

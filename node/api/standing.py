@@ -33,6 +33,7 @@ def health_of(
         *_of_coordinators(coordinators),
         *_of_nodes(nodes),
         *_of_clocks(coordinators, nodes),
+        *_of_replicas(best),
         *(f"The certificate of {each.holder} ends at {each.expires_at}." for each in certificates),
     ]
     word = UNAVAILABLE if blockers else DEGRADED if others else HEALTHY
@@ -57,6 +58,21 @@ def _of_coordinators(coordinators: list[CoordinatorState]) -> list[str]:
 
 def _of_nodes(nodes: list[NodeState]) -> list[str]:
     return [f"The node {node.id} is {node.state}." for node in nodes if node.state not in _WELL]
+
+
+def _of_replicas(best: StatusReply) -> list[str]:
+    counts, found = best.replicas, []
+    if counts is None:
+        return []
+    if counts.lost:
+        found.append(f"{_several(counts.lost, 'blob')} lost: no node that is there holds a replica.")
+    if counts.short:
+        found.append(f"{_several(sum(counts.short.values()), 'blob')} short of replicas: repair makes them.")
+    return found
+
+
+def _several(count: int, noun: str) -> str:
+    return f"1 {noun} is" if count == 1 else f"{count} {noun}s are"
 
 
 def _of_clocks(coordinators: list[CoordinatorState], nodes: list[NodeState]) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 from aiohttp import web
 from openapi_spec_validator import validate
+from prometheus_client import CollectorRegistry
 
 from ca.errors import CATALOGUE
 from coordinator.metrics import Metrics
@@ -18,6 +19,7 @@ from node import ports
 from node.api.documentation import DOCUMENT_PATH, packaged_file
 from node.api.openapi import TAGS
 from node.api.schemas import fields_of
+from node.metrics import NodeMetrics
 from node.services import NodeServices
 from tests.api.promises import ENDPOINTS, Fields
 from tests.cluster.harness import Cluster
@@ -54,7 +56,9 @@ def documented(document: Document) -> set[tuple[str, str]]:
 
 
 def node_application() -> web.Application:
-    services = cast(NodeServices, SimpleNamespace(api=None))
+    metrics = NodeMetrics(CollectorRegistry())
+    records = SimpleNamespace(get=None)
+    services = cast(NodeServices, SimpleNamespace(api=None, records=records, metrics=metrics))
     return ports.client_application(services, Metrics("node"))
 
 

@@ -2,9 +2,11 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from coordinator.calls import CoordinatorStatus, StatusReply
+from coordinator.replica_records import ReplicaCounts
 from deploy.commands.status import progress_of
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
 from node.api.standing import health_of, members_are_well
@@ -48,6 +50,18 @@ NODES = [node("n1"), node("n2"), node("n3")]
 
 def test_cluster_that_lacks_nothing_is_healthy() -> None:
     assert health_of(reply(), "c1", [coordinator()], NODES, []) == ("healthy", [])
+
+
+def test_blobs_that_lack_replicas_degrade_a_cluster() -> None:
+    counts = ReplicaCounts(short={1: 2, 2: 1}, lost=1, unreferenced=5, doomed={"n1": 3}, recounting=[])
+    found = health_of(msgspec.structs.replace(reply(), replicas=counts), "c1", [coordinator()], NODES, [])
+    assert found == (
+        "degraded",
+        [
+            "1 blob is lost: no node that is there holds a replica.",
+            "3 blobs are short of replicas: repair makes them.",
+        ],
+    )
 
 
 @pytest.mark.parametrize(

@@ -165,6 +165,22 @@ class EndingCertificate(Struct, frozen=True, kw_only=True):
     expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
 
 
+class ReplicaState(Struct, frozen=True, kw_only=True):
+    """How the replicas of blobs are. Numbers stop at 10,000."""
+
+    short: Annotated[
+        dict[str, Amount],
+        Meta(description="Blobs by how many replicas they lack.", examples=[{"1": 12}]),
+    ]
+    lost: Annotated[Amount, Meta(description="Blobs of files that no node holds any more.", examples=[0])]
+    unreferenced: Annotated[
+        Amount, Meta(description="Blobs that no file refers to: the job gc removes them.", examples=[3])
+    ]
+    doomed: Annotated[
+        Amount, Meta(description="Replicas that their nodes have still to delete.", examples=[0])
+    ]
+
+
 class ClusterStatus(Struct, frozen=True, kw_only=True):
     """How the cluster is."""
 
@@ -198,5 +214,6 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     blob_bytes: Annotated[
         Amount, Meta(description="Their bytes, each counted once.", examples=[84_000_000_000])
     ]
+    replicas: Annotated[ReplicaState, Meta(description="Who lacks copies.")]
     runs: Annotated[list[JobRunBody], Meta(description="Runs of jobs that have not ended.")]
     certificates: Annotated[list[EndingCertificate], Meta(description="Certificates that end soon.")]
