@@ -55,6 +55,7 @@ _FREEING = (
     commands.RevokeUser,
     commands.WithdrawPermission,
     commands.RevokePublicToken,
+    commands.CancelRun,
     commands.StartRun,
     commands.RecordRun,
     commands.Expire,

@@ -131,6 +131,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.HashState: _nothing,
     commands.ReportHash: _nothing,
     commands.TriggerJob: _nothing,
+    commands.CancelRun: _nothing,
     commands.StartRun: _nothing,
     commands.RecordRun: _nothing,
 }

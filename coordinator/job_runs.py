@@ -104,6 +104,7 @@ class JobRuns:
                 if not self._driver.is_leader:
                     self._stop()
                     continue
+                self._stop_ended()
                 try:
                     await self._start_scheduled()
                     for run in await self._waiting():
@@ -115,6 +116,13 @@ class JobRuns:
         for task in self._working.values():
             task.cancel()
         self._scheduled_at_s.clear()
+
+    def _stop_ended(self) -> None:
+        """End the work on runs that somebody has cancelled."""
+        running = {run.run_id for run in self._store.running_runs()} if self._working else set()
+        for run_id, task in self._working.items():
+            if run_id not in running and not task.cancelling():
+                task.cancel()
 
     async def _start_scheduled(self) -> None:
         """Start a run of each job whose time has come, if there is something for it to do."""

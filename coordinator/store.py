@@ -259,6 +259,15 @@ class Store:
         with self._reading:
             return jobs.running(self._reader)
 
+    def last_started_at_ms(self, job_name: str) -> int | None:
+        """When the newest run of a job began; None if it never ran."""
+        with self._reading:
+            return jobs.last_started_at_ms(self._reader, job_name)
+
+    def is_recount_due(self) -> bool:
+        """Whether a RecountReplicas would find anything."""
+        return self._read_row("SELECT 1 FROM recounts LIMIT 1") is not None
+
     def is_expire_due(self, *, at_ms: int) -> bool:
         """Whether an Expire at this time would find anything."""
         with self._reading:

@@ -67,7 +67,9 @@ from coordinator.commands.files import (
     UpdateVm,
 )
 from coordinator.commands.jobs import (
+    CANCELLED,
     EXPIRE_ROWS_MAX,
+    CancelRun,
     Expire,
     RecordRun,
     StartRun,
@@ -78,6 +80,7 @@ from coordinator.commands.root import (
 )
 
 __all__ = [
+    "CANCELLED",
     "COLLECT_GRACE_MS",
     "COORDINATORS_LISTED_MAX",
     "EXPIRE_ROWS_MAX",
@@ -91,6 +94,7 @@ __all__ = [
     "AnnounceNode",
     "AnyCommand",
     "Bootstrap",
+    "CancelRun",
     "Collect",
     "Command",
     "CompleteUpload",
@@ -182,6 +186,7 @@ AnyCommand = (
     | CreatePublicToken
     | RevokePublicToken
     | TriggerJob
+    | CancelRun
     | StartRun
     | RecordRun
     | Expire
@@ -225,6 +230,7 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     CreatePublicToken,
     RevokePublicToken,
     TriggerJob,
+    CancelRun,
     AddReplica,
     ReportDropped,
     ReportLost,

@@ -4,6 +4,7 @@ from coordinator.bounds import Count, Document, Text
 from coordinator.commands.root import Command
 from coordinator.records import Caller
 
+CANCELLED = "cancelled"
 EXPIRE_ROWS_MAX = 1000  # in one Expire; the leader asks for far fewer, so that nobody waits for them
 
 
@@ -26,6 +27,16 @@ class StartRun(Command, frozen=True, kw_only=True, tag="start_run"):
     run_id: Text
     job_name: Text
     node_id: Text
+
+
+class CancelRun(Command, frozen=True, kw_only=True, tag="cancel_run"):
+    """An admin ends a run: it has failed, with the error CANCELLED. Replies with the JobRunRecord.
+
+    Whoever works on it stops; what was done stays done. A conflict for a run that has ended otherwise.
+    """
+
+    caller: Caller
+    run_id: Text
 
 
 class RecordRun(Command, frozen=True, kw_only=True, tag="record_run"):

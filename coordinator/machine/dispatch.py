@@ -63,6 +63,7 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.MarkNode: nodes.mark,
     commands.RemoveNode: nodes.remove,
     commands.TriggerJob: jobs.trigger,
+    commands.CancelRun: jobs.cancel,
     commands.StartRun: jobs.start,
     commands.RecordRun: jobs.record,
     commands.Expire: expiry.expire,

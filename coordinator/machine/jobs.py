@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 
 from ca.errors import Conflict, InvalidRequest, NotFound
-from coordinator.commands import RecordRun, StartRun, TriggerJob
+from coordinator.commands import CANCELLED, CancelRun, RecordRun, StartRun, TriggerJob
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.queries import GetJobRun, GetLastRuns, ListJobRuns
@@ -15,7 +15,8 @@ from coordinator.records import SCHEDULE, JobRunPage, JobRunRecord
 RUNS_KEPT = 100  # that have ended, of each job
 RUNS_TRIMMED_MAX = 2  # in one change; one more than a start can add
 RUNNING = "running"
-ENDED = ("completed", "failed")
+FAILED = "failed"
+ENDED = ("completed", FAILED)
 
 _COLUMNS = "run_id, job_name, node_id, invoked_by, started_at_ms, completed_at_ms, status, parameters, result"
 
@@ -48,11 +49,30 @@ def record(change: Change, command: RecordRun) -> JobRunRecord:
         result=command.result,
         completed_at_ms=None if command.status == RUNNING else change.at_ms,
     )
-    change.db.execute(
-        "UPDATE job_runs SET node_id = ?, status = ?, result = ?, completed_at_ms = ? WHERE run_id = ?",
-        (run.node_id, run.status, run.result, run.completed_at_ms, run.run_id),
-    )
+    _update(change.db, run)
     return run
+
+
+def cancel(change: Change, command: CancelRun) -> JobRunRecord:
+    """End a run that nobody is to work on any more; again for one that was ended so changes nothing.
+
+    Raises NotFound, and Conflict for a run that has ended otherwise.
+    """
+    require_admin(change.users, command.caller)
+    run = _find(change.db, command.run_id)
+    result = _result_of(run)
+    if run.status != RUNNING:
+        if result.get("error") != CANCELLED:
+            raise Conflict(f"The run {command.run_id} has ended.")
+        return run
+    ended = msgspec.structs.replace(
+        run,
+        status=FAILED,
+        result=msgspec.json.encode(result | {"error": CANCELLED}).decode(),
+        completed_at_ms=change.at_ms,
+    )
+    _update(change.db, ended)
+    return ended
 
 
 def get(question: Question, query: GetJobRun) -> JobRunRecord:
@@ -107,6 +127,14 @@ def outcomes(db: sqlite3.Connection) -> dict[str, tuple[int, bool]]:
     return found
 
 
+def last_started_at_ms(db: sqlite3.Connection, job_name: str) -> int | None:
+    """When the newest run of a job began; None if it never ran."""
+    row = db.execute(
+        "SELECT started_at_ms FROM job_runs WHERE job_name = ? ORDER BY sequence DESC LIMIT 1", (job_name,)
+    ).fetchone()
+    return None if row is None else int(row[0])
+
+
 def _begin(
     change: Change, command: TriggerJob | StartRun, *, invoked_by: str, parameters: str
 ) -> JobRunRecord:
@@ -159,6 +187,21 @@ def _insert(change: Change, run: JobRunRecord) -> None:
             run.result,
         ),
     )
+
+
+def _update(db: sqlite3.Connection, run: JobRunRecord) -> None:
+    db.execute(
+        "UPDATE job_runs SET node_id = ?, status = ?, result = ?, completed_at_ms = ? WHERE run_id = ?",
+        (run.node_id, run.status, run.result, run.completed_at_ms, run.run_id),
+    )
+
+
+def _result_of(run: JobRunRecord) -> dict[str, Any]:
+    """What the run has done so far; nothing when it is not the object that it should be."""
+    try:
+        return msgspec.json.decode(run.result, type=dict[str, Any])
+    except msgspec.MsgspecError:
+        return {}
 
 
 def _find(db: sqlite3.Connection, run_id: str) -> JobRunRecord:

@@ -1,4 +1,4 @@
-"""`filestore job run|ls|show`: background jobs, through the API."""
+"""`filestore job run|ls|show|cancel`: background jobs, through the API."""
 
 import asyncio
 import json
@@ -73,6 +73,19 @@ def show(connection: Connection, run_id: str) -> int:
     found = connection.run(work)
     click.echo(json.dumps(found, ensure_ascii=False, indent=2))
     return 1 if found["status"] == "failed" else 0
+
+
+@job.command()
+@click.argument("run_id")
+@connection_options
+def cancel(connection: Connection, run_id: str) -> None:
+    """End a run that is under way. What it has done stays done."""
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.call("DELETE", f"{PATH}/runs/{quote(run_id, safe='')}", dict[str, Any])
+
+    found = connection.run(work)
+    click.echo(f"{found['status']} {json.dumps(found['result'], ensure_ascii=False)}")
 
 
 async def ended(client: Client, run_id: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import uuid_utils
 from aiohttp import web
 
 from ca.errors import Conflict
-from coordinator.commands import TriggerJob
+from coordinator.commands import CancelRun, TriggerJob
 from coordinator.jobs import JOBS, job_kind
 from coordinator.queries import GetJobRun, GetLastRuns, ListJobRuns
 from coordinator.records import JobRunPage, JobRunRecord
@@ -100,6 +100,20 @@ async def get_run(request: web.Request) -> web.Response:
     return json_response(body_of(await request.app[API].metadata.read(query, JobRunRecord)))
 
 
+async def cancel_run(request: web.Request) -> web.Response:
+    """End a run that is under way: it has failed then, with the error `cancelled`. Admins only.
+
+    What it has done stays done. The answer may come before the last step under way has ended. The same again
+    answers the same; a run that has ended otherwise is a conflict.
+    """
+    caller = await authenticate(request)
+    run_id = path_uuid(request, "run_id")
+    async with audited(request, "cancel_job_run", principal=caller.subject, target=run_id):
+        command = CancelRun(caller=caller, run_id=run_id)
+        run = await request.app[API].metadata.propose(command, JobRunRecord)
+    return json_response(body_of(run))
+
+
 def body_of(run: JobRunRecord) -> JobRunBody:
     """A run as the API shows it."""
     result: Any = msgspec.json.decode(run.result) if run.result else {}
@@ -146,6 +160,16 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=get_run,
         summary="Show a run",
         answers={200: Answer(description="The run.", body=JobRunBody)},
+    ),
+    Operation(
+        name="cancel_job_run",
+        tag="Jobs",
+        method="DELETE",
+        path=f"{_RUNS}/{{run_id}}",
+        handler=cancel_run,
+        summary="Cancel a run",
+        answers={200: Answer(description="The run, which has ended.", body=JobRunBody)},
+        errors=(Conflict,),
     ),
     Operation(
         name="trigger_job",

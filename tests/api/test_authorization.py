@@ -118,6 +118,7 @@ ROWS: Final = (
     Row("list_jobs", "admin role", 200),
     Row("list_job_runs", "admin role", 200),
     Row("get_job_run", "admin role", 404),
+    Row("cancel_job_run", "admin role", 404),
     Row("trigger_job", "admin role", 202),
     # ---- the cluster
     Row("join_node", "join token", 200),

@@ -84,11 +84,18 @@ def test_runs_are_listed_oldest_first_and_by_job(cluster: Cluster) -> None:
     assert cluster.get("/jobs/runs?job_name=unknown").json == {"count": 0, "runs": []}
 
 
+def test_run_that_has_ended_is_not_cancelled(cluster: Cluster) -> None:
+    run = ended(cluster, begun(cluster, "expire").headers["location"])
+    check_refused(cluster.request("DELETE", f"/jobs/runs/{run['run_id']}"), "conflict")
+    assert cluster.get(f"/jobs/runs/{run['run_id']}").json == run
+
+
 def test_unknown_jobs_and_runs_are_not_found(cluster: Cluster) -> None:
     for job_name in ("unknown", "runs", "Expire", "%00"):
         check_refused(cluster.post(f"/jobs/{job_name}"), "not_found")
     for run_id in (NOBODY, "x", "%00"):
         check_refused(cluster.get(f"/jobs/runs/{run_id}"), "not_found")
+        check_refused(cluster.request("DELETE", f"/jobs/runs/{run_id}"), "not_found")
 
 
 def test_parameters_that_a_job_does_not_take_are_refused_by_their_name(cluster: Cluster) -> None:
@@ -102,3 +109,4 @@ def test_jobs_are_for_admins(cluster: Cluster) -> None:
     for path in ("/jobs", "/jobs/runs", f"/jobs/runs/{run_id}"):
         check_refused(cluster.get(path, token=user.token), "forbidden")
     check_refused(cluster.post("/jobs/expire", token=user.token), "forbidden")
+    check_refused(cluster.request("DELETE", f"/jobs/runs/{run_id}", token=user.token), "forbidden")

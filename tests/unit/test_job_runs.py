@@ -229,6 +229,27 @@ async def test_schedule_starts_a_run_only_when_something_is_due(tmp_path: Path) 
     assert (run["result"]["done"], run["result"]["retained"]) == (1, 1)
 
 
+async def test_cancelled_run_is_left_by_whoever_works_on_it(tmp_path: Path) -> None:
+    begun, left = asyncio.Event(), asyncio.Event()
+
+    async def hang(progress: Progress) -> None:
+        progress.add(done=1)
+        await progress.record("running")
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            left.set()
+
+    async with member(tmp_path) as (driver, store), working(driver, store, {"expire": hang}):
+        await apply(driver, trigger("expire"))
+        await begun.wait()
+        await apply(driver, commands.CancelRun(caller=ADMIN, run_id="r1"))
+        await left.wait()
+        (run,) = await ended(tmp_path)
+    assert (run["status"], run["result"]) == ("failed", {"done": 1, "error": "cancelled"})
+
+
 def test_backup_is_whole_private_and_named_by_time_and_index(tmp_path: Path) -> None:
     state = State(tmp_path / "state.sqlite")
     try:

@@ -145,3 +145,31 @@ def test_newest_ended_runs_of_each_job_are_kept(state: State) -> None:
     state.apply(start("last"))
     runs = ids(state.ask(queries.ListJobRuns(caller=ADMIN)))
     assert runs == ["other", *(f"r{number}" for number in range(5, RUNS_KEPT + 5)), "last"]
+
+
+def cancel(run_id: str, **changes: Any) -> commands.CancelRun:
+    return commands.CancelRun(**{"caller": ADMIN, "run_id": run_id, **changes})
+
+
+def test_cancelled_run_has_failed_keeps_what_it_did_and_makes_room_for_the_next(state: State) -> None:
+    state.apply(trigger("r1"))
+    state.apply(record("r1", "running"))
+    run = state.apply(cancel("r1"))
+    assert (run["status"], run["result"]) == ("failed", '{"done":1,"error":"cancelled"}')
+    assert run["completed_at_ms"] == state.at_ms
+    assert state.apply(cancel("r1")) == run
+    assert state.apply(record("r1")) == "conflict"
+    assert state.apply(trigger("r2"))["status"] == "running"
+
+
+def test_run_that_has_ended_by_itself_cannot_be_cancelled(state: State) -> None:
+    state.apply(trigger("r1"))
+    state.apply(record("r1", result="no object"))
+    assert state.apply(cancel("r1")) == "conflict"
+    assert state.apply(cancel("r2")) == "not_found"
+
+
+def test_only_admins_cancel(state: State) -> None:
+    state.apply(trigger("r1"))
+    assert state.apply(cancel("r1", caller=state.user("alice"))) == "forbidden"
+    assert state.store.running_runs()
