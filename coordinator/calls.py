@@ -206,8 +206,9 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
-    """`state`: healthy, draining (healthy, and being emptied), suspect (silent for 10 s), down (silent for
-    10 min), joined (has not been heard yet).
+    """`state`: healthy, draining (healthy, and being emptied), suspect (silent for 10 s), down (the log says
+    so, or silent for 10 min), returning (heard again, its replicas are not compared with the log yet), joined
+    (has not been heard yet).
     """
 
     node: NodeRecord

@@ -9,10 +9,16 @@ from msgspec import Meta, Struct
 from ca.errors import Internal
 from ca.secretfiles import write_durable
 from ca.tls import Credential
+from coordinator.jobs import SCHEDULE_S_MAX, GraceSeconds
 from coordinator.records import CoordinatorRecord
 
 COORDINATORS_MAX = 7  # more would only slow every change down
+DOWN_AFTER_S = 600.0  # a reboot and a file system check pass without a copy being made
+GC_GRACE_S = 86_400
 DIGEST_S = 10.0  # 2000 rows each: a million files are compared in two to three hours
+
+
+DownAfter = Annotated[float, Meta(ge=1, le=7 * 86_400)]
 
 
 class NotInitialised(Internal):
@@ -23,7 +29,9 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """coordinator.json: who this member is and who the coordinators were when it began.
 
     `own_record` is there when it is not among them: it came later. Every `digest_s` the leader has all
-    members compare a part of their state.
+    members compare a part of their state. A node that is silent for `down_after_s` is recorded as down, and
+    its replicas are made anew elsewhere. Blobs that no file refers to are kept for `gc_grace_s`. `schedules`:
+    seconds between two runs of a job, by its name; 0: it runs when it is triggered.
     """
 
     id: str
@@ -31,6 +39,9 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     members: list[CoordinatorRecord]
     own_record: CoordinatorRecord | None = None
     digest_s: Annotated[float, Meta(ge=0.1, le=86_400)] = DIGEST_S
+    down_after_s: DownAfter = DOWN_AFTER_S
+    gc_grace_s: GraceSeconds = GC_GRACE_S
+    schedules: dict[str, Annotated[float, Meta(ge=0, le=SCHEDULE_S_MAX)]] = {}
 
     @property
     def own(self) -> CoordinatorRecord:

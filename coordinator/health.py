@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from coordinator.calls import HeartbeatCall
 from coordinator.placement import Candidate
-from coordinator.records import NodeRecord
+from coordinator.records import DOWN, HEALTHY, RETURNING, NodeRecord
 
 PLACEABLE_S = 3.0  # silent for longer: nothing new is placed there
 SUSPECT_S = 10.0
@@ -49,6 +49,26 @@ class NodeHealth:
         """The last heartbeat of a node, or None."""
         return self._heard.get(node_id)
 
+    def is_heard(self, node_id: str, *, at_s: float) -> bool:
+        """Whether a node answers now, as far as that can be known."""
+        heard = self._heard.get(node_id)
+        return heard is not None and at_s - heard.at_s < PLACEABLE_S
+
+    def shown_state(self, node: NodeRecord, *, at_s: float) -> str:
+        """What an operator is told of a node: what she must act on comes first.
+
+        down or suspect when it is silent, or down because the log says so and nobody has recorded yet that it
+        is back; returning; draining; healthy, or joined.
+        """
+        state = self.state(node.node_id, at_s=at_s)
+        if DOWN in (node.state, state):
+            return DOWN
+        if state != HEALTHY:
+            return state
+        if node.state == RETURNING:
+            return RETURNING
+        return "draining" if node.draining else HEALTHY
+
     def state(self, node_id: str, *, at_s: float) -> str:
         """healthy, suspect, down, or joined when it was never heard here."""
         heard = self._heard.get(node_id)
@@ -60,12 +80,14 @@ class NodeHealth:
         return "suspect" if silent_s < DOWN_S else "down"
 
     def candidates(self, nodes: Iterable[NodeRecord], *, at_s: float) -> list[Candidate]:
-        """The nodes that live, that peers can reach and that are not draining, with their room."""
+        """The nodes that live, that peers can reach, that the log calls healthy and that are not draining,
+        with their room.
+        """
         found = []
         for node in nodes:
             heard = self._heard.get(node.node_id)
-            is_placeable = node.peer_port and not node.draining
-            if heard is not None and is_placeable and at_s - heard.at_s < PLACEABLE_S:
+            is_placeable = node.peer_port and not node.draining and node.state == HEALTHY
+            if heard is not None and is_placeable and self.is_heard(node.node_id, at_s=at_s):
                 beat = heard.heartbeat
                 found.append(
                     Candidate(node.node_id, node.zone, node.weight, beat.free_bytes, beat.total_bytes)

@@ -20,7 +20,7 @@ from coordinator.calls import CALL_TIMEOUT_S
 from coordinator.clock import now_ms
 from coordinator.commands import AnyCommand, RecordRun, StartRun
 from coordinator.driver import Driver
-from coordinator.jobs import EXPIRE, JOBS, JobKind
+from coordinator.jobs import EXPIRE, JOBS, JobKind, JobParameters, decode_parameters
 from coordinator.raft.core import NotLeader
 from coordinator.records import JobRunRecord
 from coordinator.rpc import Refused, value_of
@@ -30,6 +30,7 @@ LOOK_S = 0.25  # between two looks for runs: a few microseconds each
 NOTE_S = 1.0  # how often a run's progress goes into the log at most
 RETRY_S = 1.0  # before a run is taken up again that was stopped while this member leads
 ERROR_CHARACTERS_MAX = 500
+SELDOM_S = 600.0  # between two runs: then a change of leader must not bring the next one forward
 
 Result = dict[str, int | str]
 _log = logging.getLogger(__name__)
@@ -52,6 +53,12 @@ class Progress:
         self._run = run
         self._noted_at_s = float("-inf")
         self.result = msgspec.json.decode(run.result, type=Result)
+        self.parameters: JobParameters = decode_parameters(run.parameters)
+
+    @property
+    def run_id(self) -> str:
+        """The run, the same for every leader that works on it."""
+        return self._run.run_id
 
     def add(self, **counts: int) -> None:
         """Count what was done."""
@@ -86,13 +93,28 @@ Work = Callable[[Progress], Coroutine[Any, Any, None]]
 
 
 class JobRuns:
-    """Works on runs while this member leads. `works`: what each job does, by its name."""
+    """Works on runs while this member leads. `works`: what each job does, by its name.
 
-    def __init__(self, own_id: str, driver: Driver, store: Store, works: Mapping[str, Work]) -> None:
+    `due`: whether a job has something to do now, by its name; one that is not there always has. `schedules`:
+    seconds, in the place of those that a job comes with.
+    """
+
+    def __init__(
+        self,
+        own_id: str,
+        driver: Driver,
+        store: Store,
+        works: Mapping[str, Work],
+        *,
+        due: Mapping[str, Callable[[], bool]] | None = None,
+        schedules: Mapping[str, float] | None = None,
+    ) -> None:
         self._own_id = own_id
         self._driver = driver
         self._store = store
         self._works = works
+        self._due = due or {}
+        self._schedules = schedules or {}
         self._working: dict[str, asyncio.Task[None]] = {}
         self._scheduled_at_s: dict[str, float] = {}  # when each job was last looked at for its schedule
 
@@ -131,7 +153,7 @@ class JobRuns:
         running = {run.job_name for run in self._store.running_runs()} if due else set()
         for job in due:
             self._scheduled_at_s[job.name] = at_s
-            if job.name not in running and self._has_work(job.name):
+            if job.name not in running and self._has_work(job):
                 command = StartRun(run_id=str(uuid_utils.uuid7()), job_name=job.name, node_id=self._own_id)
                 try:
                     await applied(self._driver, command, JobRunRecord)
@@ -140,10 +162,22 @@ class JobRuns:
 
     def _is_due(self, job: JobKind, at_s: float) -> bool:
         last_s = self._scheduled_at_s.get(job.name, float("-inf"))
-        return job.schedule_s > 0 and at_s - last_s >= job.schedule_s
+        schedule_s = self._schedule_s(job)
+        return job.name in self._works and schedule_s > 0 and at_s - last_s >= schedule_s
 
-    def _has_work(self, job_name: str) -> bool:
-        return job_name != EXPIRE or self._store.is_expire_due(at_ms=now_ms())
+    def _schedule_s(self, job: JobKind) -> float:
+        return self._schedules.get(job.name, job.schedule_s)
+
+    def _has_work(self, job: JobKind) -> bool:
+        if job.name == EXPIRE:
+            return self._store.is_expire_due(at_ms=now_ms())
+        schedule_s = self._schedule_s(job)
+        if schedule_s >= SELDOM_S:
+            # A new leader has looked at nothing yet: the log knows when the job ran.
+            last_ms = self._store.last_started_at_ms(job.name)
+            if last_ms is not None and now_ms() - last_ms < schedule_s * 1000:
+                return False
+        return self._due.get(job.name, _always)()
 
     async def _waiting(self) -> list[JobRunRecord]:
         """The runs that nobody here works on, as of everything that was committed before."""
@@ -200,6 +234,10 @@ async def applied(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> 
     except (NotLeader, Unavailable, InsufficientStorage, TimeoutError) as error:
         raise Interrupted(_text(error)) from error
     return msgspec.msgpack.decode(value_of(reply), type=reply_type)
+
+
+def _always() -> bool:
+    return True
 
 
 def _text(error: Exception) -> str:

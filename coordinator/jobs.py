@@ -3,21 +3,50 @@
 `coordinator.job_runs` does the work, on the leader.
 """
 
+from collections.abc import Mapping
+from typing import Annotated
+
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from ca.errors import InvalidRequest, NotFound
+from coordinator.bounds import Text
 
 EXPIRE = "expire"
 SNAPSHOT = "snapshot"
+REPAIR = "repair"
+DRAIN = "drain"
+REBALANCE = "rebalance"
+GC = "gc"
+SCRUB = "scrub"
+COMPARE = "compare"
+GRACE_S_MAX = 366 * 86_400
+SCHEDULE_S_MAX = 366 * 86_400
+
+GraceSeconds = Annotated[int, Meta(ge=0, le=GRACE_S_MAX)]
+
+
+class JobParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a run may be given; each job takes some of these."""
+
+    node_id: Text = ""
+    yes_really: bool = False
+    grace_s: GraceSeconds | None = None
+
+    def grace_ms(self, default_ms: int) -> int:
+        """How long a blob is kept that no file refers to."""
+        return default_ms if self.grace_s is None else self.grace_s * 1000
 
 
 class JobKind(Struct, frozen=True, kw_only=True):
-    """A job that an admin may trigger. `schedule_s` 0: it runs only then, else also every so many seconds."""
+    """A job that an admin may trigger. `schedule_s` 0: it runs only then, else also every so many seconds, if
+    there is something to do. `takes`: which of the JobParameters.
+    """
 
     name: str
     description: str
     schedule_s: float = 0.0
+    takes: tuple[str, ...] = ()
 
 
 JOBS = (
@@ -36,6 +65,54 @@ JOBS = (
             " `filestore coordinator restore`. The newest seven are kept."
         ),
     ),
+    JobKind(
+        name=REPAIR,
+        description=(
+            "Makes new replicas of blobs that lack some, the most endangered first. By itself it runs as soon"
+            " as there are any that can be helped."
+        ),
+        schedule_s=2.0,
+    ),
+    JobKind(
+        name=DRAIN,
+        description=(
+            "Empties draining nodes: each replica leaves when enough others count. By itself it runs while"
+            " one of them holds anything."
+        ),
+        schedule_s=5.0,
+        takes=("node_id",),
+    ),
+    JobKind(
+        name=REBALANCE,
+        description=(
+            "Moves replicas from the fullest node to emptier ones, and releases those that are too many. By"
+            " itself it runs when used space differs by more than a tenth, or a node came back."
+        ),
+        schedule_s=600.0,
+    ),
+    JobKind(
+        name=GC,
+        description=(
+            "Deletes blobs that no file has referred to for a day (grace_s). It stops when that is more than"
+            " a tenth of all, unless yes_really is given."
+        ),
+        schedule_s=3600.0,
+        takes=("grace_s", "yes_really"),
+    ),
+    JobKind(
+        name=SCRUB,
+        description="Has nodes read again what they have not read for long, and find damage.",
+        schedule_s=86_400.0,
+        takes=("node_id", "yes_really"),
+    ),
+    JobKind(
+        name=COMPARE,
+        description=(
+            "Has nodes compare their disks with the log: what is missing is made again, what is unknown put"
+            " aside. A node that comes back does so before its replicas count."
+        ),
+        takes=("node_id", "yes_really"),
+    ),
 )
 _BY_NAME = {job.name: job for job in JOBS}
 
@@ -53,5 +130,22 @@ def check_parameters(kind: JobKind, parameters: str) -> None:
         given = msgspec.json.decode(parameters, type=dict[str, object])
     except (msgspec.MsgspecError, RecursionError) as error:
         raise InvalidRequest("parameters: a JSON object is expected.") from error
-    if given:
-        raise InvalidRequest(f"{sorted(given)[0]}: the job {kind.name} takes no parameters.")
+    if unknown := sorted(set(given) - set(kind.takes)):
+        taken = ", ".join(kind.takes) or "nothing"
+        raise InvalidRequest(f"{unknown[0]}: the job {kind.name} takes {taken}.")
+    decode_parameters(parameters)
+
+
+def decode_parameters(parameters: str) -> JobParameters:
+    """What a run was given. Raises InvalidRequest."""
+    try:
+        return msgspec.json.decode(parameters, type=JobParameters)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise InvalidRequest(f"parameters: {error}") from error
+
+
+def check_schedules(schedules: Mapping[str, float]) -> None:
+    """Raises InvalidRequest for a job that there is not."""
+    for name in schedules:
+        if name not in _BY_NAME:
+            raise InvalidRequest(f"schedules: there is no job {name}.")

@@ -5,7 +5,7 @@ of it.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import xxhash
@@ -30,18 +30,28 @@ class Candidate:
         return self.free_bytes - size_bytes >= reserve_bytes
 
 
-def choose(key: str, candidates: Sequence[Candidate], count: int) -> list[str]:
-    """Up to `count` node ids for `key`, best first; one of each zone while zones last. Deterministic."""
+def choose(
+    key: str, candidates: Sequence[Candidate], count: int, *, taken_zones: Collection[str] = ()
+) -> list[str]:
+    """Up to `count` node ids for `key`, best first; one of each zone while zones last. Deterministic.
+
+    `taken_zones`, as `zone_of` names them, hold replicas already: they come after the others.
+    """
     ranked = sorted(candidates, key=lambda candidate: (-_score(key, candidate), candidate.node_id))
     chosen: list[Candidate] = []
-    zones: set[str] = set()
+    zones = set(taken_zones)
     for candidate in ranked:
-        zone = candidate.zone or f"node {candidate.node_id}"
+        zone = zone_of(candidate.node_id, candidate.zone)
         if zone not in zones:
             zones.add(zone)
             chosen.append(candidate)
     chosen += [candidate for candidate in ranked if candidate not in chosen]
     return [candidate.node_id for candidate in chosen[:count]]
+
+
+def zone_of(node_id: str, zone: str) -> str:
+    """The zone of a node; its own where none is named."""
+    return zone or f"node {node_id}"
 
 
 def _score(key: str, candidate: Candidate) -> float:

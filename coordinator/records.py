@@ -3,7 +3,7 @@
 Times are milliseconds since 1970; the API makes text of them.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
@@ -18,9 +18,9 @@ SCHEDULE = "schedule"  # who starts what nobody asked for
 VOTER = "voter"
 LEARNER = "learner"
 REMOVED = "removed"
-HEALTHY = "healthy"  # the states of a node that the log knows
-DOWN = "down"
-RETURNING = "returning"
+HEALTHY: Final = "healthy"  # the states of a node that the log knows
+DOWN: Final = "down"
+RETURNING: Final = "returning"
 
 
 class Caller(Struct, frozen=True, array_like=True):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+import msgspec
 from aiohttp import web
 
 from ca.errors import FilestoreError
@@ -28,15 +29,20 @@ from coordinator.fetching import Fetcher
 from coordinator.health import NodeHealth
 from coordinator.job_runs import JobRuns
 from coordinator.job_works import job_works
+from coordinator.jobs import check_schedules
 from coordinator.ledger import Ledger, open_ledger
 from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.link import end
 from coordinator.member import configured
 from coordinator.member_metrics import MemberMetrics
 from coordinator.metrics import CoordinatorMetrics, Metrics, timed_sync
+from coordinator.node_orders import NodeOrders
 from coordinator.operations import Operations
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
+from coordinator.reconcile.keeper import NodeKeeper
+from coordinator.reconcile.means import Means
+from coordinator.reconcile.works import Reconcilers
 from coordinator.roster import read_known
 from coordinator.rpc import PeerPort
 from coordinator.served_calls import ServedCalls
@@ -71,16 +77,24 @@ ApplicationFactory = Callable[[Shell], web.Application]
 
 
 async def run_coordinator(
-    data: Path, application: ApplicationFactory, *, http: tuple[str, int] | None = None
+    data: Path,
+    application: ApplicationFactory,
+    *,
+    http: tuple[str, int] | None = None,
+    down_after_s: float | None = None,
 ) -> None:
     """Run until SIGTERM or SIGINT, or until this coordinator was removed from the cluster.
 
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
-    host. Raises NotInitialised, LogDamaged, StateLost, StateDiverged, or what made it impossible to go on.
+    host; `down_after_s` goes before that of coordinator.json. Raises NotInitialised, InvalidRequest for a
+    schedule of no job, LogDamaged, StateLost, StateDiverged, or what made it impossible to go on.
     """
     raise_descriptor_limit()
     files = CoordinatorFiles(data)
     config = files.read_config()
+    if down_after_s is not None:
+        config = msgspec.structs.replace(config, down_after_s=down_after_s)
+    check_schedules(config.schedules)
     check_not_diverged(files.diverged)
     metrics = Metrics("coordinator")
     ledger = await asyncio.to_thread(open_ledger, files, timed_sync(metrics.registry))
@@ -109,14 +123,15 @@ async def _run(
     transport = Transport(identity, coordinators, contexts.client, removed.set)
     metadata = MetadataClient(identity, coordinators, contexts.client)
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0), known=files.known, on_coordinators=transport.update)
-    member = _Member(files, config, ledger, transport, metadata, removed)
+    orders = NodeOrders(config.cluster, contexts.client)
+    member = _Member(files, config, ledger, transport, metadata, removed, orders)
     service = member.service(identity)
     CoordinatorMetrics(metrics.registry, service.own_status)
     MemberMetrics(metrics.registry, contexts.credential, view)
     ClusterMetrics(metrics.registry, files=files, ledger=ledger, node_states=service.node_states)
     shell = Shell(config, files, metadata, view, metrics, member.readiness)
     peer_port = PeerPort(service.handle, member.driver.step, service.check, ServedCalls(metrics.registry))
-    async with asyncio.TaskGroup() as group:
+    async with orders, asyncio.TaskGroup() as group:
         owned = [
             group.create_task(member.driver.run(), name="driver"),
             group.create_task(transport.run(), name="transport"),
@@ -125,6 +140,7 @@ async def _run(
             group.create_task(member.fetcher.run(), name="snapshot fetcher"),
             group.create_task(member.operations.run(), name="promotion of learners"),
             group.create_task(member.digests.run(), name="digests"),
+            group.create_task(member.keeper.run(), name="states of nodes"),
             group.create_task(member.job_runs.run(), name="background jobs"),
             group.create_task(_renew(files, config, member.authority, contexts), name="renewal"),
         ]
@@ -146,6 +162,7 @@ class _Member:
         transport: Transport,
         metadata: MetadataClient,
         removed: asyncio.Event,
+        orders: NodeOrders,
     ) -> None:
         self._own_id = config.id
         self._ledger = ledger
@@ -174,7 +191,20 @@ class _Member:
             interval_s=config.digest_s,
             marker=files.diverged,
         )
-        self.job_runs = JobRuns(config.id, self.driver, ledger.store, job_works(files))
+        self.health = NodeHealth()
+        means = Means(
+            self.driver, ledger.store, self.view, self.health, orders, grace_ms=config.gc_grace_s * 1000
+        )
+        self.keeper = NodeKeeper(means, down_after_s=config.down_after_s)
+        reconcilers = Reconcilers(means, self.keeper)
+        self.job_runs = JobRuns(
+            config.id,
+            self.driver,
+            ledger.store,
+            {**job_works(files), **reconcilers.works()},
+            due=reconcilers.due(),
+            schedules=config.schedules,
+        )
 
     def service(self, identity: Identity) -> Service:
         """What answers the calls of other members."""
@@ -184,7 +214,7 @@ class _Member:
             self._ledger.store,
             self.view,
             authority=self.authority,
-            health=NodeHealth(),
+            health=self.health,
             snapshots=self._ledger.snapshots,
             operations=self.operations,
             digests=self.digests,

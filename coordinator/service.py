@@ -365,12 +365,10 @@ class Service:
         for node in view.nodes:
             heard = self._health.last(node.node_id)
             beat = heard.heartbeat if heard else HeartbeatCall(0, 0, 0)
-            state = self._health.state(node.node_id, at_s=at_s)
             states.append(
                 NodeStatus(
                     node=node,
-                    # One that is silent is so before anything else: an operator must act on that.
-                    state="draining" if node.draining and state == "healthy" else state,
+                    state=self._health.shown_state(node, at_s=at_s),
                     heard_ms_ago=int((at_s - heard.at_s) * 1000) if heard else 0,
                     free_bytes=beat.free_bytes,
                     total_bytes=beat.total_bytes,

@@ -1,6 +1,6 @@
 """Who may use the peer port.
 
-Members of this cluster, with a certificate that is good now, on every request.
+Members of this cluster, with a certificate that is good now, on every request; orders only by coordinators.
 
 The handshake proved the chain once; a connection outlives revocation and expiry, so they are looked at each
 time.
@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
-from ca.errors import Unauthorized
+from ca.errors import Forbidden, Unauthorized
 from ca.identity import Role
 from ca.tls import Peer, peer_identity
 from coordinator.client import MetadataClient
@@ -19,6 +19,8 @@ from coordinator.view import View
 from node.members import find_node
 from node.services import NODE
 
+ORDERS = "/custody/"  # what only coordinators ask for
+
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -26,10 +28,13 @@ _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 async def admit_members(request: web.Request, handler: _Handler) -> web.StreamResponse:
     """Let the handler run for a member only.
 
-    Raises Unauthorized; Unavailable when the view is too old to tell.
+    Raises Unauthorized; Forbidden for an order of a node; Unavailable when the view is too old to tell.
     """
     api = request.app[NODE].api
-    await check_peer(peer_identity(request.transport), api.metadata, api.view, now_ms())
+    peer = peer_identity(request.transport)
+    await check_peer(peer, api.metadata, api.view, now_ms())
+    if request.path.startswith(ORDERS) and peer.identity.role is not Role.COORDINATOR:
+        raise Forbidden("Only coordinators give orders.")
     return await handler(request)
 
 

@@ -104,7 +104,14 @@ def init(
     metavar="127.0.0.1:PORT",
     help="Also serve plain HTTP on loopback, for a proxy on this host.",
 )
-def run(data: Path, http: str | None) -> None:
+@click.option(
+    "--down-after",
+    type=click.FloatRange(1, 7 * 86_400),
+    default=None,
+    metavar="SECONDS",
+    help="Silence after which a node counts as down, as `down_after_s` of coordinator.json.",
+)
+def run(data: Path, http: str | None, down_after: float | None) -> None:
     """Run a coordinator until SIGTERM or SIGINT."""
     from coordinator import logs
     from coordinator.server import run_coordinator
@@ -112,7 +119,8 @@ def run(data: Path, http: str | None) -> None:
     from node.server import loopback_listener
 
     logs.setup("coordinator")
-    uvloop.run(run_coordinator(data, application, http=None if http is None else loopback_listener(http)))
+    plain = None if http is None else loopback_listener(http)
+    uvloop.run(run_coordinator(data, application, http=plain, down_after_s=down_after))
 
 
 for _command in (add, remove, transfer_leader, status, bundle, snapshot, restore, rebuild):

@@ -24,12 +24,21 @@ def job() -> None:
 @job.command()
 @click.argument("name")
 @click.option("--wait", is_flag=True, help="Until it has ended. Exit code 1 when it failed.")
+@click.option("--node-id", default=None, help="Only this node: for drain, scrub and compare.")
+@click.option("--grace", type=click.IntRange(0), default=None, help="Seconds: for gc, in place of a day.")
+@click.option(
+    "--yes-really", is_flag=True, help="Go on where the job would stop to ask, as a tenth or more would go."
+)
 @connection_options
-def run(connection: Connection, name: str, wait: bool) -> int:
+def run(
+    connection: Connection, name: str, wait: bool, node_id: str | None, grace: int | None, yes_really: bool
+) -> int:
     """Start a job, and print the id of its run."""
+    given = {"node_id": node_id, "grace_s": grace, "yes_really": yes_really or None}
+    body = {key: value for key, value in given.items() if value is not None}
 
     async def work(client: Client) -> dict[str, Any]:
-        begun = await client.call("POST", f"{PATH}/{quote(name, safe='')}", dict[str, Any], body={})
+        begun = await client.call("POST", f"{PATH}/{quote(name, safe='')}", dict[str, Any], body=body)
         click.echo(begun["run_id"])
         return await ended(client, begun["run_id"]) if wait else begun
 

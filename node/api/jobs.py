@@ -7,6 +7,7 @@ import uuid_utils
 from aiohttp import web
 
 from ca.errors import Conflict
+from ca.identity import check_member_id
 from coordinator.commands import CancelRun, TriggerJob
 from coordinator.jobs import JOBS, job_kind
 from coordinator.queries import GetJobRun, GetLastRuns, ListJobRuns
@@ -48,6 +49,8 @@ async def trigger(request: web.Request) -> web.Response:
     caller = await authenticate(request)
     body = await read_json(request, TriggerJobBody)
     kind = job_kind(request.match_info["job_name"])
+    if body.node_id:
+        check_member_id(body.node_id, "node_id")
     command = TriggerJob(
         caller=caller,
         run_id=str(uuid_utils.uuid7()),

@@ -50,6 +50,7 @@ def test_jobs_are_listed_with_schedule_and_last_run(cluster: Cluster) -> None:
         if last_run is not None:
             check_shape(last_run, JOB_RUN)
     assert (jobs["expire"]["schedule_s"], jobs["snapshot"]["schedule_s"]) == (60, 0)
+    assert {"repair", "drain", "rebalance", "gc", "scrub", "compare"} <= set(jobs)
 
 
 @pytest.mark.parametrize("job_name", ["expire", "snapshot"])

@@ -8,6 +8,7 @@ from typing import Any
 
 from coordinator.clock import now_ms
 from coordinator.commands import GrantPermission
+from coordinator.jobs import JOBS
 from coordinator.records import Caller, PermissionRecord
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
@@ -50,9 +51,9 @@ def test_snapshot_job_leaves_a_private_copy_with_the_leader(cluster: Cluster) ->
 
 def test_jobs_are_listed_on_the_command_line(cluster: Cluster) -> None:
     lines = cluster.filestore("job", "ls").stdout.decode().splitlines()
-    assert [line.split()[0] for line in lines if line[:1].isalpha()][:2] == ["job", "expire"]
+    assert [line.split()[0] for line in lines if line[:1].isalpha()][:2] == ["job", "compare"]
     jobs = json.loads(cluster.filestore("job", "ls", "--json").stdout)["jobs"]
-    assert [job["job_name"] for job in jobs] == ["expire", "snapshot"]
+    assert [job["job_name"] for job in jobs] == sorted(kind.name for kind in JOBS)
 
 
 def test_unknown_job_is_refused_in_one_line(cluster: Cluster) -> None:

@@ -283,8 +283,8 @@ def test_newest_backups_are_kept_and_what_was_interrupted_is_written_over(tmp_pa
 
 def test_registry_knows_its_jobs_and_no_others() -> None:
     assert [job_kind(job.name) for job in JOBS] == list(JOBS)
-    with pytest.raises(NotFound, match="expire, snapshot"):
-        job_kind("repair")
+    with pytest.raises(NotFound, match="compare, drain, expire, gc"):
+        job_kind("unknown")
 
 
 @pytest.mark.parametrize("parameters", ["[]", "nonsense", '{"depth":1}'])
@@ -292,6 +292,17 @@ def test_parameters_that_a_job_does_not_take_are_refused(parameters: str) -> Non
     check_parameters(job_kind("expire"), "{}")
     with pytest.raises(InvalidRequest):
         check_parameters(job_kind("expire"), parameters)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [("gc", '{"node_id":"n1"}'), ("gc", '{"grace_s":-1}'), ("drain", '{"node_id":1}'), ("repair", '{"x":1}')],
+)
+def test_job_takes_its_own_parameters_only(name: str, parameters: str) -> None:
+    check_parameters(job_kind("gc"), '{"grace_s":60,"yes_really":true}')
+    check_parameters(job_kind("drain"), '{"node_id":"n1"}')
+    with pytest.raises(InvalidRequest):
+        check_parameters(job_kind(name), parameters)
 
 
 async def test_run_that_another_has_ended_is_left_alone(tmp_path: Path) -> None:

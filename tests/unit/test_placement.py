@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -82,3 +83,20 @@ def test_silence_makes_a_node_suspect_and_then_down() -> None:
     states = [health.state("n1", at_s=at_s) for at_s in (9.9, 10.0, 599.9, 600.0)]
     assert states == ["healthy", "suspect", "suspect", "down"]
     assert health.state("n2", at_s=0.0) == "joined"
+
+
+def test_node_that_the_log_does_not_call_healthy_gets_nothing_and_is_shown_as_it_is() -> None:
+    health = NodeHealth()
+    health.hear("n1", HeartbeatCall(1, 2, 0), at_s=0.0)
+    shown = {}
+    for state in ("healthy", "down", "returning"):
+        recorded = msgspec.structs.replace(node("n1"), state=state)
+        assert bool(health.candidates([recorded], at_s=1.0)) == (state == "healthy")
+        shown[state] = [health.shown_state(recorded, at_s=at_s) for at_s in (1.0, 11.0, 601.0)]
+    assert shown == {
+        "healthy": ["healthy", "suspect", "down"],
+        "down": ["down", "down", "down"],
+        "returning": ["returning", "suspect", "down"],
+    }
+    drained = msgspec.structs.replace(node("n1"), draining=True)
+    assert health.shown_state(drained, at_s=1.0) == "draining"

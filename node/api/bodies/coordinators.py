@@ -137,10 +137,11 @@ class NodeState(Struct, frozen=True, kw_only=True):
     state: Annotated[
         str,
         Meta(
-            description="healthy; suspect or down when it was not heard for long; joined while it was not "
-            "heard yet; draining when nothing new is placed there.",
+            description="healthy; suspect or down when it was not heard for long; returning when it is back "
+            "and its replicas do not count yet; joined while it was not heard yet; draining when nothing new "
+            "is placed there.",
             examples=["healthy"],
-            extra_json_schema={"enum": ["healthy", "suspect", "down", "joined", "draining"]},
+            extra_json_schema={"enum": ["healthy", "suspect", "down", "returning", "joined", "draining"]},
         ),
     ]
     heard_ms_ago: Annotated[

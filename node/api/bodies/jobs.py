@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from coordinator.jobs import GRACE_S_MAX
 from node.api.bodies.fields import (
     Amount,
     Count,
@@ -34,7 +35,27 @@ RunStatus = Annotated[
 
 
 class TriggerJobBody(Request, frozen=True, kw_only=True):
-    """Parameters of the run. The jobs of this version take none."""
+    """Parameters of the run; each job takes some of them, most take none."""
+
+    node_id: Annotated[
+        MemberId | UnsetType,
+        Meta(description="`drain`, `scrub`, `compare`: this node only.", examples=["n1"]),
+    ] = UNSET
+    yes_really: Annotated[
+        bool | UnsetType,
+        Meta(
+            description="`gc`, `scrub`, `compare`: go on where the job would stop to ask, because a tenth or "
+            "more would go.",
+            examples=[False],
+        ),
+    ] = UNSET
+    grace_s: Annotated[
+        Annotated[int, Meta(ge=0, le=GRACE_S_MAX)] | UnsetType,
+        Meta(
+            description="`gc`: for how long content is kept that no file refers to, in the place of a day.",
+            examples=[3600],
+        ),
+    ] = UNSET
 
 
 class TriggeredRun(Struct, frozen=True, kw_only=True):

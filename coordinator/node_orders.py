@@ -1,0 +1,133 @@
+"""Orders of the leading coordinator to the peer ports of nodes: mutual TLS, the name verified, deadlines.
+
+An order says "fetch this blob" or "look at your list now", never "delete this". So one that comes late, twice
+or from a leader that was deposed does no harm.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Annotated, Final, Literal, Self
+
+import aiohttp
+import msgspec
+from msgspec import Meta, Struct
+from yarl import URL
+
+from ca.identity import Identity, Role
+from coordinator.bounds import Count, Text
+from coordinator.records import NodeRecord
+
+CONNECT_TIMEOUT_S: Final = 3.0
+ANSWER_TIMEOUT_S: Final = 5.0  # for what a node answers at once
+CONNECTIONS_MAX: Final = 64
+ANSWER_BYTES_MAX: Final = 65_536
+COUNTS_MAX: Final = 32
+
+Custody = Literal["collect", "compare", "scrub"]
+
+
+class OrderFailed(Exception):
+    """A node could not be reached, or did not do what it was told. `reason` is for logs and results."""
+
+    def __init__(self, node_id: str, reason: str) -> None:
+        super().__init__(f"node {node_id}: {reason}")
+        self.node_id = node_id
+        self.reason = reason
+
+
+class PassState(Struct, frozen=True, kw_only=True):
+    """How a pass of a node over its own replicas stands.
+
+    `stopped`: it would drop or put aside more than a cautious node does; `reason` says what to do then.
+    """
+
+    order_id: Text
+    state: Literal["running", "completed", "stopped"]
+    reason: Text = ""
+    counts: Annotated[dict[str, Count], Meta(max_length=COUNTS_MAX)] = {}
+
+
+class NodeOrders:
+    """Use as an async context manager. `context` hands out the newest TLS context to dial with."""
+
+    def __init__(self, cluster: str, context: Callable[[], ssl.SSLContext]) -> None:
+        self._cluster = cluster
+        self._context = context
+        self._owned = AsyncExitStack()
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        self._session = await self._owned.enter_async_context(
+            aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._owned.aclose()
+
+    async def pull(
+        self, node: NodeRecord, sha256: str, size_bytes: int, sources: Sequence[str], *, timeout_s: float
+    ) -> bool:
+        """Have a node fetch a blob: True when it lies there whole, verified and durable.
+
+        False while it is under way: ask again. Raises OrderFailed.
+        """
+        body = {"size_bytes": size_bytes, "sources": list(sources)}
+        status, _ = await self._post(node, f"/blobs/{sha256}/pull", body, timeout_s)
+        return status == 200
+
+    async def custody(
+        self, node: NodeRecord, kind: Custody, order_id: str, *, yes_really: bool = False
+    ) -> PassState:
+        """Have a node begin a pass over its replicas, or say how the one of this order stands.
+
+        Raises OrderFailed.
+        """
+        body = {"order_id": order_id, "yes_really": yes_really}
+        _, raw = await self._post(node, f"/custody/{kind}", body, ANSWER_TIMEOUT_S)
+        try:
+            return msgspec.json.decode(raw, type=PassState)
+        except msgspec.MsgspecError as error:
+            raise OrderFailed(node.node_id, "answered what is no state of a pass") from error
+
+    async def _post(self, node: NodeRecord, path: str, body: object, timeout_s: float) -> tuple[int, bytes]:
+        """Status (200 or 202) and body of the answer. Raises OrderFailed."""
+        assert self._session is not None
+        host = f"[{node.address}]" if ":" in node.address else node.address
+        try:
+            async with (
+                asyncio.timeout(CONNECT_TIMEOUT_S + timeout_s),
+                self._session.post(
+                    URL(f"https://{host}:{node.peer_port}{path}", encoded=True),
+                    data=msgspec.json.encode(body),
+                    headers={"Content-Type": "application/json"},
+                    ssl=self._context(),
+                    server_hostname=Identity(self._cluster, Role.NODE, node.node_id).dns_name,
+                    allow_redirects=False,
+                    timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S),
+                ) as answer,
+            ):
+                raw = await _body(node.node_id, answer)
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+            raise OrderFailed(node.node_id, type(error).__name__) from error
+        if answer.status not in (200, 202):
+            raise OrderFailed(node.node_id, f"answered {answer.status}")
+        return answer.status, raw
+
+
+async def _body(node_id: str, answer: aiohttp.ClientResponse) -> bytes:
+    raw = b""
+    async for piece in answer.content.iter_any():
+        raw += piece
+        if len(raw) > ANSWER_BYTES_MAX:
+            raise OrderFailed(node_id, "answered too much")
+    return raw

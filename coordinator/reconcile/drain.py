@@ -1,0 +1,125 @@
+"""Drain: what a draining node holds gets enough replicas elsewhere, and only then leaves it.
+
+A replica is released by a command that refuses while too few others count, so nothing comes below the wanted
+number of replicas, or the write quorum, on the way.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+
+import uuid_utils
+
+from ca.errors import Conflict, NotFound
+from coordinator.commands import ReleaseReplica
+from coordinator.job_runs import Progress
+from coordinator.node_orders import OrderFailed
+from coordinator.queries import GetNodeReplicas, ListReplicas
+from coordinator.reconcile.copies import Copier, in_parallel
+from coordinator.reconcile.facts import Copy, Facts
+from coordinator.reconcile.means import Means
+from coordinator.reconcile.recounting import recount
+from coordinator.reconcile.repair import plan_repair
+from coordinator.records import BlobRecord
+from coordinator.replica_records import HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
+from coordinator.rpc import Refused
+
+PAGE_ROWS = 100
+DROP_POLL_S = 0.5
+DROP_POLLS_MAX = 60  # for the node to drop what was released, in one run
+
+_log = logging.getLogger(__name__)
+
+
+def plan_release(blob: BlobRecord, facts: Facts) -> list[Copy]:
+    """The copies that a blob needs before a replica that does not count can be released."""
+    lacking = facts.wanted - len(facts.good(blob.replicas))
+    short = ShortBlob(
+        sha256=blob.sha256, size_bytes=blob.size_bytes, missing=lacking, holders=blob.replicas, doomed=[]
+    )
+    return plan_repair(short, facts)
+
+
+async def drain(means: Means, progress: Progress) -> None:
+    """One pass over every draining node, or the one that the run names.
+
+    The result: looked_at, copied, bytes, released; failed copies; left: replicas that are still there.
+    Raises NotFound, and Conflict for a node that is not draining.
+    """
+    named = progress.parameters.node_id
+    if named and not means.node(named).draining:
+        raise Conflict(f"The node {named} is not draining.")
+    await recount(means.driver)
+    for node_id in [named] if named else draining(means.facts()):
+        await _empty(means, progress, node_id)
+    progress.result["left"] = sum(_held(means, node_id) for node_id in draining(means.facts()))
+
+
+def draining(facts: Facts) -> list[str]:
+    """The nodes that are to be emptied."""
+    return [node.node_id for node in facts.nodes if node.draining]
+
+
+def is_due(means: Means) -> bool:
+    """Whether a draining node holds anything."""
+    return any(_held(means, node_id) for node_id in draining(means.facts()))
+
+
+async def release(means: Means, progress: Progress, sha256: str, node_id: str) -> bool:
+    """Have the log doom a replica, if enough others count; whether it does."""
+    command = ReleaseReplica(sha256=sha256, node_id=node_id, others_min=means.facts().wanted)
+    try:
+        await progress.apply(command, type(None))
+    except Refused as refusal:
+        _log.info("a replica stays: %s", refusal.details, extra={"sha256": sha256, "holder": node_id})
+        return refusal.code == NotFound.code
+    progress.add(released=1)
+    return True
+
+
+async def held_by(means: Means, node_id: str) -> AsyncIterator[HeldReplica]:
+    """What the log names a node for and does not have it drop, in the order of the sha256."""
+    after = ""
+    while True:
+        page = await means.ask(ListReplicas(node_id=node_id, after=after, limit=PAGE_ROWS), ReplicaPage)
+        for replica in page.replicas:
+            if not replica.doomed:
+                yield replica
+        if not page.more:
+            return
+        after = page.replicas[-1].sha256
+
+
+async def have_dropped(means: Means, node_id: str) -> None:
+    """Have a node drop what is doomed there, and wait for a while until it has."""
+    order_id = str(uuid_utils.uuid7())
+    for _ in range(DROP_POLLS_MAX):
+        try:
+            state = await means.orders.custody(means.node(node_id), "collect", order_id)
+        except (OrderFailed, NotFound) as failure:
+            _log.info("a node does not drop what it should now: %s", failure)
+            return
+        if state.state != "running":
+            return
+        await asyncio.sleep(DROP_POLL_S)
+
+
+async def _empty(means: Means, progress: Progress, node_id: str) -> None:
+    copier = Copier(means, progress)
+
+    async def move(replica: HeldReplica) -> None:
+        progress.add(looked_at=1)
+        blob = means.blob(replica.sha256)
+        copies = [] if blob is None else plan_release(blob, means.facts())
+        if await copier.make_all(copies):
+            await release(means, progress, replica.sha256, node_id)
+            await progress.note()
+
+    await in_parallel(held_by(means, node_id), move)
+    await have_dropped(means, node_id)
+
+
+def _held(means: Means, node_id: str) -> int:
+    """Replicas of a node, doomed ones too."""
+    counts = means.look(GetNodeReplicas(node_id=node_id), NodeReplicas)
+    return counts.replicas + counts.doomed

@@ -1,0 +1,59 @@
+"""What plans are made from: the nodes as the log has them, and which of them take bytes now. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from coordinator.placement import Candidate, zone_of
+from coordinator.records import HEALTHY, NodeRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The cluster at one moment. `heard`: nodes that answer now, whatever the log says of them."""
+
+    nodes: tuple[NodeRecord, ...]
+    candidates: tuple[Candidate, ...]
+    heard: frozenset[str]
+    replicas: int
+    write_quorum: int
+
+    @property
+    def counting(self) -> frozenset[str]:
+        """The nodes whose replicas count, by word of the log: a node that is silent for a moment is one."""
+        return frozenset(n.node_id for n in self.nodes if n.state == HEALTHY and not n.draining)
+
+    @property
+    def wanted(self) -> int:
+        """How many replicas a blob shall have: not more than there are nodes to hold them."""
+        return min(self.replicas, len([n for n in self.nodes if n.node_id in self.counting and n.peer_port]))
+
+    @property
+    def missing_min(self) -> int:
+        """How many replicas a blob lacks at least that somebody can help, as `blobs.missing` counts."""
+        return self.replicas - self.wanted + 1
+
+    def good(self, holders: Sequence[str]) -> list[str]:
+        """Those of a blob's holders that count."""
+        counting = self.counting
+        return [node_id for node_id in holders if node_id in counting]
+
+    def zone(self, node_id: str) -> str:
+        """The zone of a node; its own where none is named."""
+        named = next((node.zone for node in self.nodes if node.node_id == node_id), "")
+        return zone_of(node_id, named)
+
+    def sources(self, holders: Sequence[str]) -> tuple[str, ...]:
+        """Who can be asked for a blob, the best first: those that count, then others that answer."""
+        good = set(self.good(holders))
+        heard = [node_id for node_id in holders if node_id in self.heard]
+        return tuple(sorted(heard, key=lambda node_id: node_id not in good))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One replica to make: on `target`, from one of `sources`."""
+
+    sha256: str
+    size_bytes: int
+    target: str
+    sources: tuple[str, ...]

@@ -1,0 +1,72 @@
+"""What the reconcilers of one coordinator work with."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from ca.errors import NotFound, Unavailable
+from coordinator.calls import CALL_TIMEOUT_S
+from coordinator.clock import now_ms
+from coordinator.driver import Driver
+from coordinator.health import NodeHealth
+from coordinator.job_runs import Interrupted
+from coordinator.node_orders import NodeOrders
+from coordinator.queries import AnyQuery, FindBlob
+from coordinator.reconcile.facts import Facts
+from coordinator.records import BlobRecord, ClusterView, NodeRecord
+from coordinator.rpc import value_of
+from coordinator.store import Store
+
+_T = TypeVar("_T")
+_MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """State, ears and voice of this coordinator. `grace_ms`: how long a blob without files is kept."""
+
+    driver: Driver
+    store: Store
+    view: Callable[[], ClusterView]
+    health: NodeHealth
+    orders: NodeOrders
+    grace_ms: int
+
+    def facts(self) -> Facts:
+        """The cluster as this coordinator has applied it and hears it."""
+        view, at_s = self.view(), time.monotonic()
+        return Facts(
+            nodes=tuple(view.nodes),
+            candidates=tuple(self.health.candidates(view.nodes, at_s=at_s)),
+            heard=frozenset(n.node_id for n in view.nodes if self.health.is_heard(n.node_id, at_s=at_s)),
+            replicas=view.replicas,
+            write_quorum=view.write_quorum,
+        )
+
+    def node(self, node_id: str) -> NodeRecord:
+        """Raises NotFound."""
+        for node in self.view().nodes:
+            if node.node_id == node_id:
+                return node
+        raise NotFound(f"There is no node {node_id}.")
+
+    def blob(self, sha256: str) -> BlobRecord | None:
+        """A blob that files refer to, as this coordinator has applied it."""
+        return self.look(FindBlob(sha256=sha256), _MAYBE_BLOB)
+
+    async def ask(self, query: AnyQuery, answer_type: type[_T]) -> _T:
+        """What the log says, with everything that was committed before. Raises Interrupted."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self.driver.read_barrier()
+        except (Unavailable, TimeoutError) as error:
+            raise Interrupted("no quorum answers") from error
+        return self.look(query, answer_type)
+
+    def look(self, query: AnyQuery, answer_type: type[_T]) -> _T:
+        """What this coordinator has applied: for what a command decides again."""
+        return msgspec.msgpack.decode(value_of(self.store.answer(query, at_ms=now_ms())), type=answer_type)

@@ -1,0 +1,86 @@
+"""The jobs that are passes of the nodes: what no file needs any more goes (gc), bytes are read again (scrub),
+and what lies on the disks is compared with the log (compare).
+"""
+
+import asyncio
+
+from ca.errors import Conflict
+from coordinator.commands import Collect
+from coordinator.job_runs import Progress
+from coordinator.node_orders import Custody
+from coordinator.queries import CountCollectable, GetReplicaCounts
+from coordinator.reconcile.custody import HOW_TO_GO_ON, Order, order_all
+from coordinator.reconcile.means import Means
+from coordinator.replica_records import Collected, ReplicaCounts
+
+COLLECT_ROWS = 200
+COLLECT_REST_S = 0.02  # after each step, as of `expire`
+CAUTION_SHARE = 0.1  # a run that would do away with more of all blobs than this stops
+CAUTION_BLOBS = 100  # if it is more than so many
+
+
+def is_too_many(going: int, blobs: int) -> bool:
+    """Whether so many of so many blobs are more than goes without a question."""
+    return going > CAUTION_BLOBS and going > blobs * CAUTION_SHARE
+
+
+async def gc(means: Means, progress: Progress) -> None:
+    """Doom the replicas of what no file refers to, and have the nodes drop what is doomed.
+
+    The result: blobs, blob_bytes and replicas that were doomed; and what the nodes have counted: dropped,
+    bytes, spared, left. Raises Conflict, with nothing done, when it would be too much at once.
+    """
+    grace_ms = progress.parameters.grace_ms(means.grace_ms)
+    if not progress.parameters.yes_really:
+        await _check_caution(means, grace_ms)
+    while True:
+        step = await progress.apply(Collect(rows_max=COLLECT_ROWS, grace_ms=grace_ms), Collected)
+        progress.add(blobs=step.blobs, blob_bytes=step.bytes, replicas=step.replicas)
+        if not step.more:
+            break
+        await progress.note()
+        await asyncio.sleep(COLLECT_REST_S)
+    counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
+    await _order(means, progress, "collect", sorted(counts.doomed))
+
+
+async def scrub(means: Means, progress: Progress) -> None:
+    """Have nodes read what they have not read for long. The result: looked, bytes, damaged."""
+    await _order(means, progress, "scrub", _named(means, progress))
+
+
+async def compare(means: Means, progress: Progress) -> None:
+    """Have nodes compare their disks with the log. The result: looked, missing, restored, unknown,
+    quarantined.
+    """
+    await _order(means, progress, "compare", _named(means, progress))
+
+
+def is_gc_due(means: Means) -> bool:
+    """Whether there is anything to doom or to drop."""
+    collectable = means.look(CountCollectable(grace_ms=means.grace_ms, limit=1), int)
+    return collectable > 0 or bool(means.look(GetReplicaCounts(), ReplicaCounts).doomed)
+
+
+async def _check_caution(means: Means, grace_ms: int) -> None:
+    """Raises Conflict."""
+    going = await means.ask(CountCollectable(grace_ms=grace_ms, limit=CAUTION_BLOBS + 1), int)
+    if going <= CAUTION_BLOBS:
+        return
+    _, blobs, _ = await asyncio.to_thread(means.store.totals)
+    limit = int(blobs * CAUTION_SHARE) + CAUTION_BLOBS + 2
+    going = await means.ask(CountCollectable(grace_ms=grace_ms, limit=limit), int)
+    if is_too_many(going, blobs + going):
+        raise Conflict(f"{going} blobs or more would go, {blobs} are in use. {HOW_TO_GO_ON}")
+
+
+def _named(means: Means, progress: Progress) -> list[str]:
+    """The node that the run is for, or all that answer. Raises NotFound."""
+    if (named := progress.parameters.node_id) != "":
+        return [means.node(named).node_id]
+    return sorted(means.facts().heard)
+
+
+async def _order(means: Means, progress: Progress, kind: Custody, node_ids: list[str]) -> None:
+    order = Order(kind, progress.run_id, yes_really=progress.parameters.yes_really)
+    await order_all(means, progress, order, node_ids)

@@ -1,0 +1,25 @@
+"""What the change of a node's state means for its blobs, worked in by small steps."""
+
+import asyncio
+
+from coordinator.commands import RecountReplicas
+from coordinator.driver import Driver
+from coordinator.job_runs import applied
+from coordinator.replica_records import Recounted
+
+STEP_ROWS = 200
+REST_S = 0.01  # after each step: most of the members' time for others
+
+
+async def recount(driver: Driver) -> int:
+    """Until the list of short blobs is true for every node; how many replicas were looked at.
+
+    Raises Interrupted, Refused.
+    """
+    count = 0
+    while True:
+        step = await applied(driver, RecountReplicas(rows_max=STEP_ROWS), Recounted)
+        count += step.replicas
+        if not step.more:
+            return count
+        await asyncio.sleep(REST_S)

@@ -1,0 +1,85 @@
+"""Repair: blobs with too few replicas that count get new ones, the most endangered first."""
+
+from collections.abc import AsyncIterator
+
+from coordinator.job_runs import Progress
+from coordinator.placement import choose
+from coordinator.queries import GetReplicaCounts, ListShortBlobs
+from coordinator.reconcile.copies import Copier, in_parallel
+from coordinator.reconcile.facts import Copy, Facts
+from coordinator.reconcile.means import Means
+from coordinator.reconcile.recounting import recount
+from coordinator.replica_records import ReplicaCounts, ShortBlob, ShortPage
+
+PAGE_ROWS = 100
+
+
+def plan_repair(blob: ShortBlob, facts: Facts) -> list[Copy]:
+    """The copies to make of a blob; none when nobody can be asked for it, or nobody can take it.
+
+    A node that has yet to drop the blob is no target: the log would refuse it.
+    """
+    sources = facts.sources(blob.holders)
+    good = facts.good(blob.holders)
+    lacking = facts.wanted - len(good)
+    if not sources or lacking <= 0:
+        return []
+    excluded = {*blob.holders, *blob.doomed}
+    takers = [c for c in facts.candidates if c.node_id not in excluded and c.has_room(blob.size_bytes)]
+    taken_zones = {facts.zone(node_id) for node_id in good}
+    targets = choose(blob.sha256, takers, lacking, taken_zones=taken_zones)
+    return [Copy(blob.sha256, blob.size_bytes, target, sources) for target in targets]
+
+
+async def repair(means: Means, progress: Progress) -> None:
+    """One pass over the blobs that lack replicas.
+
+    The result: looked_at, copied, bytes; failed copies; left: blobs that nobody can help now; lost: blobs
+    that nobody holds.
+    """
+    await recount(means.driver)
+    copier = Copier(means, progress)
+    under_way: set[str] = set()
+
+    async def help_one(blob: ShortBlob) -> None:
+        if blob.sha256 in under_way:  # it lacks fewer since a copy of it was made, and is listed again
+            return
+        copies = plan_repair(blob, means.facts())
+        progress.add(looked_at=1, left=0 if copies else 1)
+        under_way.add(blob.sha256)
+        try:
+            await copier.make_all(copies)
+        finally:
+            under_way.discard(blob.sha256)
+
+    await in_parallel(_short(means), help_one)
+    counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
+    progress.result["lost"] = counts.lost
+
+
+def is_due(means: Means) -> bool:
+    """Whether a blob that somebody holds lacks replicas that there are nodes for."""
+    page = means.look(_first(means.facts(), rows=1), ShortPage)
+    return bool(page.blobs) or means.store.is_recount_due()
+
+
+async def _short(means: Means) -> AsyncIterator[ShortBlob]:
+    query = _first(means.facts(), rows=PAGE_ROWS)
+    while True:
+        page = await means.ask(query, ShortPage)
+        for blob in page.blobs:
+            yield blob
+        if not page.more:
+            return
+        last = page.blobs[-1]
+        query = ListShortBlobs(
+            after_missing=last.missing,
+            after_sha256=last.sha256,
+            missing_min=query.missing_min,
+            limit=PAGE_ROWS,
+        )
+
+
+def _first(facts: Facts, *, rows: int) -> ListShortBlobs:
+    """The first page, behind what nobody holds."""
+    return ListShortBlobs(after_missing=facts.replicas, missing_min=facts.missing_min, limit=rows)

@@ -1,0 +1,94 @@
+"""The jobs of the reconcilers: what each does, and when the schedule has work for it."""
+
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from coordinator.job_runs import Progress, Work
+from coordinator.jobs import COMPARE, DRAIN, GC, REBALANCE, REPAIR, SCRUB
+from coordinator.reconcile import drain, passes, rebalance, repair
+from coordinator.reconcile.facts import Facts
+from coordinator.reconcile.keeper import NodeKeeper
+from coordinator.reconcile.means import Means
+
+WAIT_S_MIN = 5.0  # after a run that could do nothing; doubled each time
+WAIT_S_MAX = 300.0
+DONE = ("copied", "released")  # counts of a run that did something
+
+
+Reconciler = Callable[[Means, Progress], Coroutine[Any, Any, None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Wait:
+    """Until when a job is not due, as long as the nodes stay as they are."""
+
+    nodes: object
+    runs: int
+    until_s: float
+
+
+class Reconcilers:
+    """The reconcilers of one coordinator as jobs."""
+
+    def __init__(self, means: Means, keeper: NodeKeeper) -> None:
+        self._means = means
+        self._keeper = keeper
+        self._waits: dict[str, _Wait] = {}
+
+    def works(self) -> Mapping[str, Work]:
+        """What each job does, by its name."""
+        means = self._means
+        return {
+            REPAIR: partial(self._patiently, REPAIR, repair.repair),
+            DRAIN: partial(self._patiently, DRAIN, drain.drain),
+            REBALANCE: partial(self._patiently, REBALANCE, rebalance.rebalance),
+            GC: partial(passes.gc, means),
+            SCRUB: partial(passes.scrub, means),
+            COMPARE: partial(passes.compare, means),
+        }
+
+    def due(self) -> Mapping[str, Callable[[], bool]]:
+        """Whether a job has something to do now, by its name."""
+        return {
+            REPAIR: lambda: not self._waits_still(REPAIR) and repair.is_due(self._means),
+            DRAIN: lambda: not self._waits_still(DRAIN) and drain.is_due(self._means),
+            REBALANCE: self._is_rebalance_due,
+            GC: lambda: passes.is_gc_due(self._means),
+        }
+
+    def _is_rebalance_due(self) -> bool:
+        if self._keeper.has_returned:
+            return True
+        return not self._waits_still(REBALANCE) and rebalance.is_due(self._means)
+
+    async def _patiently(self, name: str, work: Reconciler, progress: Progress) -> None:
+        """Do it; when nothing could be done, the next run of the schedule waits, longer each time."""
+        before = _done(progress)
+        if name == REBALANCE:
+            self._keeper.has_returned = False
+        await work(self._means, progress)
+        if _done(progress) > before:
+            self._waits.pop(name, None)
+            return
+        earlier = self._waits.get(name)
+        runs = earlier.runs + 1 if earlier is not None else 1
+        wait_s = min(WAIT_S_MIN * 2 ** min(runs - 1, 10), WAIT_S_MAX)
+        self._waits[name] = _Wait(shape(self._means.facts()), runs, time.monotonic() + wait_s)
+
+    def _waits_still(self, name: str) -> bool:
+        wait = self._waits.get(name)
+        return (
+            wait is not None and time.monotonic() < wait.until_s and wait.nodes == shape(self._means.facts())
+        )
+
+
+def _done(progress: Progress) -> int:
+    return sum(int(progress.result.get(name, 0)) for name in DONE)
+
+
+def shape(facts: Facts) -> object:
+    """What must change before a run that could do nothing is worth another."""
+    return facts.nodes, frozenset(c.node_id for c in facts.candidates)

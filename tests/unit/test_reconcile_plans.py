@@ -1,0 +1,214 @@
+"""What the reconcilers decide, from facts that are handed in."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from coordinator.calls import HeartbeatCall
+from coordinator.health import NodeHealth
+from coordinator.placement import Candidate
+from coordinator.reconcile.drain import draining, plan_release
+from coordinator.reconcile.facts import Facts
+from coordinator.reconcile.passes import is_too_many
+from coordinator.reconcile.rebalance import find_imbalance, is_surplus, plan_move
+from coordinator.reconcile.repair import plan_repair
+from coordinator.reconcile.states import TICK_S_MAX, Attention
+from coordinator.records import BlobRecord, NodeRecord
+from coordinator.replica_records import ShortBlob
+
+GIB = 1 << 30
+IDS = ["n1", "n2", "n3", "n4", "n5"]
+
+
+def node(node_id: str, state: str = "healthy", *, zone: str = "", draining: bool = False) -> NodeRecord:
+    return NodeRecord(
+        node_id=node_id,
+        address="10.0.0.1",
+        api_port=7443,
+        peer_port=7444,
+        zone=zone,
+        weight=100,
+        joined_at_ms=0,
+        draining=draining,
+        state=state,
+    )
+
+
+def facts(*nodes: NodeRecord, silent: tuple[str, ...] = (), free: dict[str, int] | None = None) -> Facts:
+    """A cluster that wants three replicas; each node has 100 GiB, half of them free unless told otherwise."""
+    takers = [n for n in nodes if n.state == "healthy" and not n.draining and n.node_id not in silent]
+    room = free or {}
+    return Facts(
+        nodes=nodes,
+        candidates=tuple(
+            Candidate(n.node_id, n.zone, n.weight, room.get(n.node_id, 50) * GIB, 100 * GIB) for n in takers
+        ),
+        heard=frozenset(n.node_id for n in nodes if n.state != "down" and n.node_id not in silent),
+        replicas=3,
+        write_quorum=2,
+    )
+
+
+def short(*holders: str, doomed: tuple[str, ...] = (), size_bytes: int = GIB) -> ShortBlob:
+    return ShortBlob(sha256="aa", size_bytes=size_bytes, missing=1, holders=[*holders], doomed=[*doomed])
+
+
+def blob(*holders: str, size_bytes: int = GIB) -> BlobRecord:
+    return BlobRecord(sha256="aa", size_bytes=size_bytes, reference_count=1, replicas=[*holders])
+
+
+def test_blob_with_a_holder_that_is_down_is_copied_to_a_node_without_it() -> None:
+    cluster = facts(node("n1"), node("n2"), node("n3", "down"), node("n4"))
+    (copy,) = plan_repair(short("n1", "n2", "n3"), cluster)
+    assert (copy.target, copy.sources) == ("n4", ("n1", "n2"))
+
+
+def test_last_replicas_on_a_draining_and_a_returning_node_are_sources() -> None:
+    cluster = facts(node("n1", draining=True), node("n2", "returning"), node("n3"), node("n4"), node("n5"))
+    copies = plan_repair(short("n1", "n2"), cluster)
+    assert sorted(copy.target for copy in copies) == ["n3", "n4", "n5"]
+    assert {copy.sources for copy in copies} == {("n1", "n2")}
+    assert {copy.sources[0] for copy in plan_repair(short("n1", "n2", "n3"), cluster)} == {"n3"}
+
+
+def test_node_that_has_yet_to_drop_a_blob_is_no_target() -> None:
+    cluster = facts(node("n1"), node("n2"), node("n3"))
+    assert plan_repair(short("n1", "n2", doomed=("n3",)), cluster) == []
+
+
+def test_no_copy_is_planned_without_a_source_that_answers() -> None:
+    cluster = facts(node("n1", "down"), node("n2"), node("n3"), node("n4"))
+    assert plan_repair(short("n1"), cluster) == []
+    assert plan_repair(short(), cluster) == []
+
+
+def test_full_and_silent_nodes_get_no_copies() -> None:
+    cluster = facts(node("n1"), node("n2", "down"), node("n3"), node("n4"), silent=("n4",), free={"n3": 6})
+    assert plan_repair(short("n1", "n2", size_bytes=2 * GIB), cluster) == []
+    assert [copy.target for copy in plan_repair(short("n1", "n2"), cluster)] == ["n3"]
+
+
+def test_fewer_replicas_are_wanted_where_there_are_fewer_nodes() -> None:
+    cluster = facts(node("n1"), node("n2"), node("n3", "down"))
+    assert (cluster.wanted, cluster.missing_min) == (2, 2)
+    assert plan_repair(short("n1", "n2", "n3"), cluster) == []
+
+
+def test_node_that_is_silent_for_a_moment_still_counts() -> None:
+    cluster = facts(*(node(name) for name in IDS), silent=("n1",))
+    assert plan_repair(short("n1", "n2", "n3"), cluster) == []
+
+
+def test_copy_goes_to_a_zone_without_a_replica() -> None:
+    nodes = [node(name, zone="a" if name in ("n1", "n2", "n3", "n4") else "b") for name in IDS]
+    for content in range(20):
+        of_content = ShortBlob(sha256=f"{content}", size_bytes=1, missing=1, holders=["n1", "n2"], doomed=[])
+        assert [copy.target for copy in plan_repair(of_content, facts(*nodes))] == ["n5"]
+
+
+@given(
+    states=st.lists(st.sampled_from(["healthy", "down", "returning", "draining"]), min_size=5, max_size=5),
+    holders=st.sets(st.sampled_from(IDS)),
+    doomed=st.sets(st.sampled_from(IDS)),
+)
+def test_plan_reaches_what_is_wanted_and_never_more(
+    states: list[str], holders: set[str], doomed: set[str]
+) -> None:
+    nodes = [
+        node(name, "healthy" if state == "draining" else state, draining=state == "draining")
+        for name, state in zip(IDS, states, strict=True)
+    ]
+    cluster = facts(*nodes)
+    kept = sorted(holders - doomed)
+    copies = plan_repair(short(*kept, doomed=tuple(sorted(doomed))), cluster)
+    targets = [copy.target for copy in copies]
+    assert len(set(targets)) == len(targets)
+    assert not set(targets) & (holders | doomed)
+    good = len(cluster.good(kept))
+    assert good + len(targets) <= max(cluster.wanted, good)
+    takers = {c.node_id for c in cluster.candidates} - holders - doomed
+    if cluster.sources(kept):
+        assert good + len(targets) >= min(cluster.wanted, good + len(takers))
+
+
+def test_replica_on_a_draining_node_is_copied_before_it_may_go() -> None:
+    cluster = facts(node("n1", draining=True), node("n2"), node("n3"), node("n4"))
+    assert draining(cluster) == ["n1"]
+    (copy,) = plan_release(blob("n1", "n2", "n3"), cluster)
+    assert (copy.target, copy.sources) == ("n4", ("n2", "n3", "n1"))
+    assert plan_release(blob("n1", "n2", "n3", "n4"), cluster) == []
+
+
+def test_even_nodes_are_left_alone_and_the_fullest_gives_to_the_emptiest() -> None:
+    nodes = [node(name) for name in IDS]
+    assert find_imbalance(facts(*nodes)) is None
+    assert find_imbalance(facts(*nodes, free={"n1": 45})) is None
+    found = find_imbalance(facts(*nodes, free={"n1": 10, "n5": 95}))
+    assert found is not None
+    assert found.fullest == "n1"
+    assert [taker.node_id for taker in found.takers] == ["n2", "n3", "n4", "n5"]
+    assert 30 * GIB < found.size_bytes < 43 * GIB
+
+
+def test_move_keeps_the_zones_of_a_blob() -> None:
+    zones = {"n1": "a", "n2": "b", "n3": "c", "n4": "b", "n5": "a"}
+    cluster = facts(*(node(name, zone=zone) for name, zone in zones.items()), free={"n1": 10})
+    imbalance = find_imbalance(cluster)
+    assert imbalance is not None
+    move = plan_move(blob("n1", "n2", "n3"), imbalance, cluster)
+    assert move is not None
+    assert move.target == "n5"
+    assert plan_move(blob("n1", "n2", "n3", "n4", "n5"), imbalance, cluster) is None
+
+
+def test_only_replicas_beyond_those_wanted_are_too_many() -> None:
+    cluster = facts(node("n1"), node("n2"), node("n3"), node("n4", "returning"), node("n5"))
+    assert not is_surplus(blob("n1", "n2", "n4", "n5"), "n1", cluster)
+    assert is_surplus(blob("n1", "n2", "n3", "n5"), "n1", cluster)
+    assert not is_surplus(blob("n1", "n2", "n3", "n5"), "n4", cluster)
+
+
+def test_a_tenth_of_many_blobs_is_too_many_and_a_few_never_are() -> None:
+    assert not is_too_many(100, 100)
+    assert is_too_many(101, 1000)
+    assert not is_too_many(101, 1010)
+
+
+def beat(health: NodeHealth, at_s: float, *node_ids: str) -> None:
+    for node_id in node_ids:
+        health.hear(node_id, HeartbeatCall(1, 2, 0), at_s=at_s)
+
+
+def test_silent_node_is_marked_down_and_a_node_that_is_heard_again_returning() -> None:
+    health, attention = NodeHealth(), Attention()
+    nodes = [node("n1"), node("n2"), node("n3", "down")]
+    found = []
+    for second in range(32):
+        beat(health, second, "n1", *(["n3"] if second >= 20 else []))
+        attention.look(nodes, health, at_s=second + 0.5)
+        found.append(attention.marks(nodes, down_after_s=30.0))
+    assert found[19] == []
+    assert found[20] == [("n3", "returning")]
+    assert found[29] == [("n3", "returning")]
+    assert found[30] == [("n2", "down"), ("n3", "returning")]
+
+
+def test_pause_of_the_coordinator_counts_for_little_silence() -> None:
+    health, attention = NodeHealth(), Attention()
+    nodes = [node("n1")]
+    beat(health, 0.0, "n1")
+    attention.look(nodes, health, at_s=0.5)
+    attention.look(nodes, health, at_s=3600.0)
+    assert attention.marks(nodes, down_after_s=TICK_S_MAX + 0.1) == []
+    assert attention.marks(nodes, down_after_s=TICK_S_MAX) == [("n1", "down")]
+
+
+def test_node_that_is_new_or_never_announced_itself_is_not_down() -> None:
+    health, attention = NodeHealth(), Attention()
+    silent = NodeRecord(
+        node_id="n1", address="10.0.0.1", api_port=1, peer_port=0, zone="", weight=1, joined_at_ms=0
+    )
+    for second in range(100):
+        attention.look([silent], health, at_s=float(second))
+    assert attention.marks([silent], down_after_s=1.0) == []
+    attention.look([silent, node("n2")], health, at_s=100.0)
+    assert attention.marks([silent, node("n2")], down_after_s=1.0) == []
