@@ -86,10 +86,11 @@ class DevelopmentCluster:
         replicas: int = 3,
         write_quorum: int = 2,
         node_options: Sequence[str] = (),
+        coordinator_options: Sequence[str] = (),
     ) -> None:
-        """`node_options`: of `filestore node run`, beside `--data`."""
+        """`node_options`: of `filestore node run`, beside `--data`; `coordinator_options`: of the other."""
         self.directory = directory
-        self._node_options = node_options
+        self._options = {"node": node_options, "coordinator": coordinator_options}
         self.children: dict[str, Child] = {}
         self.stopping = threading.Event()
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -143,7 +144,7 @@ class DevelopmentCluster:
     def start_member(self, member: Member) -> None:
         """Start one process; it is not ready yet."""
         log = self.directory / "logs" / f"{member.id}.log"
-        options = self._node_options if member.role == "node" else ()
+        options = self._options[member.role]
         self.children[member.id] = start_child(
             member.id, [member.role, "run", "--data", str(self.data(member)), *options], log
         )

@@ -64,6 +64,7 @@ class Cluster:
         replicas: int = 3,
         write_quorum: int = 2,
         node_options: Sequence[str] = (),
+        coordinator_options: Sequence[str] = (),
     ) -> None:
         self._development = DevelopmentCluster(
             directory,
@@ -71,6 +72,7 @@ class Cluster:
             replicas=replicas,
             write_quorum=write_quorum,
             node_options=node_options,
+            coordinator_options=coordinator_options,
         )
         self.directory = directory
         self.secrets: set[str] = set()

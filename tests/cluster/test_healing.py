@@ -1,0 +1,115 @@
+"""The cluster heals itself: nodes that die, leaders that die meanwhile, nodes that are drained."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coordinator.client import MetadataClient
+from coordinator.queries import FindBlob, GetNodeReplicas, GetReplicaCounts
+from coordinator.records import BlobRecord
+from coordinator.replica_records import NodeReplicas, ReplicaCounts
+from deploy.development import Member
+from deploy.processes import wait_until
+from tests.cluster.harness import Cluster
+from tests.cluster.test_members import as_node
+
+FILES = 40
+REPLICAS = 3
+HEALED_S = 60.0
+
+
+@pytest.fixture
+def five(tmp_path: Path) -> Iterator[Cluster]:
+    """Five nodes, three replicas; a node that is silent for three seconds is down."""
+    with Cluster(
+        tmp_path / "cluster", node_count=5, replicas=REPLICAS, coordinator_options=("--down-after", "3")
+    ) as started:
+        yield started
+
+
+def stored(cluster: Cluster) -> dict[str, bytes]:
+    """Files with different content, by file_uuid."""
+    contents = [os.urandom(200_000) for _ in range(FILES)]
+    return {cluster.store(content): content for content in contents}
+
+
+def holders(cluster: Cluster, content: bytes, nodes: list[Member]) -> set[str]:
+    """Which of these nodes have the bytes on their disk."""
+    sha256 = hashlib.sha256(content).hexdigest()
+    found = set()
+    for node in nodes:
+        path = cluster.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+        if path.exists() and path.read_bytes() == content:
+            found.add(node.id)
+    return found
+
+
+async def logged(client: MetadataClient, contents: Iterable[bytes]) -> list[set[str]]:
+    """The nodes that the log names for each of these."""
+    found = []
+    for content in contents:
+        query = FindBlob(sha256=hashlib.sha256(content).hexdigest())
+        found.append(set((await client.read(query, BlobRecord)).replicas))
+    return found
+
+
+async def until_whole(client: MetadataClient) -> None:
+    """Until no blob lacks a replica, and every change of a node's state is worked in."""
+    async with asyncio.timeout(HEALED_S):
+        while True:
+            counts = await client.read(GetReplicaCounts(), ReplicaCounts)
+            if not counts.short and not counts.lost and not counts.recounting:
+                return
+            await asyncio.sleep(0.1)
+
+
+def state_of(cluster: Cluster, member: Member, asked: Member) -> str:
+    nodes = cluster.get("/cluster/status", node=asked).json["nodes"]
+    return next(str(node["state"]) for node in nodes if node["id"] == member.id)
+
+
+def repairs(cluster: Cluster, asked: Member) -> list[Any]:
+    answer = cluster.get("/jobs/runs?job_name=repair", node=asked)
+    return list(answer.json["runs"]) if answer.status == 200 else []
+
+
+async def test_replicas_of_a_dead_node_come_back_though_the_leader_dies_meanwhile(five: Cluster) -> None:
+    files = await asyncio.to_thread(stored, five)
+    dead, *living = five.nodes
+    asked = living[0]
+    lost = [content for content in files.values() if dead.id in holders(five, content, [dead])]
+    assert lost
+    leader = five.leader()
+    async with as_node(five, asked) as client:
+        five.kill(dead)
+        wait_until(lambda: bool(repairs(five, asked)), what="the beginning of a repair", timeout_s=HEALED_S)
+        five.kill(leader)
+        wait_until(lambda: state_of(five, dead, asked) == "down", what="the node is down", timeout_s=HEALED_S)
+        await until_whole(client)
+        named = await logged(client, files.values())
+    for content, node_ids in zip(files.values(), named, strict=True):
+        assert holders(five, content, living) == node_ids - {dead.id}
+        assert len(node_ids - {dead.id}) == REPLICAS
+    runs = repairs(five, asked)
+    assert sum(run["result"].get("copied", 0) for run in runs) <= len(lost)
+    assert {run["status"] for run in runs} <= {"completed", "running"}
+    for file_uuid, content in list(files.items())[:5]:
+        assert five.get(f"/files/{file_uuid}", node=asked).body == content
+
+
+async def test_drained_node_is_empty_when_its_replicas_are_elsewhere(five: Cluster) -> None:
+    files = await asyncio.to_thread(stored, five)
+    away, *staying = five.nodes
+    assert five.filestore("node", "drain", away.id).returncode == 0
+    async with as_node(five, staying[0]) as client, asyncio.timeout(HEALED_S):
+        while (await client.read(GetNodeReplicas(node_id=away.id), NodeReplicas)).replicas:
+            await asyncio.sleep(0.1)
+        named = await logged(client, files.values())
+    for content, node_ids in zip(files.values(), named, strict=True):
+        assert len(node_ids) == REPLICAS
+        assert holders(five, content, staying) == node_ids
