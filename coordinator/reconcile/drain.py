@@ -43,7 +43,7 @@ def plan_release(blob: BlobRecord, facts: Facts) -> list[Copy]:
 async def drain(means: Means, progress: Progress) -> None:
     """One pass over every draining node, or the one that the run names.
 
-    The result: looked_at, copied, bytes, released; failed copies; left: replicas that are still there.
+    The result: looked_at, copied, bytes, released, spared; failed copies; left: replicas that are still there.
     Raises NotFound, and Conflict for a node that is not draining.
     """
     named = progress.parameters.node_id
@@ -90,8 +90,11 @@ async def held_by(means: Means, node_id: str) -> AsyncIterator[HeldReplica]:
         after = page.replicas[-1].sha256
 
 
-async def have_dropped(means: Means, node_id: str) -> None:
-    """Have a node drop what is doomed there, and wait for a while until it has."""
+async def have_dropped(means: Means, progress: Progress, node_id: str) -> None:
+    """Have a node drop what is doomed there, and wait for a while until it has.
+
+    What it spares, since somebody was just told that it is there, is counted: a later run releases it again.
+    """
     order_id = str(uuid_utils.uuid7())
     for _ in range(DROP_POLLS_MAX):
         try:
@@ -100,6 +103,7 @@ async def have_dropped(means: Means, node_id: str) -> None:
             _log.info("a node does not drop what it should now: %s", failure)
             return
         if state.state != "running":
+            progress.add(spared=state.counts.get("spared", 0))
             return
         await asyncio.sleep(DROP_POLL_S)
 
@@ -116,7 +120,7 @@ async def _empty(means: Means, progress: Progress, node_id: str) -> None:
             await progress.note()
 
     await in_parallel(held_by(means, node_id), move)
-    await have_dropped(means, node_id)
+    await have_dropped(means, progress, node_id)
 
 
 def _held(means: Means, node_id: str) -> int:

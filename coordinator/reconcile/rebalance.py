@@ -80,7 +80,7 @@ def is_surplus(blob: BlobRecord, node_id: str, facts: Facts) -> bool:
 async def rebalance(means: Means, progress: Progress) -> None:
     """Even out the fullest node, and release what is too much anywhere.
 
-    The result: looked_at, copied, bytes, released; failed copies.
+    The result: looked_at, copied, bytes, released, spared; failed copies.
     """
     facts = means.facts()
     imbalance = find_imbalance(facts)
@@ -90,7 +90,7 @@ async def rebalance(means: Means, progress: Progress) -> None:
         relief = _Relief(means, progress, node_id, moving)
         await relief.run()
         if relief.released:
-            await have_dropped(means, node_id)
+            await have_dropped(means, progress, node_id)
 
 
 def is_due(means: Means) -> bool:

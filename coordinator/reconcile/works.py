@@ -15,7 +15,6 @@ from coordinator.reconcile.means import Means
 
 WAIT_S_MIN = 5.0  # after a run that could do nothing; doubled each time
 WAIT_S_MAX = 300.0
-DONE = ("copied", "released")  # counts of a run that did something
 
 
 Reconciler = Callable[[Means, Progress], Coroutine[Any, Any, None]]
@@ -86,7 +85,9 @@ class Reconcilers:
 
 
 def _done(progress: Progress) -> int:
-    return sum(int(progress.result.get(name, 0)) for name in DONE)
+    """What a run came to: what was spared is as it was before."""
+    count = {name: int(progress.result.get(name, 0)) for name in ("copied", "released", "spared")}
+    return count["copied"] + count["released"] - count["spared"]
 
 
 def shape(facts: Facts) -> object:
