@@ -5,7 +5,7 @@
     DIR/uploads/UUID/             uploads in progress (`node/uploads.py`)
     DIR/uploads/incoming-RANDOM   half-written things; removed at start
     DIR/partials/SHA256/          replicas on their way here (`node/partials.py`)
-    DIR/quarantine/SHA256[.sums]  what must not be served, until `purge`
+    DIR/quarantine/SHA256[.sums]  what must not be served (`node/quarantine.py`)
     DIR/placing.lock              held while a blob comes or goes (`node/placing.py`)
 
 The operator's own path to DIR may run over links. Below it, everything is opened relative to a directory
@@ -20,7 +20,7 @@ import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,7 +52,8 @@ _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 # What opening answers when a link, a file or a broken sector stands where a directory or a file should.
-_DAMAGE = MEDIUM_ERRORS | {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO}
+# Without the right to read it is no replica either: all files here are the node's own.
+_DAMAGE = MEDIUM_ERRORS | {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
 
 
 class BlobStore:
@@ -81,16 +82,16 @@ class BlobStore:
         self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._blobs = _make_directory("blobs", parent=self._root)
         self.uploads_directory = _make_directory("uploads", parent=self._root)
-        self._quarantine = _make_directory("quarantine", parent=self._root)
-        self._placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
+        self.quarantine_directory = _make_directory("quarantine", parent=self._root)
+        self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
         self.disk.fsync(self._root)
         self._remove_incoming(is_leftover)
 
     def close(self) -> None:
         """Gives the directories back; blobs that were handed out stay readable."""
         self.opened.close()
-        self._placing.close()
-        for descriptor in (self._quarantine, self.uploads_directory, self._blobs, self._root):
+        self.placing.close()
+        for descriptor in (self.quarantine_directory, self.uploads_directory, self._blobs, self._root):
             os.close(descriptor)
 
     def open(self, sha256: str) -> OpenBlob:
@@ -99,9 +100,9 @@ class BlobStore:
         Raises BlobMissing; BlobDamaged when what is there cannot be the blob (a link, another size than the
         sidecar says, no sidecar, a bad one). The content itself is checked by `OpenBlob.verify_range`.
         """
-        _require_sha256(sha256)
+        require_sha256(sha256)
         try:
-            with self._leaf(sha256) as leaf:
+            with self.leaf(sha256) as leaf:
                 fd = os.open(sha256, _READ_FLAGS, dir_fd=leaf)
                 try:
                     sums = _sums_of(fd, sha256, leaf)
@@ -150,15 +151,19 @@ class BlobStore:
                         names = [name for name in _file_names(leaf) if name.startswith(prefix)]
                     yield from names
 
-    def delete(self, sha256: str) -> bool:
-        """Removes the blob; False if it was not there. Readers that have it open go on."""
-        _require_sha256(sha256)
+    def delete(self, sha256: str, *, unless: Callable[[], bool] = lambda: False) -> bool:
+        """Removes the blob; False if it was not there. Readers that have it open go on.
+
+        It stays, and that is False too, when `unless` says so, which is asked while nothing comes or goes.
+        """
+        require_sha256(sha256)
         try:
-            with self._placing, self._leaf(sha256) as leaf:
-                removed = _unlink(sha256, parent=leaf)
-                _unlink(sha256 + SIDECAR, parent=leaf)
-                self._trusted.forget(sha256)
-                self.opened.forget(sha256)
+            with self.placing, self.leaf(sha256) as leaf:
+                if unless():
+                    return False
+                removed = unlink(sha256, parent=leaf)
+                unlink(sha256 + SIDECAR, parent=leaf)
+                self.forget(sha256)
                 self.disk.fsync(leaf)
         except FileNotFoundError:
             return False
@@ -166,59 +171,48 @@ class BlobStore:
             raise storage_error(error) from error
         return removed
 
-    def quarantine(self, sha256: str, damage: BlobDamaged | None = None) -> bool:
-        """Takes the blob out of service and keeps it aside; False if it was not there.
+    def affirm(self, sha256: str) -> bool:
+        """Note that somebody was told that the blob is here: it is kept for a while (`node/pins.py`).
 
-        With `damage` only the file that was found damaged: another that has taken its place since stays, and
-        that is False too. One copy is kept per name: a later one takes the place of the earlier. Raises
-        FilestoreError when the disk refuses.
+        False if it is not. Raises FilestoreError.
         """
-        _require_sha256(sha256)
+        require_sha256(sha256)
         try:
-            with self._placing, self._leaf(sha256) as leaf:
-                facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
-                if damage is not None and not self._is_still(damage, facts):
-                    return False
-                self._remove_quarantined(sha256)
-                os.rename(sha256, sha256, src_dir_fd=leaf, dst_dir_fd=self._quarantine)
-                with suppress(FileNotFoundError):
-                    name = sha256 + SIDECAR
-                    os.rename(name, name, src_dir_fd=leaf, dst_dir_fd=self._quarantine)
-                self._trusted.forget(sha256)
-                self.opened.forget(sha256)
-                for descriptor in (self._quarantine, leaf):
-                    self.disk.fsync(descriptor)
+            with self.placing, self.leaf(sha256) as leaf:
+                os.utime(sha256 + SIDECAR, dir_fd=leaf, follow_symlinks=False)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise storage_error(error) from error
         return True
 
-    def _is_still(self, damage: BlobDamaged, facts: os.stat_result) -> bool:
-        """Whether what lies under the name is what was found damaged."""
-        if damage.file is not None:
-            return damage.file == (facts.st_dev, facts.st_ino)
-        return not self.has(damage.sha256)
+    def affirmed_at_s(self, sha256: str) -> float:
+        """When `affirm` was called last, or else when the blob was put into place; since the epoch.
 
-    def quarantined(self) -> list[tuple[str, int]]:
-        """The names in quarantine, ascending, each with the time of its move in ms since the epoch."""
-        found = []
-        for name in sorted(os.listdir(self._quarantine)):
-            with suppress(FileNotFoundError):
-                entry = os.stat(name, dir_fd=self._quarantine, follow_symlinks=False)
-                if _SHA256.fullmatch(name):
-                    found.append((name, entry.st_ctime_ns // 1_000_000))
-        return found
+        Of what has no sidecar: when it was written. Raises BlobMissing, FilestoreError.
+        """
+        require_sha256(sha256)
+        try:
+            with self.leaf(sha256) as leaf:
+                for name in (sha256 + SIDECAR, sha256):
+                    try:
+                        return os.stat(name, dir_fd=leaf, follow_symlinks=False).st_mtime
+                    except FileNotFoundError:
+                        continue
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            raise storage_error(error) from error
+        raise BlobMissing(sha256)
 
-    def purge(self, sha256: str) -> bool:
-        """Deletes the blob from quarantine for good; False if it was not there."""
-        _require_sha256(sha256)
-        with self._placing:
-            return self._remove_quarantined(sha256)
+    def forget(self, sha256: str) -> None:
+        """What is known in memory of the file under that name: it goes, or another takes its place."""
+        self._trusted.forget(sha256)
+        self.opened.forget(sha256)
 
     def receive(self, expected_sha256: str, size_bytes: int) -> "BlobWriter":
         """A writer for content that is known by name and size, such as a replica from a peer."""
-        _require_sha256(expected_sha256)
+        require_sha256(expected_sha256)
         assert size_bytes >= 0
         return BlobWriter(self, FinishedBlob(expected_sha256, size_bytes))
 
@@ -238,7 +232,7 @@ class BlobStore:
             write_all(self.disk, descriptor, content, 0)
             self.seal(descriptor)
         except BaseException:
-            _unlink(name, parent=self.uploads_directory)
+            unlink(name, parent=self.uploads_directory)
             raise
         finally:
             os.close(descriptor)
@@ -259,16 +253,15 @@ class BlobStore:
         sidecar = self.write_incoming(encode_sidecar(sums))
         try:
             with self._made_leaf(blob.sha256) as (upper, leaf):
-                with self._placing:
+                with self.placing:
                     os.rename(
                         sidecar, blob.sha256 + SIDECAR, src_dir_fd=self.uploads_directory, dst_dir_fd=leaf
                     )
                     os.rename(source, blob.sha256, src_dir_fd=parent, dst_dir_fd=leaf)
-                    self._trusted.forget(blob.sha256)
-                    self.opened.forget(blob.sha256)
+                    self.forget(blob.sha256)
                 self._sync_leaf(blob.sha256, upper, leaf)
         finally:
-            _unlink(sidecar, parent=self.uploads_directory)
+            unlink(sidecar, parent=self.uploads_directory)
 
     def sync_placement(self, sha256: str) -> None:
         """Makes the blob's name durable once more, after a crash that left that open. Raises OSError."""
@@ -301,7 +294,8 @@ class BlobStore:
             self._uppers_known[upper_at] = True
 
     @contextmanager
-    def _leaf(self, sha256: str) -> Iterator[int]:
+    def leaf(self, sha256: str) -> Iterator[int]:
+        """A descriptor of the directory that the blob lies in. Raises OSError."""
         with (
             _directory(sha256[:2], parent=self._blobs) as upper,
             _directory(sha256[2:4], parent=upper) as leaf,
@@ -317,14 +311,6 @@ class BlobStore:
                 self._leaves_known[int(sha256[:4], 16)] = False
             with _directory(sha256[2:4], parent=upper) as leaf:
                 yield upper, leaf
-
-    def _remove_quarantined(self, sha256: str) -> bool:
-        _unlink(sha256 + SIDECAR, parent=self._quarantine)
-        try:
-            remove_tree(sha256, parent=self._quarantine)
-        except FileNotFoundError:
-            return False
-        return True
 
     def _remove_incoming(self, is_leftover: Callable[[str], bool]) -> None:
         for name in os.listdir(self.uploads_directory):
@@ -384,7 +370,7 @@ class BlobWriter:
         descriptor, self._fd = self._fd, -1
         if descriptor >= 0:
             os.close(descriptor)
-            _unlink(self._name, parent=self._store.uploads_directory)
+            unlink(self._name, parent=self._store.uploads_directory)
 
     def __enter__(self) -> Self:
         return self
@@ -427,7 +413,7 @@ def remove_tree(name: str, *, parent: int) -> None:
     try:
         descriptor = open_directory(name, parent=parent)
     except NotADirectoryError:
-        _unlink(name, parent=parent)
+        unlink(name, parent=parent)
         return
     try:
         for inner in os.listdir(descriptor):
@@ -452,7 +438,8 @@ def _sums_of(fd: int, sha256: str, leaf: int) -> SegmentSums:
         raise BlobDamaged(sha256, str(error), file=file) from None
 
 
-def _require_sha256(sha256: str) -> None:
+def require_sha256(sha256: str) -> None:
+    """Raises InvalidRequest for what is no name of a blob."""
     if _SHA256.fullmatch(sha256) is None:
         raise InvalidRequest("sha256: must be 64 lower-case hexadecimal digits.")
 
@@ -491,7 +478,8 @@ def _file_names(descriptor: int) -> list[str]:
     return sorted(names)
 
 
-def _unlink(name: str, *, parent: int) -> bool:
+def unlink(name: str, *, parent: int) -> bool:
+    """Removes a file below `parent`; False if it was not there. Raises OSError."""
     try:
         os.unlink(name, dir_fd=parent)
     except FileNotFoundError:

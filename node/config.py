@@ -53,6 +53,7 @@ class NodeFiles:
         self.lock = data / "node.lock"
         self.workers_lock = data / "workers.lock"
         self.run = data / "run"
+        self.scrub = data / "scrub.json"
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -1,16 +1,19 @@
 """What happens to a local blob that is found damaged: it goes out of service at once.
 
 From then on this node says that it does not have the blob, so nobody counts the copy and any member may put a
-new one here. The bytes are kept in quarantine. Repair is not built yet: a new copy comes when the same
-content is uploaded again.
+new one here. The bytes are kept in quarantine, and a note is left for custody (`node/custody.py`), which
+reports the loss to the log: the cluster makes a new copy.
 """
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from ca.errors import FilestoreError
 from node.blobs import BlobStore
 from node.disk import DiskWorkers
+from node.lost import note_lost
 from node.metrics import NodeMetrics
+from node.quarantine import Quarantine
 from node.segments import SEGMENT_BYTES, BlobDamaged
 
 _log = logging.getLogger(__name__)
@@ -22,7 +25,7 @@ async def withdraw(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, da
         metrics.damaged_segments.inc()
     facts = {"sha256": damage.sha256, "reason": damage.why}
     try:
-        moved = await disk.run(blobs.quarantine, damage.sha256, damage)
+        moved = await disk.run(_set_aside, blobs, damage)
     except FilestoreError as error:
         _log.error("a damaged blob cannot be moved", extra=facts | {"disk": error.details})
         return
@@ -31,17 +34,34 @@ async def withdraw(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, da
         _log.error("a damaged blob went to quarantine", extra=facts)
 
 
-async def verify_blob(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str) -> int:
+async def miss(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> None:
+    """Leave a note about a blob that should be here and is not."""
+    try:
+        await disk.run(note_lost, blobs, sha256, "missing")
+    except FilestoreError as error:
+        _log.error("a missing blob cannot be noted", extra={"sha256": sha256, "disk": error.details})
+
+
+async def verify_blob(
+    disk: DiskWorkers,
+    blobs: BlobStore,
+    metrics: NodeMetrics,
+    sha256: str,
+    *,
+    pace: Callable[[int], Awaitable[None]] | None = None,
+) -> int:
     """The size of a blob of which every byte is sound; what was read lately is not read again.
 
-    One segment is one job for the disk's threads, so that others get their turn. Raises BlobMissing;
-    BlobDamaged, and the blob is withdrawn; FilestoreError.
+    One segment is one job for the disk's threads, so that others get their turn; before each `pace` is
+    awaited. Raises BlobMissing; BlobDamaged, and the blob is withdrawn; FilestoreError.
     """
     try:
         blob = await disk.run(blobs.open, sha256)
         try:
             for start in range(0, blob.size_bytes, SEGMENT_BYTES):
                 stop = min(start + SEGMENT_BYTES, blob.size_bytes)
+                if pace is not None:
+                    await pace(stop - start)
                 await disk.run(blob.verify_range, start, stop)
             return blob.size_bytes
         finally:
@@ -49,3 +69,11 @@ async def verify_blob(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics,
     except BlobDamaged as damage:
         await withdraw(disk, blobs, metrics, damage)
         raise
+
+
+def _set_aside(blobs: BlobStore, damage: BlobDamaged) -> bool:
+    """The note comes second: custody would find the blob in its place and take the note away."""
+    moved = Quarantine(blobs).take(damage.sha256, damage)
+    if moved:
+        note_lost(blobs, damage.sha256, "damaged")
+    return moved

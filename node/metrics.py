@@ -36,6 +36,7 @@ class NodeMetrics:
         self.damaged_segments = Counter(
             "filestore_damaged_segments", "Segments whose checksum did not match.", registry=registry
         )
+        self._add_custody(registry)
         self.record_reads = Counter(
             "filestore_record_reads",
             "Records looked up for downloads: kept (from memory, no question) or asked (of a coordinator).",
@@ -63,6 +64,52 @@ class NodeMetrics:
             "filestore_disk_writable",
             "1 if the disk took bytes within the last half minute.",
             registry=registry,
+        )
+
+    def client_bytes(self) -> float:
+        """Content bytes that clients have sent and got so far, through this process."""
+        families = (*self.upload_bytes.collect(), *self.download_bytes.collect())
+        return sum(
+            sample.value for family in families for sample in family.samples if sample.name.endswith("_total")
+        )
+
+    def _add_custody(self, registry: CollectorRegistry) -> None:
+        """What becomes of this node's replicas (`node/custody.py`)."""
+        self.quarantined_blobs = Counter(
+            "filestore_quarantined_blobs", "Damaged blobs that went to quarantine.", registry=registry
+        )
+        self.unknown_blobs = Counter(
+            "filestore_unknown_blobs", "Blobs the log does not know, gone to quarantine.", registry=registry
+        )
+        self.replicas_dropped = Counter(
+            "filestore_replicas_dropped", "Replicas deleted by word of the log.", registry=registry
+        )
+        self.replicas_restored = Counter(
+            "filestore_replicas_restored", "Blobs put back from quarantine.", registry=registry
+        )
+        self.replicas_lost = Counter(
+            "filestore_replicas_lost",
+            "Replicas that the log named and that were not here: missing or damaged.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ("missing", "damaged"):
+            self.replicas_lost.labels(reason)
+        self.scrubbed_bytes = Counter(
+            "filestore_scrubbed_bytes",
+            "Bytes of replicas read from the disk to find damage.",
+            registry=registry,
+        )
+        self.custody_stopped = Gauge(
+            "filestore_custody_stopped",
+            "1 while a pass would give up too many blobs at once: collect, compare or scrub.",
+            ["kind"],
+            registry=registry,
+        )
+        for kind in ("collect", "compare", "scrub"):
+            self.custody_stopped.labels(kind)
+        self.custody_rate = Gauge(
+            "filestore_custody_rate", "Bytes per second that replicas may cost now.", registry=registry
         )
 
 

@@ -21,6 +21,7 @@ from node.api.services import API
 from node.config import NodeConfig
 from node.content.hotpath import HotPath
 from node.content.routes import OPERATIONS, content_routes
+from node.custody_routes import custody_routes
 from node.following import following_routes, prepare_following
 from node.services import NODE, NodeServices
 from node.transfer import transfer_routes
@@ -113,7 +114,8 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
 
 def _member_application(services: NodeServices) -> web.Application:
     """Its requests are counted nowhere: who passed them on counted them."""
-    app = new_application([*transfer_routes(), *following_routes(), *content_routes()], component="node")
+    routes = [*transfer_routes(), *following_routes(), *custody_routes(), *content_routes()]
+    app = new_application(routes, component="node")
     app[API], app[NODE] = services.api, services
     prepare_following(app)
     return app

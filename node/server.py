@@ -30,14 +30,18 @@ from coordinator.roster import read_known
 from coordinator.view import View
 from node.api.services import ApiServices
 from node.blobs import BlobStore
+from node.budget import Budget
 from node.config import NodeConfig, NodeFiles
 from node.content.locks import UploadLocks
+from node.custody import Custody
 from node.disk import DiskWorkers
 from node.fetching import Fetches
+from node.keeping import Means
 from node.metrics import NodeMetrics
 from node.partials import PartialStore
 from node.peers import PeerClient
 from node.ports import Ports
+from node.pulls import Pulls
 from node.record_cache import RecordCache
 from node.renewal import keep_renewed
 from node.replication import Replication
@@ -133,6 +137,9 @@ def _works_of_the_first(
     identity = Identity(config.cluster, Role.NODE, config.id)
     metadata = node.services.api.metadata
     yield "announcement", _announce(config, node.services)
+    if (custody := node.services.custody) is not None:
+        yield "custody", custody.run()
+        yield "scrub", custody.scrubber.run()
     yield (
         "renewal",
         keep_renewed(metadata, contexts, identity, config.address, on_renewed=processes.reload),
@@ -205,10 +212,13 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
+    budget, audit = Budget(counts.client_bytes), AuditLog(files.audit)
+    pulls = Pulls(fetches, blobs, disk, budget.take)
+    means = Means(config.id, metadata, view, blobs, disk, counts, audit, budget)
     api = ApiServices(
         metadata=metadata,
         view=view,
-        audit=AuditLog(files.audit),
+        audit=audit,
         public_url=lambda node_id: public_url(view, node_id, own=config),
         readiness=lambda: _readiness(config, view, watch, numbers),
         exposition=numbers.exposition if siblings.workers > 1 else None,
@@ -226,12 +236,15 @@ async def open_node(
         locks,
         siblings,
         fetches=fetches,
+        pulls=pulls,
+        custody=Custody(means, files.scrub) if is_first else None,
     )
     await siblings.start()
     await peers.start()
     try:
         yield OpenNode(services, watch, numbers)
     finally:
+        await pulls.close()
         await fetches.close()
         await peers.close()
         await siblings.close()

@@ -7,10 +7,12 @@ from aiohttp import web
 from node.api.services import ApiServices
 from node.blobs import BlobStore
 from node.content.locks import UploadLocks
+from node.custody import Custody
 from node.disk import DiskWorkers
 from node.fetching import Fetches
 from node.metrics import NodeMetrics
 from node.peers import PeerClient
+from node.pulls import Pulls
 from node.record_cache import RecordCache
 from node.replication import Replication
 from node.siblings import Siblings
@@ -33,6 +35,8 @@ class NodeServices:
     locks: UploadLocks = field(default_factory=UploadLocks)
     siblings: Siblings = field(default_factory=Siblings)
     fetches: Fetches = field(kw_only=True)
+    pulls: Pulls = field(kw_only=True)
+    custody: Custody | None = field(default=None, kw_only=True)  # in the first process of a node
 
 
 NODE = web.AppKey("node", NodeServices)

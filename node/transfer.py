@@ -18,14 +18,14 @@ from msgspec import Meta, Struct
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound, Unavailable
 from coordinator.bounds import Text
 from coordinator.web import body_pieces, read_json
-from node.damage import verify_blob, withdraw
+from node.damage import miss, verify_blob, withdraw
 from node.disk import write_overlapped
 from node.fetching import SOURCES_MAX
 from node.metrics import counted
 from node.partial import SPARE_BYTES
 from node.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
 from node.reading import read_blob
-from node.segments import BlobDamaged, BlobMissing, OpenBlob, encode_sidecar, segment_count
+from node.segments import BlobDamaged, BlobMissing, FinishedBlob, OpenBlob, encode_sidecar, segment_count
 from node.sending import send_body
 from node.services import NODE, NodeServices
 
@@ -63,7 +63,7 @@ async def _head(request: web.Request) -> web.StreamResponse:
     if "segment" in request.query:
         size_bytes = await _recheck(services, sha256, request.query["segment"])
     elif request.query.get("verify") == "1":
-        size_bytes = await _verified_bytes(services, sha256)
+        size_bytes = await _affirmed_bytes(services, sha256)
     else:
         size_bytes = await _size_bytes(services, sha256)
     if size_bytes is None:
@@ -78,7 +78,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
     RangeNotSatisfiable, Unavailable when the first bytes are damaged.
     """
     services, sha256 = request.app[NODE], _sha256(request)
-    size_bytes = await _size_bytes(services, sha256)
+    size_bytes = await _expected_bytes(services, sha256)
     ranges = parse_range(request.headers.get("Range"), size_bytes)
     if ranges is not None and len(ranges) > 1:
         raise InvalidRequest("Range: one range at a time.")
@@ -110,7 +110,7 @@ async def _put(request: web.Request) -> web.StreamResponse:
     size_bytes = request.content_length
     if size_bytes is None or size_bytes > SIZE_BYTES_MAX:
         raise InvalidRequest("Content-Length: is required.")
-    if await _verified_bytes(services, sha256) is not None:
+    if await _affirmed_bytes(services, sha256) is not None:
         return web.Response()
     if size_bytes + SPARE_BYTES > await services.disk.run(services.blobs.free_bytes):
         raise InsufficientStorage("This node has no room for the replica.")
@@ -134,18 +134,27 @@ async def _sums(request: web.Request) -> web.StreamResponse:
 async def _pull(request: web.Request) -> web.StreamResponse:
     """Fetch the blob from the nodes that the body names: 200 when it is whole, verified and durable here.
 
-    Asked again, it joins what is under way. Raises Unavailable when none of them can give it, and what has
-    come is kept for the next time; InsufficientStorage.
+    202 when that takes longer than 20 s; asked again, it joins what is under way. Raises Unavailable when
+    none of them can give it, and what has come is kept for the next time; InsufficientStorage.
     """
     services, sha256 = request.app[NODE], _sha256(request)
     order = await read_json(request, PullOrder)
-    await services.fetches.fetch_blob(sha256, order.size_bytes, order.sources)
-    return web.Response()
+    is_here = await services.pulls.pull(FinishedBlob(sha256, order.size_bytes), order.sources)
+    return web.Response(status=200 if is_here else 202)
 
 
 async def _size_bytes(services: NodeServices, sha256: str) -> int:
     with await _opened(services, sha256) as blob:
         return blob.size_bytes
+
+
+async def _expected_bytes(services: NodeServices, sha256: str) -> int:
+    """The size of a blob that a member has reason to look for here. Raises NotFound, and leaves a note."""
+    try:
+        return await _size_bytes(services, sha256)
+    except NotFound:
+        await miss(services.disk, services.blobs, sha256)
+        raise
 
 
 async def _opened(services: NodeServices, sha256: str) -> OpenBlob:
@@ -172,12 +181,13 @@ async def _recheck(services: NodeServices, sha256: str, number: str) -> int:
     raise NotFound("No whole replica of this blob is here.")
 
 
-async def _verified_bytes(services: NodeServices, sha256: str) -> int | None:
-    """The size of a sound blob, None when there is none."""
+async def _affirmed_bytes(services: NodeServices, sha256: str) -> int | None:
+    """The size of a sound blob, which is then kept for a while; None when there is none."""
     try:
-        return await verify_blob(services.disk, services.blobs, services.metrics, sha256)
+        size_bytes = await verify_blob(services.disk, services.blobs, services.metrics, sha256)
     except (BlobMissing, BlobDamaged):
         return None
+    return size_bytes if await services.disk.run(services.blobs.affirm, sha256) else None
 
 
 def _sha256(request: web.Request) -> str:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 
 from ca.errors import FilestoreError, Unavailable
 from node.bulk import bulk_pieces
-from node.damage import withdraw
+from node.damage import miss, withdraw
 from node.peers import PeerFailed, Piece
 from node.reading import read_blob
 from node.segments import BlobDamaged, BlobMissing
@@ -59,6 +59,8 @@ async def note_failure(services: NodeServices, sha256: str, source: str, failure
     _log.warning("replica failed", extra={"sha256": sha256, "replica": source, "reason": str(failure)})
     if isinstance(failure, BlobDamaged):
         await withdraw(services.disk, services.blobs, services.metrics, failure)
+    elif isinstance(failure, BlobMissing) and source == services.node_id:
+        await miss(services.disk, services.blobs, sha256)
 
 
 def _order(node_id: str, replicas: Sequence[str]) -> list[str]:

@@ -31,6 +31,7 @@ from node.fetching import Fetches
 from node.metrics import NodeMetrics
 from node.partials import PartialStore
 from node.peers import PeerClient, pieces
+from node.pulls import Pulls
 from node.record_cache import RecordCache
 from node.replication import Replication
 from node.services import NODE, NodeServices
@@ -101,9 +102,19 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
     fetches = Fetches(
         node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics
     )
-    uploads = UploadStore(blobs)
+    uploads, pulls = UploadStore(blobs), Pulls(fetches, blobs, disk, None)
     services = NodeServices(
-        node_id, api, blobs, uploads, peers, replication, disk, metrics, records, fetches=fetches
+        node_id,
+        api,
+        blobs,
+        uploads,
+        peers,
+        replication,
+        disk,
+        metrics,
+        records,
+        fetches=fetches,
+        pulls=pulls,
     )
     app = new_application(transfer_routes(), component="node")
     app[API], app[NODE] = api, services
@@ -113,6 +124,7 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
     try:
         yield Node(services, contexts, registry, leaf.serial, listener, directory)
     finally:
+        await pulls.close()
         await fetches.close()
         await peers.close()
         await listener.close()

@@ -13,6 +13,7 @@ import pytest
 from ca.errors import InsufficientStorage, Unavailable
 from node import gathering
 from node.gathering import Pace
+from node.quarantine import Quarantine
 from node.segments import SEGMENT_BYTES, SegmentHasher, encode_sidecar
 from node.trust import FileIdentity
 from tests.unit.peer_nodes import Node, introduce
@@ -144,7 +145,7 @@ async def test_only_source_with_damage_is_an_error_and_nothing_is_installed(node
         await fetch(nodes[0], ["n2", "n3"])
     assert not nodes[0].services.blobs.has(SHA256)
     assert not blob_path(nodes[1]).exists()
-    assert [name for name, _ in nodes[1].services.blobs.quarantined()] == [SHA256]
+    assert [name for name, _ in Quarantine(nodes[1].services.blobs).names()] == [SHA256]
 
 
 async def test_what_came_before_the_sources_failed_need_not_come_again(nodes: list[Node]) -> None:

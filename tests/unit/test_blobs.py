@@ -22,6 +22,7 @@ from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Int
 from node.blobs import BlobStore
 from node.durable import SLOT_BYTES, Disk, Octets, OffsetRecord, decode_offset
 from node.placing import PlacingLock
+from node.quarantine import Quarantine
 from node.segments import (
     SEGMENT_BYTES,
     BlobDamaged,
@@ -102,14 +103,14 @@ def test_blob_that_is_not_there_is_missing(store: BlobStore) -> None:
         store.open(SHA256[:60] + "0000")
     assert not store.has("0" * 64)
     assert not store.delete("0" * 64)
-    assert not store.quarantine("0" * 64)
+    assert not Quarantine(store).take("0" * 64)
 
 
 @pytest.mark.parametrize(
     "name", ["", "a", "../../etc/passwd", SHA256.upper(), SHA256 + "\n", "/" * 64, "\0" * 64]
 )
 def test_name_that_is_no_sha256_is_refused(store: BlobStore, name: str) -> None:
-    for call in (store.open, store.has, store.delete, store.quarantine, store.purge):
+    for call in (store.open, store.has, store.delete, Quarantine(store).take, store.affirm):
         with pytest.raises(InvalidRequest):
             call(name)
     with pytest.raises(InvalidRequest):
@@ -241,14 +242,15 @@ def test_deleted_blob_is_gone_but_readers_go_on(store: BlobStore, tmp_path: Path
 
 
 def test_quarantined_blob_is_out_of_service_until_purged(store: BlobStore) -> None:
+    quarantine = Quarantine(store)
     for _ in range(2):
         put(store)
-        assert store.quarantine(SHA256)
+        assert quarantine.take(SHA256)
         assert not store.has(SHA256)
-    assert [name for name, _ in store.quarantined()] == [SHA256]
-    assert store.purge(SHA256)
-    assert not store.purge(SHA256)
-    assert store.quarantined() == []
+    assert [name for name, _ in quarantine.names()] == [SHA256]
+    assert quarantine.purge(SHA256)
+    assert not quarantine.purge(SHA256)
+    assert quarantine.names() == []
 
 
 class Faults:

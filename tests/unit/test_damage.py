@@ -9,6 +9,7 @@ import pytest
 from node.blobs import BlobStore
 from node.damage import verify_blob
 from node.peers import PeerFailed
+from node.quarantine import Quarantine
 from node.replication import _Attempt
 from node.segments import BlobDamaged, BlobMissing, FinishedBlob
 from tests.unit.peer_nodes import CONTENT, SHA256, Node, download, get
@@ -32,7 +33,7 @@ async def test_damage_that_a_download_meets_goes_to_quarantine(nodes: list[Node]
     nodes[1].store()
     nodes[0].damage(5_000_000)
     assert await download(nodes[0], ["n1", "n2"]) == CONTENT
-    assert [name for name, _ in nodes[0].services.blobs.quarantined()] == [SHA256]
+    assert [name for name, _ in Quarantine(nodes[0].services.blobs).names()] == [SHA256]
     assert await head(nodes[1], "n1") == 404
     assert damaged_segments(nodes[0]) == 1
 
@@ -127,6 +128,6 @@ def test_copy_that_came_meanwhile_is_not_taken_for_the_damaged_one(
     with pytest.raises(BlobDamaged) as caught, store.open(name) as blob:
         blob.verify_range(0, 1000)
     put(store, name, content)
-    assert not store.quarantine(name, caught.value)
+    assert not Quarantine(store).take(name, caught.value)
     assert store.has(name)
     store.close()

@@ -1,0 +1,59 @@
+"""How many bytes per second this node spends on its replicas: pulls by order, and scrubbing.
+
+One rate for all of them. While clients' bytes flow it is halved each second, down to a floor that still reads
+a large disk within a month; without them it doubles again. Nobody saves up: a second without work is gone.
+"""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+RATE_MAX: Final = 100_000_000  # bytes per second: what a gigabit wire or a slow disk carries
+RATE_MIN: Final = 8_000_000  # 20 TB in 30 days
+BUSY_BYTES_PER_S: Final = 1_000_000  # of clients: less than this is no reason to give way
+LOOK_S: Final = 1.0
+WAIT_S_MAX: Final = 1.0  # in one sleep: then the rate is looked at again
+
+
+class Budget:
+    """Bytes per second, for one event loop. `client_bytes` tells how many clients ever sent or got here."""
+
+    def __init__(
+        self,
+        client_bytes: Callable[[], float] = lambda: 0.0,
+        *,
+        rate_max: float = RATE_MAX,
+        rate_min: float = RATE_MIN,
+    ) -> None:
+        assert 0 < rate_min <= rate_max
+        self._client_bytes = client_bytes
+        self._rate_max, self._rate_min = rate_max, rate_min
+        self._rate = rate_max
+        self._looked_at_s = float("-inf")
+        self._seen_bytes = 0.0
+        self._free_at_s = float("-inf")  # when all that was taken so far is paid for
+
+    @property
+    def rate(self) -> float:
+        """Bytes per second now."""
+        return self._rate
+
+    def look(self, at_s: float) -> None:
+        """Take the clients' bytes since the last look into account; `at_s` is any steady clock's."""
+        passed_s = at_s - self._looked_at_s
+        if passed_s < LOOK_S:
+            return
+        seen_bytes = self._client_bytes()
+        is_busy = (seen_bytes - self._seen_bytes) / passed_s > BUSY_BYTES_PER_S
+        self._looked_at_s, self._seen_bytes = at_s, seen_bytes
+        self._rate = max(self._rate / 2, self._rate_min) if is_busy else min(self._rate * 2, self._rate_max)
+
+    async def take(self, size_bytes: int) -> None:
+        """Wait until so many bytes may be read or asked for. In the order of asking."""
+        clock = asyncio.get_running_loop().time
+        self.look(clock())
+        begins_at_s = max(self._free_at_s, clock())
+        self._free_at_s = begins_at_s + size_bytes / self._rate
+        while (wait_s := begins_at_s - clock()) > 0:
+            await asyncio.sleep(min(wait_s, WAIT_S_MAX))
+            self.look(clock())

@@ -1,0 +1,95 @@
+"""What every part of custody works with, and when a pass must not go on by itself."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ca.errors import Unavailable
+from coordinator.audit import AuditLog
+from coordinator.client import MetadataClient
+from coordinator.queries import GetNodeReplicas, KnownReplicas
+from coordinator.replica_records import KnownReplica, NodeReplicas
+from coordinator.view import View
+from node.blobs import BlobStore
+from node.budget import Budget
+from node.disk import DiskWorkers
+from node.metrics import NodeMetrics
+from node.quarantine import Quarantine
+
+PAGE_BLOBS: Final = 200  # in one question, report or job for the disk's threads
+STOP_SHARE: Final = 0.10  # a pass that would take more of this node's blobs away than this,
+STOP_BLOBS: Final = 100  # and more than so many, is more likely a mistake than the truth
+
+_log = logging.getLogger(__name__)
+
+
+class Stopped(Exception):
+    """A pass does not go on by itself; the text says why, and what an operator can do."""
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass over a node's replicas: what it was told, and what it has counted so far."""
+
+    yes_really: bool = False
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, **counts: int) -> None:
+        """Count on."""
+        for name, count in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+
+    def require_few(self, count: int, of: int, what: str) -> None:
+        """Raises Stopped when so many of this node's blobs are too many at once."""
+        if not self.yes_really and count > max(STOP_BLOBS, of * STOP_SHARE):
+            raise Stopped(
+                f"{count} of {of} blobs on this node {what}: more than {STOP_SHARE:.0%} at once. "
+                "If that is what you expect, run the job again with yes_really."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The log, the disk and the bounds of one node. `clock_s`: seconds since the epoch."""
+
+    node_id: str
+    metadata: MetadataClient
+    view: View
+    blobs: BlobStore
+    disk: DiskWorkers
+    metrics: NodeMetrics
+    audit: AuditLog
+    budget: Budget
+    clock_s: Callable[[], float] = time.time
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """What was taken out of service."""
+        return Quarantine(self.blobs)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this node is to lose all it has."""
+        known = self.view.node(self.node_id)
+        return known is not None and known.draining
+
+    async def replicas(self) -> NodeReplicas:
+        """How much the log names this node for."""
+        return await self.metadata.read(GetNodeReplicas(node_id=self.node_id), NodeReplicas)
+
+    async def known(self, sha256s: list[str]) -> dict[str, str]:
+        """What the log says of these blobs on this node; nothing of those that it does not know."""
+        query = KnownReplicas(node_id=self.node_id, sha256s=sha256s)
+        answer = await self.metadata.read(query, list[KnownReplica])
+        return {replica.sha256: replica.state for replica in answer}
+
+    def record(self, action: str, sha256: str, outcome: str) -> None:
+        """One line in the audit log. A disk that takes none must not keep its room from being freed."""
+        principal = f"node {self.node_id}"
+        try:
+            self.audit.record(action, principal=principal, object=sha256, outcome=outcome, request_id="")
+        except Unavailable as error:
+            facts = {"action": action, "sha256": sha256, "reason": error.details}
+            _log.error("not in the audit log", extra=facts)

@@ -1,0 +1,102 @@
+"""Replicas that this node fetches because the leading coordinator says so.
+
+The order is answered when the replica is here, or after ANSWER_S while it is still on its way: the leader
+asks again. So a fetch belongs to nobody's request; it ends when nobody has asked for it for LINGER_S. All
+keep to the node's budget of bytes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from ca.errors import Unavailable
+from node.blobs import BlobStore
+from node.disk import DiskWorkers
+from node.fetching import Fetches
+from node.gathering import Pace
+from node.segments import FinishedBlob
+
+ANSWER_S: Final = 20.0
+LINGER_S: Final = 60.0
+PULLS_MAX: Final = 64
+
+_log = logging.getLogger(__name__)
+
+
+class _Pull:
+    """One blob on its way, and until when somebody may come back for it."""
+
+    def __init__(self, task: "asyncio.Task[None]") -> None:
+        self.task = task
+        self.until_s = 0.0
+
+
+class Pulls:
+    """The pulls of one node. `close` ends them."""
+
+    def __init__(self, fetches: Fetches, blobs: BlobStore, disk: DiskWorkers, pace: Pace | None) -> None:
+        self._fetches = fetches
+        self._blobs = blobs
+        self._disk = disk
+        self._pace = pace
+        self._pulls: dict[FinishedBlob, _Pull] = {}
+
+    async def pull(self, blob: FinishedBlob, sources: Sequence[str], *, answer_s: float = ANSWER_S) -> bool:
+        """True when a whole replica is here, durable and affirmed; False while it is on its way.
+
+        Raises Unavailable when no source can give it, InsufficientStorage, Internal.
+        """
+        pull = self._pulls.get(blob) or self._begin(blob, sources)
+        loop = asyncio.get_running_loop()
+        pull.until_s = max(pull.until_s, loop.time() + answer_s + LINGER_S)
+        done, _ = await asyncio.wait({pull.task}, timeout=answer_s)
+        if not done:
+            return False
+        if pull.task.cancelled():
+            raise Unavailable("The fetch was ended; this node may be stopping.")
+        pull.task.result()
+        if not await self._disk.run(self._blobs.affirm, blob.sha256):
+            raise Unavailable("The replica is gone again.")
+        return True
+
+    async def close(self) -> None:
+        """End all of them; what has come is kept."""
+        tasks = [pull.task for pull in self._pulls.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _begin(self, blob: FinishedBlob, sources: Sequence[str]) -> _Pull:
+        if len(self._pulls) >= PULLS_MAX:
+            raise Unavailable("Too many blobs are being pulled already.", retry_after_s=2)
+        task = asyncio.create_task(self._run(blob, sources), name="pull")
+        task.add_done_callback(_see)  # whoever asked may not come back
+        pull = self._pulls[blob] = _Pull(task)
+        return pull
+
+    async def _run(self, blob: FinishedBlob, sources: Sequence[str]) -> None:
+        fetch = asyncio.create_task(self._fetches.fetch_blob(*_named(blob), sources, pace=self._pace))
+        loop = asyncio.get_running_loop()
+        try:
+            while not fetch.done() and (left_s := self._pulls[blob].until_s - loop.time()) > 0:
+                await asyncio.wait({fetch}, timeout=left_s)
+            if not fetch.done():
+                _log.info("a pull was given up", extra={"sha256": blob.sha256})
+                raise Unavailable("Nobody asks for this replica any more.")
+            await fetch
+        finally:
+            del self._pulls[blob]
+            fetch.cancel()
+            await asyncio.wait({fetch})
+            _ = fetch.cancelled() or fetch.exception()  # seen: what ended the pull is raised
+
+
+def _see(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (failure := task.exception()) is not None:
+        _log.warning("a pull failed", extra={"reason": str(failure)})
+
+
+def _named(blob: FinishedBlob) -> tuple[str, int]:
+    return blob.sha256, blob.size_bytes

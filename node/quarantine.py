@@ -1,0 +1,174 @@
+"""What was taken out of service on one disk: damaged replicas, and blobs that the log does not know.
+
+A blob in quarantine counts as none. It is put back when its bytes prove to be what its name says and a
+replica is wanted here; it is deleted for good by `purge`. One copy is kept per name: a later one takes the
+place of the earlier. All calls block: they belong into worker threads, and may come from several at once.
+"""
+
+import os
+import re
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Self
+
+from node.blobs import SIDECAR, BlobStore, remove_tree, require_sha256, storage_error, unlink
+from node.segments import MEDIUM_ERRORS, BlobDamaged, FinishedBlob, SegmentHasher
+
+_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class Quarantine:
+    """The quarantine of one blob store; holds nothing itself."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+        self._directory = blobs.quarantine_directory
+
+    def take(
+        self,
+        sha256: str,
+        damage: BlobDamaged | None = None,
+        *,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Takes the blob out of service and keeps it aside; False if it was not there.
+
+        With `damage` only the file that was found damaged: another that has taken its place since stays, and
+        that is False too; so it is when `unless` says so, which is asked while nothing comes or goes. Raises
+        FilestoreError when the disk refuses.
+        """
+        require_sha256(sha256)
+        try:
+            with self._blobs.placing, self._blobs.leaf(sha256) as leaf:
+                facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
+                if unless() or (damage is not None and not self._is_still(damage, facts)):
+                    return False
+                self._remove(sha256)
+                os.rename(sha256, sha256, src_dir_fd=leaf, dst_dir_fd=self._directory)
+                with suppress(FileNotFoundError):
+                    name = sha256 + SIDECAR
+                    os.rename(name, name, src_dir_fd=leaf, dst_dir_fd=self._directory)
+                self._blobs.forget(sha256)
+                for descriptor in (self._directory, leaf):
+                    self._blobs.disk.fsync(descriptor)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error) from error
+        return True
+
+    def names(self) -> list[tuple[str, int]]:
+        """The names in quarantine, ascending, each with the time of its move in ms since the epoch."""
+        found = []
+        for name in sorted(os.listdir(self._directory)):
+            with suppress(FileNotFoundError):
+                entry = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+                if _SHA256.fullmatch(name):
+                    found.append((name, entry.st_ctime_ns // 1_000_000))
+        return found
+
+    def purge(self, sha256: str) -> bool:
+        """Deletes the blob from quarantine for good, durably; False if it was not there.
+
+        Raises FilestoreError.
+        """
+        require_sha256(sha256)
+        try:
+            with self._blobs.placing:
+                removed = self._remove(sha256)
+                if removed:
+                    self._blobs.disk.fsync(self._directory)
+        except OSError as error:
+            raise storage_error(error) from error
+        return removed
+
+    def open(self, sha256: str) -> "QuarantinedBlob | None":
+        """What lies there, to be read; None when nothing does, or nothing that can be read as a file."""
+        require_sha256(sha256)
+        try:
+            facts = os.stat(sha256, dir_fd=self._directory, follow_symlinks=False)
+            if not stat.S_ISREG(facts.st_mode):
+                return None
+            if not facts.st_mode & stat.S_IRUSR:  # somebody has taken the right to read away
+                os.chmod(sha256, 0o400, dir_fd=self._directory)
+            descriptor = os.open(sha256, _READ_FLAGS, dir_fd=self._directory)
+        except OSError:
+            return None
+        return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor)
+
+    def _is_still(self, damage: BlobDamaged, facts: os.stat_result) -> bool:
+        """Whether what lies under the name is what was found damaged."""
+        if damage.file is not None:
+            return damage.file == (facts.st_dev, facts.st_ino)
+        return not self._blobs.has(damage.sha256)
+
+    def _remove(self, sha256: str) -> bool:
+        unlink(sha256 + SIDECAR, parent=self._directory)
+        try:
+            remove_tree(sha256, parent=self._directory)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+class QuarantinedBlob:
+    """A file in quarantine that is being read, piece by piece, to see whether it is what its name says."""
+
+    def __init__(self, blobs: BlobStore, directory: int, sha256: str, descriptor: int) -> None:
+        self._blobs = blobs
+        self._directory = directory
+        self._sha256 = sha256
+        self._fd = descriptor
+        self._hasher = SegmentHasher()
+        self.size_bytes = os.fstat(descriptor).st_size
+
+    @property
+    def offset(self) -> int:
+        """How many bytes were read."""
+        return self._hasher.size_bytes
+
+    def read(self, size_bytes: int) -> bool:
+        """Reads so many more; False when the medium fails or the file ends. Raises FilestoreError."""
+        try:
+            self._hasher.update_from(self._fd, min(self.offset + size_bytes, self.size_bytes))
+        except EOFError:
+            return False
+        except OSError as error:
+            if error.errno in MEDIUM_ERRORS:
+                return False
+            raise storage_error(error) from error
+        return True
+
+    def put_back(self) -> bool:
+        """Puts what was read to its end into service again, durably; False when it is not what it should be.
+
+        Raises FilestoreError.
+        """
+        if self.offset != self.size_bytes or self._hasher.sha256() != self._sha256:
+            return False
+        try:
+            named = os.stat(self._sha256, dir_fd=self._directory, follow_symlinks=False)
+            if not os.path.samestat(named, os.fstat(self._fd)):
+                return False
+            self._blobs.seal(self._fd)
+            blob = FinishedBlob(self._sha256, self.size_bytes)
+            self._blobs.install(blob, self._hasher.sums(), source=self._sha256, parent=self._directory)
+            unlink(self._sha256 + SIDECAR, parent=self._directory)
+            self._blobs.disk.fsync(self._directory)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error) from error
+        return True
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        os.close(self._fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,181 @@
+"""Reading every byte of every replica now and then, to find damage before somebody needs the copy.
+
+A cycle goes through the blobs by name, within the node's budget of bytes, and begins again SCRUB_S after its
+beginning; how far it has come survives a restart. An order begins a cycle at once, with all of the budget;
+one that comes while an ordered cycle runs is answered by that. The page cache is passed by: what it holds
+says nothing about the medium.
+"""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ca.errors import FilestoreError, Unavailable
+from ca.secretfiles import write_durable
+from node.budget import Budget
+from node.damage import withdraw
+from node.inventory import Names
+from node.keeping import PAGE_BLOBS, Means, Stopped
+from node.losses import Losses
+from node.orders import Bell, Order, Orders
+from node.pagecache import is_cached
+from node.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, OpenBlob, segment_count
+
+SCRUB_S: Final = 30 * 86_400.0
+UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
+SAVE_S: Final = 60.0  # between two notes of how far it is; so much is read again after a restart
+REST_S: Final = 60.0
+TROUBLE_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Cycle(Struct, kw_only=True):
+    """How far a cycle is: everything up to the name `after` was read, all of it when `is_over`."""
+
+    began_at_ms: int
+    after: str = ""
+    is_over: bool = False
+
+
+class Scrubber:
+    """Scrubs one disk; `run` does until it is cancelled."""
+
+    def __init__(self, means: Means, losses: Losses, state: Path) -> None:
+        self._means = means
+        self._losses = losses
+        self._state = state
+        self._bell = Bell()
+        self.orders = Orders(self._bell.ring)
+        self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
+        self._saved_at_s = 0.0
+
+    async def run(self) -> None:
+        """Scrub for ever."""
+        await self._means.view.wait_until_fresh()
+        cycle = await self._means.disk.run(self._load)
+        while True:
+            try:
+                cycle = await self.look(cycle)
+            except (FilestoreError, OSError) as error:
+                _log.warning("scrubbing was broken off", extra={"reason": str(error)})
+                await asyncio.sleep(TROUBLE_S)
+                continue
+            await self._bell.wait(REST_S)
+
+    async def look(self, cycle: Cycle) -> Cycle:
+        """Whatever is due now; the cycle as it is then. Raises FilestoreError, OSError."""
+        while ordered := self.orders.waiting():
+            cycle = await self._ordered(ordered)
+        now_ms = int(self._means.clock_s() * 1000)
+        if cycle.is_over and abs(now_ms - cycle.began_at_ms) >= SCRUB_S * 1000:
+            cycle = Cycle(began_at_ms=now_ms)
+        if not cycle.is_over:
+            await self._go_on(cycle, None)
+        return cycle
+
+    async def _ordered(self, ordered: list[Order]) -> Cycle:
+        """A whole cycle for these orders."""
+        first = ordered[0]
+        first.run.counts.clear()
+        first.run.add(looked=0, bytes=0, damaged=0)
+        for order in ordered:
+            order.has_begun, order.run = True, first.run
+        cycle = Cycle(began_at_ms=int(self._means.clock_s() * 1000))
+        reason = ""
+        try:
+            await self._go_on(cycle, first)
+        except Unavailable:  # it runs still, and is begun anew
+            for order in ordered:
+                order.has_begun = False
+            raise
+        except (FilestoreError, OSError, Stopped) as error:
+            reason = f"{type(error).__name__}: {error}"
+        while (oldest := self.orders.next()) is not None and oldest.run is first.run:
+            oldest.end(reason)
+        return cycle
+
+    async def _go_on(self, cycle: Cycle, order: Order | None) -> None:
+        """To the end of the cycle, or until an order comes that is no part of it."""
+        means = self._means
+        names = Names(means.blobs, after=cycle.after)
+        held = (await means.replicas()).replicas
+        while page := await means.disk.run(names.page, PAGE_BLOBS):
+            for sha256 in page:
+                if self._is_superseded(order):
+                    return
+                await self._read(sha256, order, held)
+                cycle.after = sha256
+                await self._save(cycle)
+        await self._losses.settle_notes()
+        cycle.is_over = True
+        await self._save(cycle, at_once=True)
+
+    def _is_superseded(self, order: Order | None) -> bool:
+        for joining in self.orders.waiting():
+            if order is None:
+                return True
+            joining.has_begun, joining.run = True, order.run
+        return False
+
+    async def _read(self, sha256: str, order: Order | None, held: int) -> None:
+        means = self._means
+        try:
+            size_bytes = await self._verify(sha256, order)
+        except BlobMissing:
+            return
+        except BlobDamaged as damage:
+            await withdraw(means.disk, means.blobs, means.metrics, damage)
+            size_bytes = 0
+            if order is not None:
+                order.run.add(damaged=1)
+                order.run.require_few(order.run.counts["damaged"], held, "are damaged")
+            await self._losses.settle_notes()
+        if order is not None:
+            order.run.add(looked=1, bytes=size_bytes)
+
+    async def _verify(self, sha256: str, order: Order | None) -> int:
+        """The size of the blob. Raises BlobMissing, BlobDamaged, FilestoreError."""
+        means = self._means
+        blob = await means.disk.run(means.blobs.open, sha256)
+        try:
+            for index in range(segment_count(blob.size_bytes)):
+                size_bytes = min(SEGMENT_BYTES, blob.size_bytes - index * SEGMENT_BYTES)
+                await means.budget.take(size_bytes)
+                if order is None and not self.orders.waiting():
+                    await self._unhurried.take(size_bytes)
+                if not await means.disk.run(_verify_on_medium, blob, index):
+                    raise blob.damaged(f"segment {index} does not match its checksum", segment=index)
+                means.metrics.scrubbed_bytes.inc(size_bytes)
+            return blob.size_bytes
+        finally:
+            blob.close()
+
+    def _load(self) -> Cycle:
+        try:
+            return msgspec.json.decode(self._state.read_bytes(), type=Cycle)
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return Cycle(began_at_ms=int(self._means.clock_s() * 1000))
+
+    async def _save(self, cycle: Cycle, *, at_once: bool = False) -> None:
+        now_s = asyncio.get_running_loop().time()
+        if at_once or now_s - self._saved_at_s >= SAVE_S:
+            self._saved_at_s = now_s
+            await self._means.disk.run(write_durable, self._state, msgspec.json.encode(cycle) + b"\n")
+
+
+def _verify_on_medium(blob: OpenBlob, index: int) -> bool:
+    """Reads the segment from the disk; what others had in the page cache is read into it again. Blocks."""
+    start = index * SEGMENT_BYTES
+    stop = min(start + SEGMENT_BYTES, blob.size_bytes)
+    is_hot = is_cached(blob.fd, start, stop)
+    os.posix_fadvise(blob.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+    is_sound = blob.verify_segment(index)
+    if not is_hot:
+        os.posix_fadvise(blob.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+    return is_sound
