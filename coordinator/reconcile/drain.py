@@ -43,7 +43,7 @@ def plan_release(blob: BlobRecord, facts: Facts) -> list[Copy]:
 async def drain(means: Means, progress: Progress) -> None:
     """One pass over every draining node, or the one that the run names.
 
-    The result: looked_at, copied, bytes, released, spared; failed copies; left: replicas that are still there.
+    The result: looked_at, copied, bytes, released, spared; failed copies; left: replicas still there.
     Raises NotFound, and Conflict for a node that is not draining.
     """
     named = progress.parameters.node_id
