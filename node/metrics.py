@@ -45,11 +45,6 @@ class NodeMetrics:
         )
         for source in ("kept", "asked"):
             self.record_reads.labels(source)
-        self.quarantined_blobs = Counter(
-            "filestore_quarantined_blobs",
-            "Blobs taken out of service because they were damaged.",
-            registry=registry,
-        )
         self.uploads_in_progress = Gauge(
             "filestore_uploads_in_progress", "Requests that write an upload now.", registry=registry
         )
