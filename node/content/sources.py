@@ -2,13 +2,15 @@
 
 This node's disk, else its peers; the client notices no change.
 
-Every source is asked once. One that fails in the middle is followed by the next from the byte where it
-stopped, so nothing is sent twice and nothing unverified at all.
+One that fails in the middle is followed by the next from the byte where it stopped, so nothing is sent twice
+and nothing unverified at all. Before the first byte each source is asked once: the client can ask again. Once
+bytes are out it cannot, short of breaking the download off, so all are asked again, ROUNDS_MAX times at most.
 """
 
+import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
 from ca.errors import FilestoreError, Unavailable
@@ -22,6 +24,8 @@ from node.services import NodeServices
 # Without a byte for so long another replica is asked. A peer reads one segment before it answers: a slow disk
 # takes a tenth of this.
 ANSWER_TIMEOUT_S = 10.0
+ROUNDS_MAX = 6  # through all sources; each may have been started a moment ago, or be busy
+PAUSE_S = 1.0
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +41,13 @@ async def read_anywhere(
 
     Raises NoReplica when no source is left; some bytes may have come before.
     """
-    for source in _order(services.node_id, replicas):
+    first = start
+    for source in _rounds(services.node_id, replicas):
+        if source is None:
+            if start == first:
+                break
+            await asyncio.sleep(PAUSE_S)
+            continue
         sent_bytes = services.metrics.download_bytes.labels("local" if source == services.node_id else "peer")
         try:
             async with aclosing(_read_from(services, source, sha256, start, stop)) as reading:
@@ -61,6 +71,14 @@ async def note_failure(services: NodeServices, sha256: str, source: str, failure
         await withdraw(services.disk, services.blobs, services.metrics, failure)
     elif isinstance(failure, BlobMissing) and source == services.node_id:
         await miss(services.disk, services.blobs, sha256)
+
+
+def _rounds(node_id: str, replicas: Sequence[str]) -> Iterator[str | None]:
+    """The sources in the order to ask them, None between two rounds."""
+    for number in range(ROUNDS_MAX):
+        if number:
+            yield None
+        yield from _order(node_id, replicas)
 
 
 def _order(node_id: str, replicas: Sequence[str]) -> list[str]:

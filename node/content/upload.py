@@ -81,11 +81,15 @@ class Session:
     async def stand_at(self, offset: int) -> None:
         """Make sure that the next byte of the upload is that at `offset`.
 
-        Bytes that an earlier request left unacknowledged are settled first. Raises OffsetMismatch with the
-        right offset, Unavailable.
+        Bytes that an earlier request left unacknowledged are settled first, or dropped for a client that goes
+        on where HEAD has sent it. Raises OffsetMismatch with the right offset, Unavailable.
         """
-        if self.upload.offset > self.record.offset_bytes:
-            await self.holding.settle()
+        acknowledged = self.record.offset_bytes
+        if self.upload.offset > acknowledged:
+            if offset == acknowledged and (offset == 0 or self.upload.finished is None):
+                await self.holding.rewind(offset, self.record.prefix_sha256 or EMPTY_SHA256)
+            else:
+                await self.holding.settle()
         if self.upload.offset != offset:
             stands_at = self.record.offset_bytes
             raise OffsetMismatch(f"This upload stands at {stands_at}.", offset=stands_at)

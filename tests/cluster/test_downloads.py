@@ -147,7 +147,7 @@ def test_completion_waits_for_the_write_quorum(own_cluster: Cluster) -> None:
     refused = cluster.request("PUT", url, content=b"abcd")
     assert (refused.status, refused.headers["retry-after"]) == (503, "2")
     head = cluster.request("HEAD", url)
-    assert head.headers["upload-offset"] == "4"
+    assert head.headers["upload-offset"] == "0"  # what would survive the loss of this node
     cluster.restart(others[0])
     headers = {"Content-Range": "bytes */4"}
     answer = cluster.request("PUT", url, content=b"", headers=headers)

@@ -4,6 +4,8 @@ import asyncio
 import contextlib
 from pathlib import Path
 
+import pytest
+
 from ca.identity import Identity, Role
 from ca.tls import peer_identity
 from coordinator.client import MetadataClient
@@ -25,9 +27,11 @@ def upload_directory(cluster: Cluster, url: str) -> Path:
     return cluster.data(holder_of(cluster, url)) / "uploads" / url.split("/")[-2]
 
 
+@pytest.mark.parametrize(("offset", "content"), [("0", b"abcd"), ("4", b"")])
 def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_request(
-    own_cluster: Cluster,
+    own_cluster: Cluster, offset: str, content: bytes
 ) -> None:
+    """Where HEAD sends the client, or where it knows that its bytes came."""
     cluster = own_cluster
     url = cluster.create(size_bytes=4)["upload_url"]
     holder = holder_of(cluster, url)
@@ -38,8 +42,8 @@ def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_requ
     cluster.restart(*cluster.nodes)
     cluster.wait_healthy()
     head = cluster.request("HEAD", url)
-    assert (head.status, head.headers["upload-offset"]) == (200, "4")
-    answer = cluster.request("PATCH", url, content=b"", headers={**TUS, "Upload-Offset": "4"})
+    assert (head.status, head.headers["upload-offset"]) == (200, "0")
+    answer = cluster.request("PATCH", url, content=content, headers={**TUS, "Upload-Offset": offset})
     assert answer.status == 204
     file_uuid = url.split("/")[-2]
     assert cluster.get(f"/files/{file_uuid}", node=others[0]).body == b"abcd"
