@@ -1,0 +1,122 @@
+"""Orders of a coordinator over the peer ports of nodes: real TLS between listeners in this process."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+from aiohttp import web
+
+from ca.certificates import Authority
+from coordinator.node_orders import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState
+from coordinator.records import NodeRecord
+from coordinator.web import new_application, serve
+from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get
+from tests.unit.peer_ports import contexts_of
+
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture
+async def orders(tmp_path: Path, peer_authority: Authority) -> AsyncIterator[NodeOrders]:
+    """Of c1, which the nodes know."""
+    async with NodeOrders(CLUSTER, contexts_of("c1", tmp_path, peer_authority).client) as made:
+        yield made
+
+
+def record(node: Node, *, node_id: str = "") -> NodeRecord:
+    return NodeRecord(
+        node_id=node_id or node.services.node_id,
+        address="127.0.0.1",
+        api_port=1,
+        peer_port=node.listener.port,
+        zone="",
+        weight=100,
+        joined_at_ms=0,
+    )
+
+
+async def test_node_that_is_told_to_pull_has_the_blob_then(nodes: list[Node], orders: NodeOrders) -> None:
+    nodes[1].store(CONTENT)
+    for _ in range(2):
+        assert await orders.pull(record(nodes[0]), SHA256, len(CONTENT), ["n2"], timeout_s=TIMEOUT_S)
+    assert nodes[0].blob_path().read_bytes() == CONTENT
+
+
+async def test_order_that_cannot_be_obeyed_fails_with_the_answer(
+    nodes: list[Node], orders: NodeOrders
+) -> None:
+    with pytest.raises(OrderFailed, match="answered 503"):
+        await orders.pull(record(nodes[0]), SHA256, len(CONTENT), ["n2"], timeout_s=TIMEOUT_S)
+
+
+async def test_node_that_is_not_whom_the_record_names_is_told_nothing(
+    nodes: list[Node], orders: NodeOrders
+) -> None:
+    nodes[1].store(CONTENT)
+    with pytest.raises(OrderFailed, match="Certificate"):
+        await orders.pull(record(nodes[0], node_id="n3"), SHA256, len(CONTENT), ["n2"], timeout_s=TIMEOUT_S)
+    assert not nodes[0].services.blobs.has(SHA256)
+
+
+async def test_node_that_does_not_listen_fails_the_order(nodes: list[Node], orders: NodeOrders) -> None:
+    await nodes[0].listener.close()
+    with pytest.raises(OrderFailed):
+        await orders.custody(record(nodes[0]), "collect", "o1")
+
+
+async def test_coordinator_that_is_no_member_gives_no_orders(
+    nodes: list[Node], tmp_path: Path, peer_authority: Authority
+) -> None:
+    nodes[1].store(CONTENT)
+    async with NodeOrders(CLUSTER, contexts_of("c9", tmp_path, peer_authority).client) as orders:
+        with pytest.raises(OrderFailed, match="answered 401"):
+            await orders.pull(record(nodes[0]), SHA256, len(CONTENT), ["n2"], timeout_s=TIMEOUT_S)
+
+
+async def test_passes_are_ordered_by_coordinators_only(nodes: list[Node]) -> None:
+    async with nodes[0].services.peers.request("n2", "POST", "/custody/collect") as answer:
+        assert answer.status == 403
+    assert (await get(nodes[0], "n2"))[0] == 404
+
+
+@asynccontextmanager
+async def answering(node: Node, body: bytes) -> AsyncIterator[NodeRecord]:
+    """A listener with the node's certificate that answers every order so."""
+
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(body=body, content_type="application/json")
+
+    app = new_application([web.post("/custody/{kind}", answer)], component="node")
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=node.contexts.peer.listening, peer=True)
+    try:
+        yield msgspec.structs.replace(record(node), peer_port=listener.port)
+    finally:
+        await listener.close()
+
+
+async def test_state_of_a_pass_is_read(nodes: list[Node], orders: NodeOrders) -> None:
+    body = b'{"order_id":"o1","state":"stopped","reason":"too many","counts":{"left":7},"later":1}'
+    async with answering(nodes[0], body) as node:
+        state = await orders.custody(node, "collect", "o1")
+    assert state == PassState(order_id="o1", state="stopped", reason="too many", counts={"left": 7})
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b'{"order_id":"o1","state":"done"}',
+        b'{"order_id":"o1","state":"running","counts":{"left":-1}}',
+        b" " * (ANSWER_BYTES_MAX + 1),
+    ],
+)
+async def test_answer_that_is_no_state_fails_the_order(
+    nodes: list[Node], orders: NodeOrders, body: bytes
+) -> None:
+    async with answering(nodes[0], body) as node:
+        with pytest.raises(OrderFailed, match="answered"):
+            await orders.custody(node, "scrub", "o1")
