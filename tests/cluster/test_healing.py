@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import json
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -19,7 +20,7 @@ from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node
 
-FILES = 40
+FILES = 30
 REPLICAS = 3
 HEALED_S = 60.0
 EMPTY_S = 120.0  # uploads that have ended leave a node within a minute
@@ -75,33 +76,9 @@ def state_of(cluster: Cluster, member: Member, asked: Member) -> str:
     return next(str(node["state"]) for node in nodes if node["id"] == member.id)
 
 
-def repairs(cluster: Cluster, asked: Member) -> list[Any]:
-    answer = cluster.get("/jobs/runs?job_name=repair", node=asked)
+def runs_of(cluster: Cluster, job_name: str, asked: Member) -> list[Any]:
+    answer = cluster.get(f"/jobs/runs?job_name={job_name}", node=asked)
     return list(answer.json["runs"]) if answer.status == 200 else []
-
-
-async def test_replicas_of_a_dead_node_come_back_though_the_leader_dies_meanwhile(five: Cluster) -> None:
-    files = await asyncio.to_thread(stored, five)
-    dead, *living = five.nodes
-    asked = living[0]
-    lost = [content for content in files.values() if dead.id in holders(five, content, [dead])]
-    assert lost
-    leader = five.leader()
-    async with as_node(five, asked) as client:
-        five.kill(dead)
-        wait_until(lambda: bool(repairs(five, asked)), what="the beginning of a repair", timeout_s=HEALED_S)
-        five.kill(leader)
-        wait_until(lambda: state_of(five, dead, asked) == "down", what="the node is down", timeout_s=HEALED_S)
-        await until_whole(client)
-        named = await logged(client, files.values())
-    for content, node_ids in zip(files.values(), named, strict=True):
-        assert holders(five, content, living) == node_ids - {dead.id}
-        assert len(node_ids - {dead.id}) == REPLICAS
-    runs = repairs(five, asked)
-    assert sum(run["result"].get("copied", 0) for run in runs) <= len(lost)
-    assert {run["status"] for run in runs} <= {"completed", "running"}
-    for file_uuid, content in list(files.items())[:5]:
-        assert five.get(f"/files/{file_uuid}", node=asked).body == content
 
 
 def let_an_hour_pass(cluster: Cluster, member: Member) -> None:
@@ -111,19 +88,73 @@ def let_an_hour_pass(cluster: Cluster, member: Member) -> None:
         os.utime(path, (at_s, at_s))
 
 
-async def test_drained_node_is_empty_when_its_replicas_are_elsewhere(five: Cluster) -> None:
+def until_state(cluster: Cluster, member: Member, asked: Member, state: str) -> None:
+    wait_until(
+        lambda: state_of(cluster, member, asked) == state, what=f"{member.id} {state}", timeout_s=HEALED_S
+    )
+
+
+async def test_replicas_of_a_dead_node_come_back_though_the_leader_dies_and_then_the_node_returns(
+    five: Cluster,
+) -> None:
+    files = await asyncio.to_thread(stored, five)
+    dead, *living = five.nodes
+    asked, leader = living[0], five.leader()
+    lost = [content for content in files.values() if holders(five, content, [dead])]
+    assert lost
+    async with as_node(five, asked) as client:
+        five.kill(dead)
+        wait_until(lambda: bool(runs_of(five, "repair", asked)), what="a repair", timeout_s=HEALED_S)
+        five.kill(leader)
+        until_state(five, dead, asked, "down")
+        await until_whole(client)
+        for content, node_ids in zip(files.values(), await logged(client, files.values()), strict=True):
+            assert holders(five, content, living) == node_ids - {dead.id}
+            assert len(node_ids - {dead.id}) == REPLICAS
+        runs = runs_of(five, "repair", asked)
+        assert sum(run["result"].get("copied", 0) for run in runs) <= len(lost)
+        assert {run["status"] for run in runs} <= {"completed", "running"}
+        five.restart(dead, leader)
+        until_state(five, dead, asked, "healthy")
+        await until_whole(client)
+        assert any(len(node_ids) > REPLICAS for node_ids in await logged(client, files.values()))
+        assert released_by_rebalance(five) > 0
+        for content, node_ids in zip(files.values(), await logged(client, files.values()), strict=True):
+            assert len(node_ids) >= REPLICAS
+            assert holders(five, content, five.nodes) >= node_ids
+    for file_uuid, content in list(files.items())[:5]:
+        assert five.get(f"/files/{file_uuid}", node=asked).body == content
+
+
+def released_by_rebalance(cluster: Cluster) -> int:
+    """Replicas that were too many, as long as nobody was told of them just now."""
+    for node in cluster.nodes:
+        let_an_hour_pass(cluster, node)
+    run = cluster.filestore("job", "run", "rebalance", "--wait")
+    assert run.returncode == 0, run.stdout + run.stderr
+    return int(json.loads(run.stdout.decode().splitlines()[-1].removeprefix("completed "))["released"])
+
+
+async def test_drain_goes_on_when_the_leader_and_the_node_die_meanwhile(five: Cluster) -> None:
     files = await asyncio.to_thread(stored, five)
     away, *staying = five.nodes
     let_an_hour_pass(five, away)
-    assert five.filestore("node", "drain", away.id).returncode == 0
+    leader = five.leader()
+    async with as_node(five, staying[0]) as client:
+        assert five.filestore("node", "drain", away.id).returncode == 0
+        wait_until(lambda: bool(runs_of(five, "drain", staying[0])), what="a drain", timeout_s=HEALED_S)
+        five.kill(leader, away)
+        five.restart(away)
+        named = await logged(client, files.values())
+        assert min(len(node_ids) for node_ids in named) >= 2
+    five.restart(leader)
     wait_until(
         lambda: five.filestore("node", "remove", away.id).returncode == 0,
         what="the node is empty, and removed",
         timeout_s=EMPTY_S,
     )
-    async with as_node(five, staying[0]) as client:
-        named = await logged(client, files.values())
-    for content, node_ids in zip(files.values(), named, strict=True):
-        assert len(node_ids) == REPLICAS
-        assert holders(five, content, staying) == node_ids
+    for content in files.values():
+        assert len(holders(five, content, staying)) == REPLICAS
         assert not holders(five, content, [away])
+    runs = runs_of(five, "drain", staying[0])
+    assert {run["status"] for run in runs} <= {"completed", "running"}
