@@ -214,12 +214,13 @@ class JobRuns:
         status = "completed"
         try:
             await self._works[run.job_name](progress)
-        except Interrupted:
-            raise
-        except Exception as error:  # noqa: BLE001 - whatever it is, the next leader would meet it again
+        except Exception as error:  # whatever it is, the next leader would meet it again
+            cause = _cause(error)
+            if isinstance(cause, Interrupted):
+                raise cause from error
             _log.exception("the run %s of the job %s failed", run.run_id, run.job_name)
             status = "failed"
-            progress.result["error"] = _text(error)
+            progress.result["error"] = _text(cause)
         await progress.record(status)
         _log.info("the run %s of the job %s %s: %s", run.run_id, run.job_name, status, progress.result)
 
@@ -238,6 +239,14 @@ async def applied(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> 
 
 def _always() -> bool:
     return True
+
+
+def _cause(error: Exception) -> Exception:
+    """What ended work that was done by several tasks; one that was interrupted is not at fault."""
+    while isinstance(error, ExceptionGroup):
+        interrupted, _ = error.split(Interrupted)
+        error = (interrupted or error).exceptions[0]
+    return error
 
 
 def _text(error: Exception) -> str:

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from ca.errors import FilestoreError, NotFound
 from coordinator.commands import AddReplica
-from coordinator.job_runs import Interrupted, Progress
+from coordinator.job_runs import Progress
 from coordinator.node_orders import OrderFailed
 from coordinator.reconcile.facts import Copy
 from coordinator.reconcile.means import Means
@@ -21,6 +21,7 @@ BLOBS_AT_ONCE = 8
 COPIES_PER_TARGET = 2  # a node fetches no more at once
 PULL_S = 60.0  # for a node to begin; beside the time that the bytes take
 BYTES_PER_S_MIN = 1_000_000  # slower than the smallest budget of a node
+ANSWER_S = 60.0  # a node says sooner than this that it has not got to the end yet
 ASK_AGAIN_S = 0.5
 
 _T = TypeVar("_T")
@@ -75,7 +76,7 @@ class Copier:
                     copy.sha256,
                     copy.size_bytes,
                     copy.sources,
-                    timeout_s=pull_s,
+                    timeout_s=ANSWER_S,
                 ):
                     await asyncio.sleep(ASK_AGAIN_S)
         except TimeoutError as error:
@@ -87,7 +88,7 @@ class Copier:
 async def in_parallel(
     items: AsyncIterator[_T], work: Callable[[_T], Awaitable[None]], *, at_once: int = BLOBS_AT_ONCE
 ) -> None:
-    """Work on every item, some at once, taken in their order. Raises what the first that fails raises."""
+    """Work on every item, some at once, taken in their order. Raises a group with what made one fail."""
     taking = asyncio.Lock()
 
     async def worker() -> None:
@@ -99,9 +100,6 @@ async def in_parallel(
                     return
             await work(item)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(at_once):
-                group.create_task(worker())
-    except* Interrupted as stopped:
-        raise Interrupted(str(stopped.exceptions[0])) from stopped
+    async with asyncio.TaskGroup() as group:
+        for _ in range(at_once):
+            group.create_task(worker())

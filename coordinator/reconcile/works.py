@@ -1,5 +1,6 @@
 """The jobs of the reconcilers: what each does, and when the schedule has work for it."""
 
+import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ class _Wait:
     """Until when a job is not due, as long as the nodes stay as they are."""
 
     nodes: object
-    runs: int
+    wait_s: float
     until_s: float
 
 
@@ -68,14 +69,20 @@ class Reconcilers:
         before = _done(progress)
         if name == REBALANCE:
             self._keeper.has_returned = False
-        await work(self._means, progress)
+        try:
+            await work(self._means, progress)
+        except asyncio.CancelledError:
+            if self._means.driver.is_leader:  # an admin has cancelled it: not to begin again at once
+                self._wait(name, WAIT_S_MAX)
+            raise
         if _done(progress) > before:
             self._waits.pop(name, None)
             return
         earlier = self._waits.get(name)
-        runs = earlier.runs + 1 if earlier is not None else 1
-        wait_s = min(WAIT_S_MIN * 2 ** min(runs - 1, 10), WAIT_S_MAX)
-        self._waits[name] = _Wait(shape(self._means.facts()), runs, time.monotonic() + wait_s)
+        self._wait(name, WAIT_S_MIN if earlier is None else min(2 * earlier.wait_s, WAIT_S_MAX))
+
+    def _wait(self, name: str, wait_s: float) -> None:
+        self._waits[name] = _Wait(shape(self._means.facts()), wait_s, time.monotonic() + wait_s)
 
     def _waits_still(self, name: str) -> bool:
         wait = self._waits.get(name)

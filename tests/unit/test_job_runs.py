@@ -213,6 +213,26 @@ async def test_work_that_is_interrupted_is_taken_up_again(tmp_path: Path) -> Non
     assert (run["status"], tries) == ("completed", 2)
 
 
+async def test_work_of_several_tasks_is_taken_up_again_or_says_what_failed(tmp_path: Path) -> None:
+    tries = 0
+
+    async def part(error: Exception) -> None:
+        raise error
+
+    async def in_parts(progress: Progress) -> None:
+        nonlocal tries
+        tries += 1
+        async with asyncio.TaskGroup() as group:
+            group.create_task(part(OSError("no room")))
+            if tries == 1:
+                group.create_task(part(Interrupted("no quorum")))
+
+    async with member(tmp_path) as (driver, store), working(driver, store, {"expire": in_parts}):
+        await apply(driver, trigger("expire"))
+        (run,) = await ended(tmp_path)
+    assert (run["status"], run["result"], tries) == ("failed", {"error": "no room"}, 2)
+
+
 async def test_schedule_starts_a_run_only_when_something_is_due(tmp_path: Path) -> None:
     works: dict[str, Work] = {"expire": expire, "snapshot": one_step}
     async with member(tmp_path) as (driver, store):
