@@ -1,15 +1,16 @@
 """How many bytes per second this node spends on its replicas: pulls by order, and scrubbing.
 
-One rate for all of them. While clients' bytes flow it is halved each second, down to a floor that still reads
-a large disk within a month; without them it doubles again. Nobody saves up: a second without work is gone.
+One rate for all of them. While clients' bytes flow it is halved each second, down to a floor that still
+reads a large disk within a month; without them it doubles again. Nobody saves up: a second without work is
+gone.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
-RATE_MAX: Final = 100_000_000  # bytes per second: what a gigabit wire or a slow disk carries
-RATE_MIN: Final = 8_000_000  # 20 TB in 30 days
+RATE_MAX: Final = 400_000_000  # bytes per second: what one good disk gives, and more than a gigabit wire
+RATE_MIN: Final = 20_000_000  # 50 TB in 30 days
 BUSY_BYTES_PER_S: Final = 1_000_000  # of clients: less than this is no reason to give way
 LOOK_S: Final = 1.0
 WAIT_S_MAX: Final = 1.0  # in one sleep: then the rate is looked at again

@@ -195,16 +195,16 @@ async def open_node(
     """Everything that handlers need, closed again in the order that lets running disk work end first."""
     disk, locks, is_first = DiskWorkers(), UploadLocks(), siblings.worker == 0
     blobs = await disk.run(BlobStore, files.data, maker=siblings.maker, is_leftover=siblings.is_leftover)
-    uploads = UploadStore(blobs)
-    numbers = WorkerNumbers(metrics.registry, siblings)
+    uploads, numbers = UploadStore(blobs), WorkerNumbers(metrics.registry, siblings)
     watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.uploads_elsewhere)
     identity = Identity(config.cluster, Role.NODE, config.id)
     coordinators = await disk.run(read_known, files.known, config.coordinators)
     metadata = MetadataClient(identity, coordinators, contexts.client)
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
-    counts = _node_metrics(metrics, watch, locks)
+    counts, audit = _node_metrics(metrics, watch, locks), AuditLog(files.audit)
     MemberMetrics(metrics.registry, contexts.credential, view)
+    budget = Budget(counts.client_bytes)
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
     )
@@ -212,8 +212,6 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
-    budget, audit = Budget(counts.client_bytes), AuditLog(files.audit)
-    pulls = Pulls(fetches, blobs, disk, budget.take)
     means = Means(config.id, metadata, view, blobs, disk, counts, audit, budget)
     api = ApiServices(
         metadata=metadata,
@@ -236,7 +234,7 @@ async def open_node(
         locks,
         siblings,
         fetches=fetches,
-        pulls=pulls,
+        pulls=Pulls(fetches, blobs, disk, budget.take),
         custody=Custody(means, files.scrub) if is_first else None,
     )
     await siblings.start()
@@ -244,7 +242,7 @@ async def open_node(
     try:
         yield OpenNode(services, watch, numbers)
     finally:
-        await pulls.close()
+        await services.pulls.close()
         await fetches.close()
         await peers.close()
         await siblings.close()
