@@ -1,0 +1,144 @@
+"""Custody by real nodes: damage is found, put aside, reported to the log, and the disk agrees with it."""
+
+import http.client
+import json
+import os
+import socket
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ca.tls import peer_client_context
+from coordinator.config import CoordinatorFiles
+from deploy.development import CLUSTER_NAME, Member
+from deploy.processes import wait_until
+from tests.cluster.harness import Cluster
+from tests.cluster.test_damage import change_byte, replica
+
+SOON_S = 60.0
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two processes to a node: either may meet damage, the first one reports it."""
+    with Cluster(tmp_path_factory.mktemp("custody"), node_options=("--workers", "2")) as started:
+        yield started
+
+
+def logged(cluster: Cluster, sql: str, *values: str) -> list[Any]:
+    """What the log's state says, as one of the coordinators has it by now."""
+    state = cluster.data(cluster.coordinators[0]) / "state.sqlite"
+    with closing(sqlite3.connect(f"file:{state}?mode=ro", uri=True)) as db:
+        return db.execute(sql, values).fetchall()
+
+
+def holders(cluster: Cluster, path: Path) -> list[str]:
+    sql = "SELECT node_id FROM blob_replicas WHERE sha256 = ? ORDER BY node_id"
+    return [row[0] for row in logged(cluster, sql, path.name)]
+
+
+def until_lost(cluster: Cluster, node: Member, path: Path) -> None:
+    others = sorted(other.id for other in cluster.nodes if other is not node)
+    wait_until(lambda: holders(cluster, path) == others, what="the report of a loss", timeout_s=SOON_S)
+
+
+def order(cluster: Cluster, node: Member, kind: str, order_id: str) -> Any:
+    """Given to a node's peer port with the certificate of a coordinator."""
+    credential = CoordinatorFiles(cluster.data(cluster.coordinators[0])).credential()
+    context = peer_client_context(credential.path, credential.root_pem)
+    connection = http.client.HTTPConnection("127.0.0.1", node.peer_port)
+    plain = socket.create_connection(("127.0.0.1", node.peer_port), DEADLINE_S)
+    connection.sock = context.wrap_socket(plain, server_hostname=f"{node.id}.node.{CLUSTER_NAME}.internal")
+    with closing(connection):
+        body = json.dumps({"order_id": order_id})
+        connection.request("POST", f"/custody/{kind}", body, {"Content-Type": "application/json"})
+        response = connection.getresponse()
+        answer = json.loads(response.read())
+        assert response.status == (200 if "order_id" in answer else 404)
+        return answer
+
+
+def carried_out(cluster: Cluster, node: Member, kind: str, order_id: str) -> dict[str, int]:
+    """What the order counted."""
+    standings: list[Any] = []
+
+    def ended() -> bool:
+        standings.append(order(cluster, node, kind, order_id))
+        return bool(standings[-1]["state"] != "running")
+
+    wait_until(ended, what=f"the order to {kind}", timeout_s=SOON_S)
+    assert standings[-1]["state"] == "completed", standings[-1]
+    return dict(standings[-1]["counts"])
+
+
+def spoil_flip(path: Path) -> None:
+    change_byte(path, 100_000)
+
+
+def spoil_link(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("/etc/hostname")
+
+
+def spoil_truncate(path: Path) -> None:
+    os.truncate(path, 1000)
+
+
+@pytest.mark.parametrize("spoil", [spoil_flip, spoil_truncate, Path.unlink, spoil_link])
+def test_what_a_download_meets_is_reported_and_the_download_is_right(
+    cluster: Cluster, spoil: Callable[[Path], None]
+) -> None:
+    content = os.urandom(300_000)
+    file_uuid, node = cluster.store(content), cluster.nodes[1]
+    path = replica(cluster, node, content)
+    spoil(path)
+    assert cluster.get(f"/files/{file_uuid}", node=node).body == content
+    until_lost(cluster, node, path)
+    aside = cluster.data(node) / "quarantine" / path.name
+    assert os.path.lexists(aside) == (spoil is not Path.unlink)
+    assert cluster.get(f"/files/{file_uuid}", node=node).body == content
+    lines = (cluster.data(node) / "audit.log").read_text().splitlines()
+    assert any(json.loads(line)["object"] == path.name for line in lines)
+
+
+def test_ordered_scrub_finds_a_flipped_bit_and_nothing_else(cluster: Cluster) -> None:
+    content, node = os.urandom(300_000), cluster.nodes[2]
+    cluster.store(content)
+    path = replica(cluster, node, content)
+    change_byte(path, 5)
+    counts = carried_out(cluster, node, "scrub", "scrub-1")
+    assert counts["damaged"] == 1
+    until_lost(cluster, node, path)
+    assert carried_out(cluster, node, "scrub", "scrub-2")["damaged"] == 0
+    assert "code" in order(cluster, node, "else", "scrub-1")
+
+
+def test_replica_that_went_while_its_node_was_dead_is_missed_at_its_start(cluster: Cluster) -> None:
+    content, node = os.urandom(300_000), cluster.nodes[1]
+    cluster.store(content)
+    path = replica(cluster, node, content)
+    cluster.kill(node)
+    path.unlink()
+    cluster.restart(node)
+    until_lost(cluster, node, path)
+    cluster.wait_healthy()
+
+
+def test_disk_holds_what_the_log_names_and_an_order_finds_nothing_to_do(cluster: Cluster) -> None:
+    for node in cluster.nodes:
+        counts = carried_out(cluster, node, "compare", f"agree-{node.id}")
+        assert (counts["missing"], counts["unknown"], counts["added"]) == (0, 0, 0), node.id
+        assert carried_out(cluster, node, "collect", f"agree-{node.id}")["left"] == 0
+        sql = (
+            "SELECT SUM(b.size_bytes) FROM blobs b JOIN blob_replicas r ON r.sha256 = b.sha256"
+            " WHERE r.node_id = ?"
+        )
+        on_disk = [
+            path for path in (cluster.data(node) / "blobs").rglob("*") if len(path.name) == len("0" * 64)
+        ]
+        assert logged(cluster, sql, node.id) == [(sum(path.stat().st_size for path in on_disk) or None,)]

@@ -1,0 +1,199 @@
+"""Custody of one node over real files, with the real state machine in place of the coordinators."""
+
+import asyncio
+import hashlib
+import os
+import random
+import ssl
+import time
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+from prometheus_client import CollectorRegistry
+
+from ca.errors import CATALOGUE, Unavailable
+from ca.identity import Identity, Role
+from coordinator.audit import AuditLog
+from coordinator.calls import CALL_TIMEOUT_S, HeartbeatCall
+from coordinator.client import MetadataClient
+from coordinator.commands import AnyCommand, ReportDropped, ReportLost
+from coordinator.queries import AnyQuery, ListDoomed, ListReplicas
+from coordinator.records import CoordinatorRecord
+from coordinator.view import View
+from node.blobs import SIDECAR, BlobStore
+from node.budget import Budget
+from node.custody import Custody
+from node.disk import DiskWorkers
+from node.keeping import Means, Pass
+from node.metrics import NodeMetrics
+from node.quarantine import Quarantine
+from tests.unit import replica_acts as acts
+from tests.unit.state import Refusal, State
+
+NODES = ("n1", "n2", "n3")
+SIZE_BYTES = 5  # of the blobs of the state's completions
+DAY_S = 86_400
+
+_T = TypeVar("_T")
+_ERRORS = {error.code: error for error in CATALOGUE}
+
+
+class Log(MetadataClient):
+    """The coordinators, without the wire: calls go to a state machine."""
+
+    def __init__(self, state: State) -> None:
+        nobody = CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=1)
+        super().__init__(Identity("test", Role.NODE, "n1"), [nobody], ssl.create_default_context)
+        self.state = state
+        self.lost_answers = 0  # so many of the next reports arrive, and nobody hears of it
+        self.lost_reports = 0  # so many of the next ones do not arrive
+        self.asked: list[str] = []
+
+    async def propose(
+        self, command: AnyCommand, reply_type: type[_T], *, timeout_s: float = CALL_TIMEOUT_S
+    ) -> _T:
+        del timeout_s
+        if isinstance(command, ReportDropped | ReportLost):
+            self.asked.append(type(command).__name__)
+            if self.lost_reports:
+                self.lost_reports -= 1
+                raise Unavailable("lost on its way")
+        answer = self.state.apply(command)
+        if self.lost_answers and isinstance(command, ReportDropped | ReportLost):
+            self.lost_answers -= 1
+            raise Unavailable("the answer was lost")
+        return _answer(answer, reply_type)
+
+    async def read(self, query: AnyQuery, reply_type: type[_T], *, timeout_s: float = CALL_TIMEOUT_S) -> _T:
+        del timeout_s
+        if isinstance(query, ListDoomed):
+            self.asked.append("ListDoomed")
+        return _answer(self.state.ask(query), reply_type)
+
+
+def _answer(value: Any, reply_type: type[_T]) -> _T:
+    if isinstance(value, Refusal):
+        raise _ERRORS[value](value.details)
+    return msgspec.convert(value, type=reply_type)
+
+
+class Keeper:
+    """The node n1: its disk, and a process that can end and begin anew."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory / "data"
+        self.state = State(directory / "state")
+        self.state.nodes(*NODES)
+        self.log = Log(self.state)
+        self.dice = random.Random(7)
+        self.later_s = 0.0
+        self.start()
+
+    def start(self) -> None:
+        """A process begins."""
+        self.disk, self.blobs = DiskWorkers(), BlobStore(self.directory)
+        self.registry = CollectorRegistry()
+        self.metrics = NodeMetrics(self.registry)
+        self.audit = AuditLog(self.directory / "audit.log")
+        self.means = Means(
+            "n1",
+            self.log,
+            View(self.log, lambda: HeartbeatCall(0, 0, 0)),
+            self.blobs,
+            self.disk,
+            self.metrics,
+            self.audit,
+            Budget(),
+            clock_s=lambda: time.time() + self.later_s,
+        )
+        self.custody = Custody(self.means, self.directory / "scrub.json")
+
+    def end(self) -> None:
+        """The process is gone; what it did to the disk stays."""
+        self.disk.close()
+        self.blobs.close()
+        self.audit.close()
+
+    def restart(self) -> None:
+        self.end()
+        self.start()
+
+    def content(self) -> bytes:
+        """New content."""
+        return self.dice.randbytes(SIZE_BYTES)
+
+    def put(self, content: bytes) -> str:
+        """A blob on the disk, of which the log knows nothing; its name."""
+        name = hashlib.sha256(content).hexdigest()
+        with self.blobs.receive(name, len(content)) as writer:
+            writer.write(content)
+            writer.finish()
+        return name
+
+    def store(self, content: bytes | None = None, *, nodes: tuple[str, ...] = NODES) -> str:
+        """A file of which these nodes have a replica; the name of the blob."""
+        name = self.put(self.content() if content is None else content)
+        acts.put(self.state, f"file-{name}", name, *nodes, as_of=self.state.log_index)
+        return name
+
+    def doom(self, *names: str) -> None:
+        """The files go, and with them the need for the blobs."""
+        for name in names:
+            acts.delete(self.state, f"file-{name}")
+        acts.collect(self.state)
+
+    def path(self, name: str) -> Path:
+        return self.directory / "blobs" / name[:2] / name[2:4] / name
+
+    def age(self, *names: str, by_s: float = 2 * DAY_S) -> None:
+        """These blobs came earlier than they did."""
+        at_s = time.time() - by_s
+        for name in names:
+            for path in (self.path(name), self.path(name + SIDECAR)):
+                os.utime(path, (at_s, at_s))
+
+    def rot(self, name: str) -> None:
+        """One bit of the replica is another."""
+        path = self.path(name)
+        content = bytearray(path.read_bytes())
+        content[0] ^= 1
+        path.chmod(0o600)
+        path.write_bytes(content)
+
+    def held(self) -> list[str]:
+        """What the log names this node for."""
+        listed = self.state.ask(ListReplicas(node_id="n1"))["replicas"]
+        return [replica["sha256"] for replica in listed]
+
+    def on_disk(self) -> list[str]:
+        return list(self.blobs.iterate())
+
+    def quarantined(self) -> list[str]:
+        return [name for name, _ in Quarantine(self.blobs).names()]
+
+    async def collect(self, *, yes_really: bool = False) -> dict[str, int]:
+        run = Pass(yes_really)
+        await self.custody.collect(run)
+        return run.counts
+
+    async def compare(self, *, yes_really: bool = False) -> dict[str, int]:
+        run = Pass(yes_really)
+        await self.custody.compare(run)
+        return run.counts
+
+    def audited(self, action: str) -> list[str]:
+        """What the audit log says was done so to which blobs."""
+        path = self.directory / "audit.log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [line["object"] for line in map(msgspec.json.decode, lines) if line["action"] == action]
+
+
+async def until_stopped(keeper: Keeper, order_id: str, kind: str) -> dict[str, int]:
+    """Look until the order is carried out; its counts."""
+    orders = keeper.custody.orders[kind]
+    while (standing := orders.give(order_id, yes_really=False)).state == "running":
+        await keeper.custody.look()
+        await asyncio.sleep(0)
+    assert standing.state == "completed", standing.reason
+    return standing.counts

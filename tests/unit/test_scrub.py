@@ -1,0 +1,131 @@
+"""Scrubbing: damage is found by itself, within the budget, from where the last process was."""
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from node import scrub
+from node.budget import LOOK_S, Budget
+from node.scrub import SCRUB_S, Cycle
+from node.segments import SEGMENT_BYTES
+from tests.unit.custody_node import SIZE_BYTES, Keeper
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[Keeper]:
+    keeper = Keeper(tmp_path)
+    yield keeper
+    keeper.end()
+
+
+def begun(keeper: Keeper, *, after: str = "") -> Cycle:
+    return Cycle(began_at_ms=int(keeper.means.clock_s() * 1000), after=after)
+
+
+def scrubbed_bytes(keeper: Keeper) -> float:
+    value = keeper.registry.get_sample_value("filestore_scrubbed_bytes_total")
+    assert value is not None
+    return value
+
+
+async def test_flipped_bit_is_found_and_reported(keeper: Keeper) -> None:
+    sound, rotten = keeper.store(), keeper.store()
+    keeper.rot(rotten)
+    cycle = await keeper.custody.scrubber.look(begun(keeper))
+    assert cycle.is_over
+    assert keeper.held() == keeper.on_disk() == [sound]
+    assert keeper.quarantined() == keeper.audited("replica.lost") == [rotten]
+
+
+async def test_bit_that_flips_after_it_was_read_and_trusted_is_found(keeper: Keeper) -> None:
+    content = os.urandom(2 * SEGMENT_BYTES + 10)
+    name = keeper.put(content)
+    with keeper.blobs.open(name) as blob:
+        blob.verify_range(0, len(content))
+        path, facts = keeper.path(name), os.fstat(blob.fd)
+        path.chmod(0o600)
+        with path.open("r+b") as file:
+            file.seek(SEGMENT_BYTES)
+            file.write(bytes([content[SEGMENT_BYTES] ^ 1]))
+        os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))
+    await keeper.custody.scrubber.look(begun(keeper))
+    assert keeper.quarantined() == [name]
+    assert scrubbed_bytes(keeper) == SEGMENT_BYTES
+
+
+async def test_cycle_goes_on_where_the_last_process_was(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrub, "SAVE_S", 0.0)
+    names = sorted(keeper.store() for _ in range(4))
+    await keeper.custody.scrubber._save(begun(keeper, after=names[1]))
+    keeper.restart()
+    cycle = await keeper.custody.scrubber.look(keeper.custody.scrubber._load())
+    assert scrubbed_bytes(keeper) == 2 * SIZE_BYTES
+    assert cycle.is_over
+    saved = msgspec.json.decode((keeper.directory / "scrub.json").read_bytes(), type=Cycle)
+    assert saved == cycle
+
+
+async def test_next_cycle_begins_when_the_period_is_over(keeper: Keeper) -> None:
+    keeper.store()
+    scrubber = keeper.custody.scrubber
+    cycle = await scrubber.look(begun(keeper))
+    cycle = await scrubber.look(cycle)
+    assert scrubbed_bytes(keeper) == SIZE_BYTES
+    keeper.later_s = SCRUB_S + 1
+    await scrubber.look(cycle)
+    assert scrubbed_bytes(keeper) == 2 * SIZE_BYTES
+
+
+async def test_order_reads_everything_at_once_and_tells_what_it_found(keeper: Keeper) -> None:
+    names = [keeper.store() for _ in range(3)]
+    scrubber = keeper.custody.scrubber
+    cycle = await scrubber.look(begun(keeper))
+    keeper.rot(names[0])
+    for order_id in ("first", "second"):
+        assert scrubber.orders.give(order_id, yes_really=False).state == "running"
+    await scrubber.look(cycle)
+    for order_id in ("first", "second"):
+        standing = scrubber.orders.give(order_id, yes_really=False)
+        assert standing.state == "completed", standing.reason
+        assert standing.counts == {"looked": 3, "bytes": 2 * SIZE_BYTES, "damaged": 1}
+    assert keeper.held() == sorted(names[1:])
+
+
+async def test_order_that_finds_much_damage_stops(keeper: Keeper) -> None:
+    names = [keeper.store() for _ in range(103)]
+    for name in names:
+        keeper.rot(name)
+    scrubber = keeper.custody.scrubber
+    scrubber.orders.give("first", yes_really=False)
+    await scrubber.look(begun(keeper))
+    standing = scrubber.orders.give("first", yes_really=False)
+    assert (standing.state, standing.counts["damaged"]) == ("stopped", 101)
+
+
+def test_budget_gives_way_to_clients_down_to_its_floor_and_comes_back() -> None:
+    seen = [0.0]
+    budget = Budget(lambda: seen[0], rate_max=80.0, rate_min=15.0)
+    rates, at_s = [], 100.0
+    for clients_bytes in (0, 1e9, 1e9, 1e9, 1e9, 0, 0, 0, 0):
+        seen[0] += clients_bytes
+        budget.look(at_s)
+        rates.append(budget.rate)
+        at_s += LOOK_S
+    assert rates == [80, 40, 20, 15, 15, 30, 60, 80, 80]
+
+
+async def test_budget_lets_nobody_pass_before_the_bytes_are_paid_for() -> None:
+    budget = Budget(rate_max=1.0, rate_min=1.0)
+    await budget.take(1_000_000)  # of the first nothing was asked before
+    second = asyncio.create_task(budget.take(1))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not second.done()
+    second.cancel()
+    await asyncio.wait({second})
