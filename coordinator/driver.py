@@ -59,6 +59,13 @@ _FREEING = (
     commands.StartRun,
     commands.RecordRun,
     commands.Expire,
+    commands.MarkNode,
+    commands.RecountReplicas,
+    commands.Collect,
+    commands.ReleaseReplica,
+    commands.ReportDropped,
+    commands.ReportLost,
+    commands.AddReplica,
 )
 _log = logging.getLogger(__name__)
 

@@ -242,14 +242,18 @@ async def open_node(
     try:
         yield OpenNode(services, watch, numbers)
     finally:
-        await services.pulls.close()
-        await fetches.close()
-        await peers.close()
-        await siblings.close()
-        await asyncio.to_thread(disk.close)
-        uploads.close()
-        blobs.close()
-        api.audit.close()
+        await _close(services)
+
+
+async def _close(services: NodeServices) -> None:
+    await services.pulls.close()
+    await services.fetches.close()
+    await services.peers.close()
+    await services.siblings.close()
+    await asyncio.to_thread(services.disk.close)
+    services.uploads.close()
+    services.blobs.close()
+    services.api.audit.close()
 
 
 def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks) -> NodeMetrics:
