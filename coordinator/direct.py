@@ -198,7 +198,14 @@ class DirectConnection(web.RequestHandler):
         would wait for it without end.
         """
         transport = self.transport
-        if transport is not None and not transport.is_closing() and self._is_waiting():
+        if self._loop.time() < self._next_keepalive_close_time:
+            # The timer went off early. aiohttp looks at the clock anew, and it may be time by then: it would
+            # close what was not looked at here.
+            self._keepalive_handle = self._loop.call_at(
+                self._next_keepalive_close_time, self._process_keepalive
+            )
+            return
+        if transport is not None and not transport.is_closing() and self._waiter is not None:
             unsent_bytes, earlier_bytes = transport.get_write_buffer_size(), self._unsent_bytes
             self._unsent_bytes = unsent_bytes
             if unsent_bytes and unsent_bytes == earlier_bytes:
@@ -206,6 +213,3 @@ class DirectConnection(web.RequestHandler):
             elif unsent_bytes:
                 self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
         super()._process_keepalive()
-
-    def _is_waiting(self) -> bool:
-        return self._waiter is not None and self._loop.time() >= self._next_keepalive_close_time
