@@ -43,13 +43,20 @@ async def wait_for_agreement(arena: Arena) -> bool:
 
 
 async def stop_in_order(arena: Arena) -> None:
-    """End the followers, then the leader, so that nothing more is committed; SIGTERM must do."""
+    """End the followers at once, then the leader, so that nothing more is committed; SIGTERM must do.
+
+    One after the other would leave a quorum for a moment, in which the leader may have states compared.
+    """
     leader = await arena.leader()
-    for member in (*arena.others(leader), leader):
-        try:
-            await asyncio.to_thread(member.stop)
-        except subprocess.TimeoutExpired:
-            arena.faults.append(f"{member.id} did not end on SIGTERM")
+    await asyncio.gather(*(_stop(arena, member) for member in arena.others(leader)))
+    await _stop(arena, leader)
+
+
+async def _stop(arena: Arena, member: Member) -> None:
+    try:
+        await asyncio.to_thread(member.stop)
+    except subprocess.TimeoutExpired:
+        arena.faults.append(f"{member.id} did not end on SIGTERM")
 
 
 def compare_states(members: Sequence[Member]) -> list[str]:
