@@ -13,11 +13,14 @@ import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench import datapath_get, datapath_memory
+from bench import datapath_get, datapath_memory, remote, replicated, uploads
 from bench.rows import CASES, RUNS, Row, Skipped, as_json, show
 
 PARTS: Mapping[str, Callable[[Path], list[Row]]] = {
     "downloads": datapath_get.rows,
+    "remote": remote.datapath_rows,
+    "uploads": uploads.datapath_rows,
+    "replicated": replicated.rows,
     "memory": datapath_memory.rows,
 }
 

@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.loaders import cpu_s
+from bench.rows import Row
 from ca.tls import client_context
 from deploy.development import DevelopmentCluster, Member
 from node.client_upload import FileSource, upload
@@ -126,6 +127,23 @@ def rows() -> list[RemoteRow]:
     remote, local = (_median([pair[at] for pair in pairs]) for at in (0, 1))
     case = f"GET {FILE_BYTES >> 20} MiB of a remote replica, TLS"
     return [RemoteRow(case, remote, local, ratio, RATIO_MIN)]
+
+
+def datapath_rows(_directory: Path) -> list[Row]:
+    """The same for `bench.datapath`."""
+    return [
+        Row(
+            name=row.case,
+            unit="MiB/s",
+            value=row.remote.bytes_per_s / (1 << 20),
+            yardstick=row.local.bytes_per_s / (1 << 20),
+            ratio=row.ratio,
+            target=row.target,
+            cpu_s=row.remote.asked_cpu_s + row.remote.other_cpu_s,
+            yardstick_cpu_s=row.local.asked_cpu_s,
+        )
+        for row in rows()
+    ]
 
 
 def _median(runs: list[Fetched]) -> Fetched:

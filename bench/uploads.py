@@ -29,6 +29,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from bench import rows as rows_of
 from bench.dav import Dav, why_absent
 from bench.loaders import cpu_s
 from bench.sender import Order, Outcome
@@ -77,6 +78,11 @@ class Sending:
             [sys.executable, "-m", "bench.sender"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         self._answer()
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._process.pid
 
     def close(self) -> None:
         """End it."""
@@ -258,6 +264,23 @@ def summary(found: Sequence[Row]) -> Mapping[str, object]:
         }
         for row in found
     }
+
+
+def datapath_rows(directory: Path) -> list[rows_of.Row]:
+    """The same for `bench.datapath`, where each row has one yardstick."""
+    return [
+        rows_of.Row(
+            name=f"{row.name} / {row.yardstick}",
+            unit="MiB/s",
+            value=row.median(lambda f: f.mib_per_s),
+            yardstick=row.median(lambda f: f.mib_per_s, theirs=True),
+            ratio=row.ratio,
+            target=row.target,
+            cpu_s=row.median(lambda f: f.cpu_s_per_gib),
+            yardstick_cpu_s=row.median(lambda f: f.cpu_s_per_gib, theirs=True),
+        )
+        for row in rows(directory)
+    ]
 
 
 def main() -> None:

@@ -1,0 +1,115 @@
+"""PUT with three replicas, made while the bytes come, beside the same PUT with one, in the same run.
+
+    python -m bench.replicated        (UPLOADS_BYTES and UPLOADS_RUNS as for bench.uploads)
+
+Three nodes share this machine, which elsewhere have one each: they hash three times and write three times.
+So the bound is what the machine allows at best, each part measured in the same run: the slower of the PUT
+with one replica as it is, three times the time that the disk takes for one copy alone, and the processor time
+of the sender and of three times the node's, over all cores. The ratio is bound by wall time: 0.8 is a wall
+time of 1.25 bounds.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from bench.loaders import cpu_s
+from bench.rows import Row, as_json, show
+from bench.sender import Order
+from bench.uploads import FILE_BYTES, GIB, RUNS, Figure, Node, Sending, bounds
+from deploy.development import DevelopmentCluster
+
+REPLICAS = 3
+TARGET = 0.8  # of the bound
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """See `bench.rows.HasRate`: MiB per second, and CPU seconds per GiB of all nodes together."""
+
+    per_s: float
+    server_cpu_s: float
+
+
+class Group:
+    """Three nodes, three replicas of each file, write quorum two."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        self._cluster = DevelopmentCluster(directory / "three", node_count=REPLICAS, replicas=REPLICAS)
+        stack.callback(self._cluster.stop)
+        self._cluster.start()
+        self._credential = f"Authorization: Bearer {self._cluster.token_file.read_text().strip()}"
+
+    def put(self, sending: Sending) -> Rate:
+        """FILE_BYTES over TLS, to the node that takes them."""
+        url = urlsplit(asyncio.run(self._create()))
+        order = Order(
+            port=url.port or 0,
+            paths=[url.path],
+            body_bytes=FILE_BYTES,
+            credential=self._credential,
+            tls=True,
+        )
+        before_s = self._cpu_s()
+        sent = sending.put(self._pids()[0], order)
+        return Rate(sent.mib_per_s, (self._cpu_s() - before_s) * GIB / FILE_BYTES)
+
+    async def _create(self) -> str:
+        fields = {"filename": "bench", "project_id": "bench", "size_bytes": FILE_BYTES}
+        async with self._cluster.client() as client:
+            return str((await client.create_project_file(fields))["upload_url"])
+
+    def _pids(self) -> list[int]:
+        nodes = self._cluster.layout.of_role("node")
+        return [self._cluster.children[node.id].process.pid for node in nodes]
+
+    def _cpu_s(self) -> float:
+        return sum(cpu_s(pid) for pid in self._pids())
+
+
+def bound_of(disk: Figure, one: Figure, sender_cpu_s: float) -> Rate:
+    """The most that this machine can do with three replicas, from what it does with one."""
+    wall_s = FILE_BYTES / (1 << 20) / one.mib_per_s
+    disk_s = REPLICAS * FILE_BYTES / (1 << 20) / disk.mib_per_s
+    node_cpu_s = one.cpu_s_per_gib * FILE_BYTES / GIB
+    cpu_wall_s = (sender_cpu_s + REPLICAS * node_cpu_s) / (os.cpu_count() or 1)
+    best_s = max(wall_s, disk_s, cpu_wall_s)
+    return Rate(FILE_BYTES / (1 << 20) / best_s, REPLICAS * one.cpu_s_per_gib)
+
+
+def rows(directory: Path) -> list[Row]:
+    """The one row. Starts and ends all that it needs below `directory`."""
+    pairs = []
+    with ExitStack() as stack:
+        sending = Sending()
+        stack.callback(sending.close)
+        node, group = Node(directory, stack), Group(directory, stack)
+        for run in range(RUNS + 1):
+            disk, _ = bounds(directory)
+            before_s = cpu_s(sending.pid)
+            one = node.put(sending, tls=True, connections=1)
+            bound = bound_of(disk, one, cpu_s(sending.pid) - before_s)
+            three = group.put(sending)
+            if run:  # the first does not count
+                pairs.append((three, bound))
+    return [Row.compared("TLS PUT, 3 replicas, beside the bound", "MiB/s", TARGET, pairs)]
+
+
+def main() -> None:
+    """Print the table and the JSON line."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # what was started is ended then
+    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name:
+        found = rows(Path(name))
+    show(f"bench.replicated: medians of {RUNS}; CPU s per GiB", found)
+    print(json.dumps(as_json("replicated", RUNS, found)))
+
+
+if __name__ == "__main__":
+    main()
