@@ -16,7 +16,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= smoke
 PYTHON ?=
 TESTS ?= tests
-WORKERS ?= 2
+WORKERS ?= 3
 DATA ?= .filestore
 
 # A shim of pyenv or asdf may exist without its version: only an interpreter that runs counts.
@@ -52,7 +52,7 @@ $(INSTALLED): constraints.txt pyproject.toml
 	@touch $@
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
