@@ -5,6 +5,7 @@
 #   make sim     the consensus under simulated faults (SIM_S=600)     make mutants   bugs that its tests must catch
 #   make chaos   real coordinators under real faults (CHAOS_S=600)
 #   make contract   requests made from the OpenAPI document, and its answers held against it
+#   make long    the tests of real processes that take longest: coordinators that come, go and die, healing, cut uploads
 #   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c
 #   make prometheus   a real Prometheus of Debian scrapes every process; promtool checks metrics and rules
 #   make browser /docs and public links in Debian's Chromium, which is installed where that can be done
@@ -36,7 +37,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test check sim mutants chaos clients browser prometheus contract bench constraints clean
+.PHONY: run install test long check sim mutants chaos clients browser prometheus contract bench constraints clean
 
 run: $(INSTALLED)
 	@exec $(BIN)/filestore dev --data $(DATA)
@@ -53,6 +54,9 @@ $(INSTALLED): constraints.txt pyproject.toml
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+
+long: $(INSTALLED)
+	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile tests/cluster tests/test_docs.py
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .

@@ -27,6 +27,16 @@ if worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
     os.environ["FILESTORE_PORTS"] = f"{first}-{first + PORTS_PER_WORKER - 1}"
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long tests out unless a mark is asked for: `make long` and the other long suites do."""
+    if config.option.markexpr:
+        return
+    left_out = [item for item in items if item.get_closest_marker("long")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if not item.get_closest_marker("long")]
+
+
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster"]:
     """Three coordinators and three nodes. Nobody who uses this one may stop or damage anything."""

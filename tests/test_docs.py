@@ -93,6 +93,7 @@ def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
             cluster.remember(line)
 
 
+@pytest.mark.long
 def test_three_machines_work_as_described(tmp_path: Path) -> None:
     ports = free_ports(4 * len(MACHINES))
     script = "\n".join(

@@ -4,26 +4,14 @@ import os
 import shutil
 import subprocess
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.browser.chromium import Browser, Page
 from tests.cluster.harness import Cluster
 
-HERE = Path(__file__).parent
 PACKAGES = {"chromium": "chromium", "certutil": "libnss3-tools"}  # Debian's, by the program that they bring
 INSTALL_TIMEOUT_S = 240.0
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave these tests out unless long ones are asked for."""
-    if config.option.markexpr:
-        return
-    left_out = [item for item in items if HERE in item.path.parents]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")

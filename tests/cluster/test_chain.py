@@ -101,6 +101,7 @@ def test_member_that_hangs_is_linked_around(four: Cluster) -> None:
     assert_complete(steps)
 
 
+@pytest.mark.long
 def test_without_a_write_quorum_nothing_is_acknowledged_and_the_offset_is_kept(four: Cluster) -> None:
     steps = Steps(four, os.urandom(SIZE))
     assert steps.patch(0, 8 * MIB).status == 204

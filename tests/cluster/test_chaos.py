@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 RUN_TIMEOUT_S = 240.0  # about 45 s on an idle machine; tests share theirs
 SEED = 11
 
-pytestmark = pytest.mark.timeout(RUN_TIMEOUT_S + 60)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(RUN_TIMEOUT_S + 60)]
 
 
 @dataclass(frozen=True)

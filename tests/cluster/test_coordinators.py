@@ -19,6 +19,8 @@ from deploy.processes import Child, free_ports, start_child, stop_children, wait
 from tests.cluster.harness import Cluster, run_filestore
 from tests.cluster.test_members import as_node, forged
 
+pytestmark = pytest.mark.long  # run by `make long`
+
 SOON_S = 30.0
 RETRY_S = 5.0  # what a client that retries is promised
 WRITERS = 4

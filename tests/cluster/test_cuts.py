@@ -22,6 +22,8 @@ from tests.cluster.harness import Answer, Cluster, random_file
 from tests.cluster.throttle import ThrottlingProxy
 from tests.cluster.upload_steps import TUS
 
+pytestmark = pytest.mark.long  # run by `make long`
+
 MIB = 1 << 20
 SIZE_BYTES = int(os.environ.get("CUTS_MIB", "64")) * MIB
 CUTS = int(os.environ.get("CUTS", "8"))

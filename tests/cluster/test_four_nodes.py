@@ -13,6 +13,8 @@ from deploy.development import Member
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import replica
 
+pytestmark = pytest.mark.long  # run by `make long`
+
 ANSWER_S_MAX = 15.0  # a peer that hangs for good would cost 30 s, and more for its sync
 
 

@@ -20,6 +20,8 @@ from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node
 
+pytestmark = pytest.mark.long  # run by `make long`
+
 FILES = 30
 REPLICAS = 3
 HEALED_S = 60.0

@@ -7,6 +7,8 @@ import sqlite3
 from contextlib import closing
 from typing import Any
 
+import pytest
+
 from ca.errors import InvalidRequest
 from coordinator.clock import now_ms
 from coordinator.commands import GrantPermission
@@ -95,6 +97,7 @@ async def granted_until(cluster: Cluster, buckets: list[str], expires_at_ms: int
     return expires_at_ms
 
 
+@pytest.mark.long
 async def test_run_outlives_the_leader_that_began_it_and_ends_once(own_cluster: Cluster) -> None:
     cluster = own_cluster
     buckets = [cluster.post("/buckets", {"name": f"b{n}"}).json["bucket_id"] for n in range(BUCKETS)]

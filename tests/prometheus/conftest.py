@@ -3,22 +3,10 @@
 import os
 import shutil
 import subprocess
-from pathlib import Path
 
 import pytest
 
-HERE = Path(__file__).parent
 INSTALL_TIMEOUT_S = 240.0
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave these tests out unless long ones are asked for."""
-    if config.option.markexpr:
-        return
-    left_out = [item for item in items if HERE in item.path.parents]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture(scope="session")
