@@ -11,7 +11,8 @@ from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Answer, Cluster
 
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
-CONTENT = os.urandom(6_000_000)
+# Writes of 512 KiB, more of them than a node has threads for its disk: `when=2+` counts in each thread.
+CONTENT = os.urandom(18_000_000)
 PART = 2_000_000  # long enough for the way past the HTTP parser
 
 
