@@ -4,6 +4,8 @@ Tests may run in several processes side by side; each takes its ports from a ran
 """
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from tests.cluster.harness import Cluster
 
 PORTS_PER_WORKER = 1500
+FREE_GIB_MIN = 6  # nodes write real files; a disk that fills up fails a thousand tests for one reason
 
 # How long an example takes says more of the machine than of the code: each test has its own timeout.
 hypothesis.settings.register_profile(
@@ -25,6 +28,14 @@ hypothesis.settings.load_profile("suite")
 if worker := os.environ.get("PYTEST_XDIST_WORKER", ""):
     first = 20000 + int(worker.removeprefix("gw")) % 8 * PORTS_PER_WORKER
     os.environ["FILESTORE_PORTS"] = f"{first}-{first + PORTS_PER_WORKER - 1}"
+
+
+def pytest_sessionstart() -> None:
+    """Say at once what a full disk would say in every test."""
+    directory = tempfile.gettempdir()
+    free_gib = shutil.disk_usage(directory).free / 1024**3
+    if free_gib < FREE_GIB_MIN:
+        pytest.exit(f"{directory} has {free_gib:.1f} GiB free, and the tests need {FREE_GIB_MIN}", 1)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
