@@ -31,6 +31,7 @@ from node.segments import BlobDamaged, FinishedBlob
 ASK_TIMEOUT_S = 5.0  # for a peer to say whether it holds a blob: it opens two files
 SYNC_BYTES_PER_S = 20_000_000  # a slow disk; a peer syncs the whole copy between its last byte and its answer
 VERIFY_BYTES_PER_S = 50_000_000  # a slow disk that others read too; a peer reads all of a copy it had before
+ASKED_BYTES_MIN = 64 << 10  # below it sending the copy costs less than asking first who has one
 GRACE_S = 5.0  # without progress, for a copy that is not needed any more for the write quorum
 SUBSTITUTES_MAX = 4  # nodes outside the placement that are tried when too few of the placement take a copy
 
@@ -187,7 +188,7 @@ class Replication:
             return answer.status == 200 and answer.headers.get("Content-Length") == str(blob.size_bytes)
 
     async def _copy(self, attempt: _Attempt, blob: FinishedBlob) -> bool:
-        if await self._holds(attempt, blob):
+        if blob.size_bytes >= ASKED_BYTES_MIN and await self._holds(attempt, blob):
             return True
         facts = {"peer": attempt.node_id, "sha256": blob.sha256}
         try:
