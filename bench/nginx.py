@@ -1,6 +1,8 @@
 """nginx from the distribution as a yardstick: one worker that serves a directory, plain and over TLS 1.3.
 
-Its configuration and everything that it writes lie in a directory of ours; nothing of /etc/nginx is read.
+It takes PUT into that directory too, where asked to, and neither hashes nor syncs what comes. Its
+configuration and everything that it writes lie in a directory of ours; nothing of /etc/nginx is read but its
+modules.
 """
 
 import shutil
@@ -17,6 +19,7 @@ from cryptography.x509.oid import NameOID
 from deploy.processes import LOOPBACK, Child, free_ports, wait_until
 
 START_TIMEOUT_S = 10.0
+BODY_BYTES_MAX = 2 << 30
 _CONFIGURATION = """
 daemon off;
 master_process off;
@@ -40,21 +43,33 @@ http {{
         ssl_certificate {directory}/certificate.pem;
         ssl_certificate_key {directory}/key.pem;
         root {root};
+        {more}
     }}
 }}
 """
+_TAKES_PUT = f"""
+        client_body_buffer_size 512k;
+        client_max_body_size {BODY_BYTES_MAX};
+        location / {{ dav_methods PUT; }}
+"""
 
 
-def why_absent() -> str:
-    """What is missing to run nginx, "" for nothing."""
-    return "" if shutil.which("nginx") else "nginx is not installed (Debian: apt install nginx-light)"
+def why_absent(*, takes_put: bool = False) -> str:
+    """What is missing for this yardstick, "" for nothing."""
+    if shutil.which("nginx") is None:
+        return "nginx is not installed (Debian: apt install nginx-light)"
+    told = subprocess.run(["nginx", "-V"], capture_output=True, text=True, check=False).stderr
+    if takes_put and "http_dav_module" not in told:
+        return "this nginx takes no PUT (Debian: apt install nginx-light)"
+    return ""
 
 
 class Nginx:
-    """One process, from `with` to its end."""
+    """One process, from `with` to its end. `root` is there already."""
 
-    def __init__(self, directory: Path, root: Path) -> None:
+    def __init__(self, directory: Path, root: Path, *, takes_put: bool = False) -> None:
         directory.mkdir()
+        self.root = root
         self._directory = directory
         self.plain_port, self.tls_port = free_ports(2)
         self._write_certificate()
@@ -66,6 +81,7 @@ class Nginx:
                 plain_port=self.plain_port,
                 tls_port=self.tls_port,
                 root=root,
+                more=_TAKES_PUT if takes_put else "",
             )
         )
 

@@ -30,8 +30,8 @@ from rich.console import Console
 from rich.table import Table
 
 from bench import rows as rows_of
-from bench.dav import Dav, why_absent
 from bench.loaders import cpu_s
+from bench.nginx import Nginx, why_absent
 from bench.sender import Order, Outcome
 from deploy.development import DevelopmentCluster
 from deploy.processes import LOOPBACK, free_ports, start_child
@@ -153,21 +153,21 @@ class Node:
         return port
 
 
-def put_to_nginx(dav: Dav, sending: Sending, *, tls: bool, connections: int) -> Figure:
+def put_to_nginx(nginx: Nginx, sending: Sending, *, tls: bool, connections: int) -> Figure:
     """The same to nginx."""
     names = [f"{at}" for at in range(connections)]
     order = Order(
-        port=dav.tls_port if tls else dav.plain_port,
+        port=nginx.tls_port if tls else nginx.plain_port,
         paths=[f"/{name}" for name in names],
         body_bytes=FILE_BYTES // connections,
         tls=tls,
     )
     try:
-        return sending.put(dav.pid, order)
+        return sending.put(nginx.pid, order)
     finally:
         for name in names:
             with contextlib.suppress(FileNotFoundError):
-                (dav.root / name).unlink()
+                (nginx.root / name).unlink()
 
 
 def bounds(directory: Path) -> tuple[Figure, Figure]:
@@ -195,15 +195,17 @@ def rows(directory: Path) -> list[Row]:
         sending = Sending()
         stack.callback(sending.close)
         node = Node(directory, stack)
-        dav: Dav | None = None
-        if reason := why_absent():
+        nginx: Nginx | None = None
+        if reason := why_absent(takes_put=True):
             print(f"bench.uploads: nginx skipped: {reason}")
         else:
-            dav = stack.enter_context(Dav(directory / "nginx", node.data / "credential.pem"))
-        return _measure(directory, sending, node, dav)
+            root = directory / "root"
+            root.mkdir()
+            nginx = stack.enter_context(Nginx(directory / "nginx", root, takes_put=True))
+        return _measure(directory, sending, node, nginx)
 
 
-def _measure(directory: Path, sending: Sending, node: Node, dav: Dav | None) -> list[Row]:
+def _measure(directory: Path, sending: Sending, node: Node, nginx: Nginx | None) -> list[Row]:
     seen: dict[tuple[str, str, float], list[tuple[Figure, Figure]]] = {}
     for run in range(RUNS + 1):
         disk, sha256 = bounds(directory)
@@ -213,8 +215,8 @@ def _measure(directory: Path, sending: Sending, node: Node, dav: Dav | None) -> 
         for name, tls, connections in _CHOSEN:
             ours = node.put(sending, tls=tls, connections=connections)
             pairs = [("min(disk, sha256)", 0.0 if tls else 0.8, best)]
-            if dav is not None:
-                theirs = put_to_nginx(dav, sending, tls=tls, connections=connections)
+            if nginx is not None:
+                theirs = put_to_nginx(nginx, sending, tls=tls, connections=connections)
                 pairs.append(("nginx", 0.65 if tls else 0.0, theirs))
             for yardstick, target, figure in pairs:
                 if run:
