@@ -18,8 +18,8 @@ from bench.rows import CASES, RUNS, Row, Skipped, as_json, show
 
 PARTS: Mapping[str, Callable[[Path], list[Row]]] = {
     "downloads": datapath_get.rows,
-    "remote": remote.datapath_rows,
-    "uploads": uploads.datapath_rows,
+    "remote": remote.rows,
+    "uploads": uploads.rows,
     "replicated": replicated.rows,
     "memory": datapath_memory.rows,
 }

@@ -12,19 +12,16 @@ import random
 import re
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import msgspec
-
-from bench.loaders import cpu_s
+from bench.loaders import Mover, cpu_s
 from bench.nginx import Nginx, why_absent
 from bench.one_node import OneNode
-from bench.receiver import Order, Outcome
-from bench.rows import CASES, RUNS, Row, Skipped
+from bench.receiver import Order
+from bench.rows import CASES, RUNS, Figure, Row, Skipped
 from ca.secretfiles import write_secret
 from deploy.processes import LOOPBACK
 
@@ -37,15 +34,6 @@ SMALL_FILES = 32  # of each size, asked for in turn
 SERVER_CORE, CLIENT_CORE = 0, 1
 _RATE = re.compile(r"Requests/sec:\s*([0-9.]+)")
 _COUNT = re.compile(r"(\d+) requests in")
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One run of one case: MiB or requests per second, and CPU seconds per GiB or per 10,000 requests."""
-
-    per_s: float
-    server_cpu_s: float
-    client_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,33 +68,17 @@ class Clients:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.receiver"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        os.sched_setaffinity(self._process.pid, {CLIENT_CORE})
-        self._answer()
+        self._receiver = Mover("bench.receiver", directory)
+        os.sched_setaffinity(self._receiver.process.pid, {CLIENT_CORE})
 
     def close(self) -> None:
         """End it."""
-        self._process.communicate()
-
-    def _answer(self) -> bytes:
-        assert self._process.stdout is not None
-        return self._process.stdout.readline()
+        self._receiver.stop()
 
     def take(self, server: Server, order: Order) -> Figure:
         """Give an order. Raises RuntimeError when an answer is not as it should be."""
-        assert self._process.stdin is not None
-        before_s = cpu_s(server.pid)
-        self._process.stdin.write(msgspec.json.encode(order) + b"\n")
-        self._process.stdin.flush()
-        outcome = msgspec.json.decode(self._answer(), type=Outcome)
-        if outcome.error:
-            raise RuntimeError(f"{server.name}: {outcome.error}")
         size_bytes = order.body_bytes * sum(len(requests) for requests in order.requests)
-        gib = size_bytes / (1 << 30)
-        server_s = cpu_s(server.pid) - before_s
-        return Figure(size_bytes / (1 << 20) / outcome.elapsed_s, server_s / gib, outcome.cpu_s / gib)
+        return self._receiver.move(order, size_bytes, server.pid)
 
     def load(self, server: Server, size_bytes: int) -> Figure:
         """Small files, again and again. The token is in a script of mode 0600, not in an argument."""

@@ -1,4 +1,4 @@
-"""Processes that load a cluster together, a group of coordinators to be loaded, and what they cost in CPU."""
+"""Processes that load a cluster, a group of coordinators to be loaded, and what they cost in CPU."""
 
 import asyncio
 import os
@@ -11,14 +11,18 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 import msgspec
+from msgspec import Struct
 
 from bench.load import Order, Outcome
+from bench.orders import Moved
+from bench.rows import Figure
 from deploy.development import DevelopmentCluster, Member
 from deploy.processes import LOOPBACK, free_ports
 from node.join import join
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STOP_TIMEOUT_S = 10.0
+GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,18 +48,15 @@ class Loader:
             stdout=subprocess.PIPE,
             stderr=self._log,
         )
-        self._answer()
+        self.answer()
 
-    def order(self, order: Order) -> None:
-        """Tell it what to do; `outcome` waits until it is done."""
+    def order(self, order: Struct) -> None:
+        """Tell it what to do; `answer` waits until it is done."""
         _pipe(self.process.stdin).write(msgspec.json.encode(order) + b"\n")
         _pipe(self.process.stdin).flush()
 
-    def outcome(self) -> Outcome:
-        """What came of the last order. Raises RuntimeError when the process failed."""
-        return msgspec.json.decode(self._answer(), type=Outcome)
-
-    def _answer(self) -> bytes:
+    def answer(self) -> bytes:
+        """What came of the last order, as JSON. Raises RuntimeError when the process failed."""
         line = _pipe(self.process.stdout).readline()
         if not line:
             raise RuntimeError(f"{self.name} ended early; see {self._log.name}")
@@ -71,6 +72,23 @@ class Loader:
             self.process.wait()
         _pipe(self.process.stdout).close()
         self._log.close()
+
+
+class Mover(Loader):
+    """A process of `bench.orders`, named by its module."""
+
+    def __init__(self, module: str, directory: Path) -> None:
+        super().__init__(module, [module], directory / f"{module}.log")
+
+    def move(self, order: Struct, size_bytes: int, server_pid: int) -> Figure:
+        """What came of an order that moves `size_bytes`. Raises RuntimeError for a wrong answer."""
+        before_s = cpu_s(server_pid)
+        self.order(order)
+        moved = msgspec.json.decode(self.answer(), type=Moved)
+        if moved.error:
+            raise RuntimeError(moved.error)
+        spent_s = cpu_s(server_pid) - before_s
+        return Figure(size_bytes / (1 << 20) / moved.elapsed_s, spent_s * GIB / size_bytes)
 
 
 class Loaders:
@@ -98,7 +116,7 @@ class Loaders:
         before = {name: cpu_s(pid) for name, pid in self._servers.items()}
         for loader, share in shares:
             loader.order(share)
-        outcomes = [loader.outcome() for loader, _ in shares]
+        outcomes = [msgspec.json.decode(loader.answer(), type=Outcome) for loader, _ in shares]
         after = {name: cpu_s(pid) for name, pid in self._servers.items()}
         count = sum(outcome.count for outcome in outcomes)
         self.changes += 0 if order.what == "read" else count

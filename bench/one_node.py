@@ -1,28 +1,36 @@
-"""A node with its coordinators for benchmarks: plain and TLS ports, and files of chosen sizes."""
+"""A node of one replica with its coordinators for benchmarks: plain and TLS ports, files of chosen sizes."""
 
 import asyncio
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from deploy.development import DevelopmentCluster
-from deploy.processes import LOOPBACK, free_ports, start_child
+from deploy.processes import LOOPBACK, free_ports
 from node.client_upload import FileSource, upload
 
 
 class OneNode:
     """Started at once, stopped by `stack`. `stored`: (file_uuid, sha256) of the files of each size."""
 
-    def __init__(self, directory: Path, stack: ExitStack, counts: Mapping[int, int]) -> None:
-        """`counts`: how many files of each size to store."""
+    def __init__(
+        self, directory: Path, stack: ExitStack, counts: Mapping[int, int], options: Sequence[str] = ()
+    ) -> None:
+        """`counts`: how many files of each size to store; `options`: of `filestore node run`."""
         self._directory = directory
-        self._cluster = DevelopmentCluster(directory / "cluster", node_count=1, replicas=1, write_quorum=1)
+        self.plain_port = free_ports(1)[0]
+        self._cluster = DevelopmentCluster(
+            directory / "cluster",
+            node_count=1,
+            replicas=1,
+            write_quorum=1,
+            node_options=("--http", f"{LOOPBACK}:{self.plain_port}", *options),
+        )
         stack.callback(self._cluster.stop)
         self._cluster.start()
         self._member = self._cluster.layout.of_role("node")[0]
-        self.plain_port = self._serve_plain()
         self.tls_port = self._member.api_port
         self.token = self._cluster.token_file.read_text().strip()
         self.stored = asyncio.run(self._store_all(counts))
@@ -32,21 +40,20 @@ class OneNode:
         """Of the node."""
         return self._cluster.children[self._member.id].process.pid
 
+    @property
+    def blobs(self) -> Path:
+        """The directory of what it keeps."""
+        return self._cluster.data(self._member) / "blobs"
+
     def blob_path(self, sha256: str) -> Path:
         """Where the node keeps it."""
-        return self._cluster.data(self._member) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+        return self.blobs / sha256[:2] / sha256[2:4] / sha256
 
-    def _serve_plain(self) -> int:
-        """Start the node anew with a plain listener beside; its port."""
-        child = self._cluster.children[self._member.id]
-        child.process.terminate()
-        child.process.wait()
-        port = free_ports(1)[0]
-        data = str(self._cluster.data(self._member))
-        arguments = ["node", "run", "--data", data, "--http", f"{LOOPBACK}:{port}"]
-        self._cluster.children[self._member.id] = start_child(self._member.id, arguments, child.log)
-        self._cluster.wait_healthy()
-        return port
+    async def create(self, size_bytes: int) -> str:
+        """A file without content yet; its file_uuid."""
+        async with self._cluster.client() as client:
+            fields = {"filename": "bench", "project_id": "bench", "size_bytes": size_bytes}
+            return str((await client.create_project_file(fields))["file_uuid"])
 
     async def _store_all(self, counts: Mapping[int, int]) -> dict[int, list[tuple[str, str]]]:
         return {size: [await self._store(size) for _ in range(count)] for size, count in counts.items()}
@@ -58,10 +65,9 @@ class OneNode:
                 block = os.urandom(min(left_bytes, 1 << 20))
                 digest.update(block)
                 file.write(block)
+        file_uuid = await self.create(size_bytes)
         async with self._cluster.client() as client:
-            fields = {"filename": "bench", "project_id": "bench", "size_bytes": size_bytes}
-            created = await client.create_project_file(fields)
             with path.open("rb") as file:
-                await upload(client, created["file_uuid"], FileSource(file, size_bytes))
+                await upload(client, file_uuid, FileSource(file, size_bytes))
         path.unlink()
-        return str(created["file_uuid"]), digest.hexdigest()
+        return file_uuid, digest.hexdigest()

@@ -2,24 +2,21 @@
 
     python -m bench.receiver
 
-Orders come as JSON lines on stdin, each is answered by one on stdout; it ends with its stdin. A body is
-thrown away inside the kernel (MSG_TRUNC), or copied to one buffer. Over TLS only the handshake is done: the
-records are counted and thrown away unread. What comes is not looked at: that it is right is for tests.
+Orders and answers are those of `bench.orders`. A body is thrown away inside the kernel (MSG_TRUNC), or
+copied to one buffer. Over TLS only the handshake is done: the records are counted and thrown away unread.
+What comes is not looked at: that it is right is for tests.
 """
 
 import mmap
-import resource
 import select
 import socket
 import ssl
-import sys
-import threading
-import time
 from collections.abc import Sequence
 from contextlib import closing
 
-import msgspec
 from msgspec import Struct
+
+from bench.orders import Moved, obey_orders, run_at_once
 
 HEAD_BYTES_MAX = 4096  # read at once: of a long body only little comes through user space
 DISCARD_BYTES = 64 << 20  # what one call throws away; the memory behind it is never touched
@@ -43,15 +40,6 @@ class Order(Struct, frozen=True, kw_only=True):
     wanted: str = "HTTP/1.1 20"
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """Of all connections together: time from the first request to the last byte, and what it cost here."""
-
-    elapsed_s: float
-    cpu_s: float
-    cipher: str = ""
-    error: str = ""
-
-
 class Receiver:
     """One connection of an order."""
 
@@ -64,7 +52,6 @@ class Receiver:
         self.flags = socket.MSG_DONTWAIT | (0 if order.copied else socket.MSG_TRUNC)
         self.buffer = memoryview(mmap.mmap(-1, COPY_BYTES if order.copied else DISCARD_BYTES))
         self.error = ""
-        self.cipher = ""
         self._sealed = [self._begin_tls(request) for request in self.requests] if order.tls else []
 
     def run(self) -> None:
@@ -123,42 +110,20 @@ class Receiver:
             except ssl.SSLWantReadError:
                 self.socket.sendall(outgoing.read())
                 incoming.write(self.socket.recv(1 << 16))
-        self.cipher = (connection.cipher() or ("",))[0]
         connection.write(request)
         return outgoing.read()
 
 
-def obey(order: Order) -> Outcome:
-    """Every connection in a thread of its own; all are open before the first request is sent."""
+def obey(order: Order) -> Moved:
+    """One order."""
     receivers = [Receiver(order, requests) for requests in order.requests]
-    threads = [threading.Thread(target=receiver.run) for receiver in receivers]
-    cpu_s, started_at = _cpu_s(), time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    elapsed_s, spent_s = time.perf_counter() - started_at, _cpu_s() - cpu_s
+    moved = run_at_once(receivers)
     for receiver in receivers:
         with closing(receiver.socket):
             if order.tls:
                 receiver.finish_tls()
-    error = next((receiver.error for receiver in receivers if receiver.error), "")
-    return Outcome(elapsed_s=elapsed_s, cpu_s=spent_s, cipher=receivers[0].cipher, error=error)
-
-
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
-def main() -> None:
-    """Obey orders until there are no more."""
-    print("ready", flush=True)
-    for line in sys.stdin.buffer:
-        outcome = obey(msgspec.json.decode(line, type=Order))
-        sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
-        sys.stdout.buffer.flush()
+    return moved
 
 
 if __name__ == "__main__":
-    main()
+    obey_orders(Order, obey)

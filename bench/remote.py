@@ -11,48 +11,22 @@ import asyncio
 import http.client
 import json
 import os
-import statistics
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-from rich.table import Table
-
-from bench.loaders import cpu_s
-from bench.rows import Row
+from bench.loaders import GIB, cpu_s
+from bench.rows import Figure, Row, as_json, show
 from ca.tls import client_context
 from deploy.development import DevelopmentCluster, Member
 from node.client_upload import FileSource, upload
 
 RUNS = 7
 FILE_BYTES = int(os.environ.get("REMOTE_MIB", "1024")) << 20
-GIB = 1 << 30
 RATIO_MIN = 0.5
 REQUEST_TIMEOUT_S = 60.0
-
-
-@dataclass(frozen=True, slots=True)
-class Fetched:
-    """One download: bytes per second, and CPU seconds per GiB of the node asked and of the other one."""
-
-    bytes_per_s: float
-    asked_cpu_s: float
-    other_cpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteRow:
-    """A case with its yardstick from the same run, medians of RUNS."""
-
-    case: str
-    remote: Fetched
-    local: Fetched
-    ratio: float
-    target: float
 
 
 class Nodes:
@@ -83,15 +57,15 @@ class Nodes:
         blobs = self._cluster.data(first) / "blobs"
         return (first, second) if any(blobs.rglob("*.sums")) else (second, first)
 
-    def fetch(self, file_uuid: str, asked: Member, other: Member) -> Fetched:
-        """One whole download."""
+    def fetch(self, file_uuid: str, asked: Member, other: Member) -> Figure:
+        """One whole download; the CPU time is that of both nodes."""
         pids = [self._cluster.children[node.id].process.pid for node in (asked, other)]
         connection = http.client.HTTPSConnection(
             "127.0.0.1", asked.api_port, timeout=REQUEST_TIMEOUT_S, context=self._context
         )
         with closing(connection):
             connection.connect()
-            before = [cpu_s(pid) for pid in pids]
+            before_s = sum(cpu_s(pid) for pid in pids)
             start = time.perf_counter()
             connection.request("GET", f"/api/v1/files/{file_uuid}", headers=self._headers)
             response = connection.getresponse()
@@ -100,8 +74,8 @@ class Nodes:
                 received += count
             elapsed_s = time.perf_counter() - start
         assert received == FILE_BYTES, (response.status, received)
-        spent = [(cpu_s(pid) - earlier) * GIB / FILE_BYTES for pid, earlier in zip(pids, before, strict=True)]
-        return Fetched(FILE_BYTES / elapsed_s, *spent)
+        spent_s = sum(cpu_s(pid) for pid in pids) - before_s
+        return Figure(FILE_BYTES / (1 << 20) / elapsed_s, spent_s * GIB / FILE_BYTES)
 
 
 @contextmanager
@@ -114,65 +88,25 @@ def _running(directory: Path) -> Iterator[Nodes]:
         cluster.stop()
 
 
-def rows() -> list[RemoteRow]:
-    """Measured on a cluster of its own."""
-    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name, _running(Path(name)) as nodes:
-        file_uuid = asyncio.run(nodes.store(Path(name) / "content"))
+def rows(directory: Path) -> list[Row]:
+    """The one row. Starts and ends all that it needs below `directory`."""
+    with _running(directory) as nodes:
+        file_uuid = asyncio.run(nodes.store(directory / "content"))
         holder, asked = nodes.by_copy()
         pairs = [
             (nodes.fetch(file_uuid, asked, holder), nodes.fetch(file_uuid, holder, asked))
             for _ in range(RUNS + 1)
         ][1:]  # the first warms caches and connections
-    ratio = statistics.median(remote.bytes_per_s / local.bytes_per_s for remote, local in pairs)
-    remote, local = (_median([pair[at] for pair in pairs]) for at in (0, 1))
     case = f"GET {FILE_BYTES >> 20} MiB of a remote replica, TLS"
-    return [RemoteRow(case, remote, local, ratio, RATIO_MIN)]
-
-
-def datapath_rows(_directory: Path) -> list[Row]:
-    """The same for `bench.datapath`."""
-    return [
-        Row(
-            name=row.case,
-            unit="MiB/s",
-            value=row.remote.bytes_per_s / (1 << 20),
-            yardstick=row.local.bytes_per_s / (1 << 20),
-            ratio=row.ratio,
-            target=row.target,
-            cpu_s=row.remote.asked_cpu_s + row.remote.other_cpu_s,
-            yardstick_cpu_s=row.local.asked_cpu_s,
-        )
-        for row in rows()
-    ]
-
-
-def _median(runs: list[Fetched]) -> Fetched:
-    return Fetched(
-        statistics.median(run.bytes_per_s for run in runs),
-        statistics.median(run.asked_cpu_s for run in runs),
-        statistics.median(run.other_cpu_s for run in runs),
-    )
+    return [Row.compared(case, "MiB", RATIO_MIN, pairs)]
 
 
 def main() -> None:
     """Print the table and the JSON line."""
-    found = rows()
-    table = Table(
-        "case", "remote MB/s", "local MB/s", "ratio", "target", "CPU asked", "CPU other", "CPU local"
-    )
-    table.title = f"bench.remote: medians of {RUNS}; CPU s per GiB"
-    for row in found:
-        table.add_row(
-            row.case,
-            f"{row.remote.bytes_per_s / 1e6:,.0f}",
-            f"{row.local.bytes_per_s / 1e6:,.0f}",
-            f"{row.ratio:.2f}",
-            f"{row.target:g}",
-            *(f"{s:.2f}" for s in (row.remote.asked_cpu_s, row.remote.other_cpu_s, row.local.asked_cpu_s)),
-        )
-    Console(width=120).print(table)
-    ratios = {row.case: round(row.ratio, 3) for row in found}
-    print(json.dumps({"bench": "remote", "runs": RUNS, "cores": os.cpu_count(), "ratios": ratios}))
+    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as name:
+        found = rows(Path(name))
+    show(f"bench.remote: medians of {RUNS}; CPU s per GiB of both nodes", found)
+    print(json.dumps(as_json("remote", RUNS, found)))
 
 
 if __name__ == "__main__":

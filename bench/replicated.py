@@ -16,26 +16,18 @@ import signal
 import sys
 import tempfile
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.loaders import cpu_s
-from bench.rows import Row, as_json, show
+from bench.loaders import GIB, Mover, cpu_s
+from bench.one_node import OneNode
+from bench.rows import Figure, Row, as_json, show
 from bench.sender import Order
-from bench.uploads import FILE_BYTES, GIB, RUNS, Figure, Node, Sending, bounds
+from bench.uploads import FILE_BYTES, RUNS, bounds, put_to_node
 from deploy.development import DevelopmentCluster
 
 REPLICAS = 3
 TARGET = 0.8  # of the bound
-
-
-@dataclass(frozen=True, slots=True)
-class Rate:
-    """See `bench.rows.HasRate`: MiB per second, and CPU seconds per GiB of all nodes together."""
-
-    per_s: float
-    server_cpu_s: float
 
 
 class Group:
@@ -47,8 +39,8 @@ class Group:
         self._cluster.start()
         self._credential = f"Authorization: Bearer {self._cluster.token_file.read_text().strip()}"
 
-    def put(self, sending: Sending) -> Rate:
-        """FILE_BYTES over TLS, to the node that takes them."""
+    def put(self, sender: Mover) -> Figure:
+        """FILE_BYTES over TLS, to the node that takes them; the CPU time is that of all nodes together."""
         url = urlsplit(asyncio.run(self._create()))
         order = Order(
             port=url.port or 0,
@@ -58,8 +50,8 @@ class Group:
             tls=True,
         )
         before_s = self._cpu_s()
-        sent = sending.put(self._pids()[0], order)
-        return Rate(sent.mib_per_s, (self._cpu_s() - before_s) * GIB / FILE_BYTES)
+        sent = sender.move(order, FILE_BYTES, self._pids()[0])
+        return Figure(sent.per_s, (self._cpu_s() - before_s) * GIB / FILE_BYTES)
 
     async def _create(self) -> str:
         fields = {"filename": "bench", "project_id": "bench", "size_bytes": FILE_BYTES}
@@ -74,29 +66,29 @@ class Group:
         return sum(cpu_s(pid) for pid in self._pids())
 
 
-def bound_of(disk: Figure, one: Figure, sender_cpu_s: float) -> Rate:
+def bound_of(disk: Figure, one: Figure, sender_cpu_s: float) -> Figure:
     """The most that this machine can do with three replicas, from what it does with one."""
-    wall_s = FILE_BYTES / (1 << 20) / one.mib_per_s
-    disk_s = REPLICAS * FILE_BYTES / (1 << 20) / disk.mib_per_s
-    node_cpu_s = one.cpu_s_per_gib * FILE_BYTES / GIB
+    wall_s = FILE_BYTES / (1 << 20) / one.per_s
+    disk_s = REPLICAS * FILE_BYTES / (1 << 20) / disk.per_s
+    node_cpu_s = one.server_cpu_s * FILE_BYTES / GIB
     cpu_wall_s = (sender_cpu_s + REPLICAS * node_cpu_s) / (os.cpu_count() or 1)
     best_s = max(wall_s, disk_s, cpu_wall_s)
-    return Rate(FILE_BYTES / (1 << 20) / best_s, REPLICAS * one.cpu_s_per_gib)
+    return Figure(FILE_BYTES / (1 << 20) / best_s, REPLICAS * one.server_cpu_s)
 
 
 def rows(directory: Path) -> list[Row]:
     """The one row. Starts and ends all that it needs below `directory`."""
     pairs = []
     with ExitStack() as stack:
-        sending = Sending()
-        stack.callback(sending.close)
-        node, group = Node(directory, stack), Group(directory, stack)
+        sender = Mover("bench.sender", directory)
+        stack.callback(sender.stop)
+        node, group = OneNode(directory, stack, {}), Group(directory, stack)
         for run in range(RUNS + 1):
             disk, _ = bounds(directory)
-            before_s = cpu_s(sending.pid)
-            one = node.put(sending, tls=True, connections=1)
-            bound = bound_of(disk, one, cpu_s(sending.pid) - before_s)
-            three = group.put(sending)
+            before_s = cpu_s(sender.process.pid)
+            one = put_to_node(node, sender, tls=True, connections=1)
+            bound = bound_of(disk, one, cpu_s(sender.process.pid) - before_s)
+            three = group.put(sender)
             if run:  # the first does not count
                 pairs.append((three, bound))
     return [Row.compared("TLS PUT, 3 replicas, beside the bound", "MiB/s", TARGET, pairs)]

@@ -4,7 +4,6 @@ import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from rich.console import Console
 from rich.table import Table
@@ -17,16 +16,12 @@ class Skipped(Exception):
     """What is needed to measure it is missing; the text says what."""
 
 
-class HasRate(Protocol):
-    """One run: how much in a second, and what it cost the process that is measured."""
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One run of one case: MiB or requests per second, and CPU seconds of who serves, per GiB or 10,000."""
 
-    @property
-    def per_s(self) -> float:
-        """MiB, requests or whatever the row counts."""
-
-    @property
-    def server_cpu_s(self) -> float:
-        """CPU seconds per GiB, or per 10,000 requests."""
+    per_s: float
+    server_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +49,10 @@ class Row:
         return self.ratio >= self.target if self.yardstick else self.value <= self.target
 
     @classmethod
-    def compared(cls, name: str, unit: str, target: float, pairs: Sequence[tuple[HasRate, HasRate]]) -> "Row":
+    def compared(cls, name: str, unit: str, target: float, pairs: Sequence[tuple[Figure, Figure]]) -> "Row":
         """Medians over the runs, each a pair of what is measured and its yardstick."""
 
-        def median(of: Callable[[tuple[HasRate, HasRate]], float]) -> float:
+        def median(of: Callable[[tuple[Figure, Figure]], float]) -> float:
             return statistics.median(of(pair) for pair in pairs)
 
         return cls(

@@ -2,22 +2,17 @@
 
     python -m bench.sender
 
-Orders come as JSON lines on stdin, each is answered by one on stdout; it ends with its stdin. A body is a
-few bytes of its own, so that no two are equal, and then the same random block again and again: by sendfile
-from memory, over TLS in large writes.
+Orders and answers are those of `bench.orders`. A body is a few bytes of its own, so that no two are equal,
+and then the same random block again and again: by sendfile from memory, over TLS in large writes.
 """
 
 import os
-import resource
 import socket
 import ssl
-import sys
-import threading
-import time
-from contextlib import closing
 
-import msgspec
 from msgspec import Struct
+
+from bench.orders import Moved, obey_orders, run_at_once
 
 BLOCK_BYTES = 64 << 20
 TLS_WRITE_BYTES = 1 << 20
@@ -34,14 +29,6 @@ class Order(Struct, frozen=True, kw_only=True):
     body_bytes: int
     credential: str = ""
     tls: bool = False
-
-
-class Outcome(Struct, frozen=True, kw_only=True):
-    """Of all connections together: time from the first request to the last answer, and what it cost here."""
-
-    elapsed_s: float
-    cpu_s: float
-    error: str = ""
 
 
 class Sender:
@@ -92,38 +79,20 @@ class Sender:
             raise RuntimeError(head.decode("latin-1"))
 
 
-def obey(order: Order, block: int) -> Outcome:
-    """Every connection in a thread of its own; all are open before the first request is sent."""
-    senders = [Sender(order, path, block) for path in order.paths]
-    threads = [threading.Thread(target=sender.run) for sender in senders]
-    cpu_s, started_at = _cpu_s(), time.perf_counter()
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    elapsed_s, spent_s = time.perf_counter() - started_at, _cpu_s() - cpu_s
-    for sender in senders:
-        with closing(sender.socket):
-            pass
-    error = next((sender.error for sender in senders if sender.error), "")
-    return Outcome(elapsed_s=elapsed_s, cpu_s=spent_s, error=error)
-
-
-def _cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return usage.ru_utime + usage.ru_stime
-
-
 def main() -> None:
     """Obey orders until there are no more."""
     block = os.memfd_create("block")
     for _ in range(BLOCK_BYTES >> 20):
         os.write(block, os.urandom(1 << 20))
-    print("ready", flush=True)
-    for line in sys.stdin.buffer:
-        outcome = obey(msgspec.json.decode(line, type=Order), block)
-        sys.stdout.buffer.write(msgspec.json.encode(outcome) + b"\n")
-        sys.stdout.buffer.flush()
+
+    def obey(order: Order) -> Moved:
+        senders = [Sender(order, path, block) for path in order.paths]
+        moved = run_at_once(senders)
+        for sender in senders:
+            sender.socket.close()
+        return moved
+
+    obey_orders(Order, obey)
 
 
 if __name__ == "__main__":
