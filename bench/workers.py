@@ -7,20 +7,18 @@ second worker has about half a core to gain.
 """
 
 import asyncio
-import io
 import json
-import os
 import statistics
 import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import uvloop
 
-from deploy.development import DevelopmentCluster
-from deploy.processes import LOOPBACK, free_ports
-from node.client_upload import FileSource, upload
+from bench.one_node import OneNode
+from deploy.processes import LOOPBACK
 
 CONTENT_BYTES = 4096
 CONNECTIONS = 32
@@ -77,37 +75,20 @@ class Asker(asyncio.Protocol):
 
 
 class Standing:
-    """A cluster of one node with so many workers, and a file on it."""
+    """A node with so many workers, and a file on it."""
 
-    def __init__(self, directory: Path, workers: int) -> None:
+    def __init__(self, directory: Path, stack: ExitStack, workers: int) -> None:
         self.workers = workers
-        self.plain_port = free_ports(1)[0]
-        options = ("--http", f"{LOOPBACK}:{self.plain_port}", "--workers", str(workers))
-        self.cluster = DevelopmentCluster(
-            directory, node_count=1, replicas=1, write_quorum=1, node_options=options
-        )
-
-    def start(self) -> None:
-        """Until a file can be read from it."""
-        self.cluster.start()
-        self._file_uuid = asyncio.run(self._store())
-
-    async def _store(self) -> str:
-        async with self.cluster.client() as client:
-            created = await client.create_project_file(
-                {"filename": "small.bin", "project_id": "bench", "size_bytes": CONTENT_BYTES}
-            )
-            source = FileSource(io.BytesIO(os.urandom(CONTENT_BYTES)), CONTENT_BYTES)
-            await upload(client, created["file_uuid"], source)
-            return created["file_uuid"]
+        options = ("--workers", str(workers))
+        self._node = OneNode(directory, stack, {CONTENT_BYTES: 1}, options)
 
     def requests(self) -> Mapping[str, bytes]:
         """What is asked, by the name of the case."""
-        token = self.cluster.token_file.read_text().strip()
-        tail = f" HTTP/1.1\r\nHost: {LOOPBACK}\r\nAuthorization: Bearer {token}\r\n\r\n"
+        file_uuid, _ = self._node.stored[CONTENT_BYTES][0]
+        tail = f" HTTP/1.1\r\nHost: {LOOPBACK}\r\nAuthorization: Bearer {self._node.token}\r\n\r\n"
         return {
-            "get 4 KiB": f"GET /api/v1/files/{self._file_uuid}{tail}".encode(),
-            "get record": f"GET /api/v1/project-files/{self._file_uuid}{tail}".encode(),
+            "get 4 KiB": f"GET /api/v1/files/{file_uuid}{tail}".encode(),
+            "get record": f"GET /api/v1/project-files/{file_uuid}{tail}".encode(),
         }
 
     async def per_s(self, request: bytes) -> float:
@@ -115,7 +96,7 @@ class Standing:
         loop = asyncio.get_running_loop()
         askers = []
         for _ in range(CONNECTIONS):
-            _, asker = await loop.create_connection(lambda: Asker(request), LOOPBACK, self.plain_port)
+            _, asker = await loop.create_connection(lambda: Asker(request), LOOPBACK, self._node.plain_port)
             askers.append(asker)
         began_s, before = time.perf_counter(), sum(asker.answers for asker in askers)
         await asyncio.sleep(RUN_S)
@@ -131,15 +112,9 @@ class Standing:
 
 def main() -> None:
     """Start both, measure turn by turn, print a table and one JSON line."""
-    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as directory:
-        standing = [Standing(Path(directory) / f"workers-{count}", count) for count in WORKERS]
-        try:
-            for one in standing:
-                one.start()
-            report(measure(standing))
-        finally:
-            for one in standing:
-                one.cluster.stop()
+    with tempfile.TemporaryDirectory(prefix="filestore-bench-") as directory, ExitStack() as stack:
+        standing = [Standing(Path(directory) / f"workers-{count}", stack, count) for count in WORKERS]
+        report(measure(standing))
 
 
 def measure(standing: list[Standing]) -> dict[str, dict[int, list[float]]]:
