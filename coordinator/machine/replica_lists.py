@@ -33,40 +33,23 @@ COUNTED_MAX = 10_000  # of anything; an answer need not count a million
 
 def list_doomed(question: Question, query: ListDoomed) -> DoomedPage:
     """What a node shall delete, by sha256. One is wanted when fewer than the write quorum would be left."""
-    rows = question.db.execute(
-        "SELECT r.sha256, b.size_bytes, b.reference_count > 0 AND (SELECT write_quorum FROM cluster) >"
+    rows, more = _page_of_node(
+        question,
+        query,
+        "b.reference_count > 0 AND (SELECT write_quorum FROM cluster) >"
         " (SELECT COUNT(*) FROM blob_replicas o JOIN nodes n ON n.node_id = o.node_id"
-        "  WHERE o.sha256 = r.sha256 AND o.doomed_at IS NULL)"
-        " FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
-        " WHERE r.node_id = ? AND r.doomed_at IS NOT NULL AND r.sha256 > ? ORDER BY r.sha256 LIMIT ?",
-        (query.node_id, query.after, query.limit + 1),
-    ).fetchall()
-    return DoomedPage(
-        log_index=question.as_of(),
-        replicas=[
-            DoomedReplica(sha256=sha256, size_bytes=size_bytes, wanted=bool(wanted))
-            for sha256, size_bytes, wanted in rows[: query.limit]
-        ],
-        more=len(rows) > query.limit,
+        "  WHERE o.sha256 = r.sha256 AND o.doomed_at IS NULL)",
+        which="AND r.doomed_at IS NOT NULL",
     )
+    replicas = [DoomedReplica(sha256=name, size_bytes=size, wanted=wanted) for name, size, wanted in rows]
+    return DoomedPage(log_index=question.as_of(), replicas=replicas, more=more)
 
 
 def list_held(question: Question, query: ListReplicas) -> ReplicaPage:
     """What the log names a node for, doomed or not, by sha256."""
-    rows = question.db.execute(
-        "SELECT r.sha256, b.size_bytes, r.doomed_at IS NOT NULL"
-        " FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
-        " WHERE r.node_id = ? AND r.sha256 > ? ORDER BY r.sha256 LIMIT ?",
-        (query.node_id, query.after, query.limit + 1),
-    ).fetchall()
-    return ReplicaPage(
-        log_index=question.as_of(),
-        replicas=[
-            HeldReplica(sha256=sha256, size_bytes=size_bytes, doomed=bool(doomed))
-            for sha256, size_bytes, doomed in rows[: query.limit]
-        ],
-        more=len(rows) > query.limit,
-    )
+    rows, more = _page_of_node(question, query, "r.doomed_at IS NOT NULL")
+    replicas = [HeldReplica(sha256=name, size_bytes=size, doomed=doomed) for name, size, doomed in rows]
+    return ReplicaPage(log_index=question.as_of(), replicas=replicas, more=more)
 
 
 def known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
@@ -143,6 +126,18 @@ def of_node(question: Question, query: GetNodeReplicas) -> NodeReplicas:
         {"node_id": query.node_id},
     ).fetchone()
     return NodeReplicas(replicas=row[0] - row[1], doomed=row[1])
+
+
+def _page_of_node(
+    question: Question, query: ListDoomed | ListReplicas, told: str, *, which: str = ""
+) -> tuple[list[tuple[str, int, bool]], bool]:
+    """Name, size and what is `told` (SQL) of a node's replicas, and whether there are more."""
+    rows = question.db.execute(
+        f"SELECT r.sha256, b.size_bytes, {told} FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
+        f" WHERE r.node_id = ? {which} AND r.sha256 > ? ORDER BY r.sha256 LIMIT ?",
+        (query.node_id, query.after, query.limit + 1),
+    ).fetchall()
+    return [(name, size, bool(is_so)) for name, size, is_so in rows[: query.limit]], len(rows) > query.limit
 
 
 def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -> ShortBlob:
