@@ -16,7 +16,6 @@ whole: content and sidecar are synced first, then renamed, then the directories 
 
 import errno
 import os
-import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator
@@ -27,6 +26,7 @@ from typing import Self
 
 from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Internal, InvalidRequest
 from node.durable import Disk, Octets, write_all
+from node.names import is_sha256
 from node.openblobs import OpenBlobs
 from node.placing import PlacingLock
 from node.segments import (
@@ -50,7 +50,6 @@ _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # O_NONBLOCK: a pipe that someone put in a blob's place must not hang the thread that opens it.
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 # What opening answers when a link, a file or a broken sector stands where a directory or a file should.
 # Without the right to read it is no replica either: all files here are the node's own.
 _DAMAGE = MEDIUM_ERRORS | {errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENXIO, errno.EACCES}
@@ -440,7 +439,7 @@ def _sums_of(fd: int, sha256: str, leaf: int) -> SegmentSums:
 
 def require_sha256(sha256: str) -> None:
     """Raises InvalidRequest for what is no name of a blob."""
-    if _SHA256.fullmatch(sha256) is None:
+    if not is_sha256(sha256):
         raise InvalidRequest("sha256: must be 64 lower-case hexadecimal digits.")
 
 
@@ -474,7 +473,7 @@ def _directory_names(descriptor: int) -> list[str]:
 
 def _file_names(descriptor: int) -> list[str]:
     with os.scandir(descriptor) as entries:
-        names = [e.name for e in entries if _SHA256.fullmatch(e.name) and e.is_file(follow_symlinks=False)]
+        names = [e.name for e in entries if is_sha256(e.name) and e.is_file(follow_symlinks=False)]
     return sorted(names)
 
 

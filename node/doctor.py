@@ -20,10 +20,9 @@ from coordinator.findings import Findings, check_credential, check_private_direc
 from node.blobs import INCOMING, SIDECAR
 from node.config import NodeFiles
 from node.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
+from node.names import is_sha256, is_uuid
 from node.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
 
-_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
-_UUID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 _PREFIX: Final = re.compile(r"[0-9a-f]{2}", re.ASCII)
 _WRITABLE: Final = 0o222
 _LEAVE: Final = (
@@ -108,7 +107,7 @@ def _check_name(
     findings: Findings, leaf: Path, name: str, names: set[str], count: _Count, *, deep: bool
 ) -> None:
     path, sha256 = leaf / name, name.removesuffix(SIDECAR)
-    if not _SHA256.fullmatch(sha256) or sha256[:4] != leaf.parent.name + leaf.name:
+    if not is_sha256(sha256) or sha256[:4] != leaf.parent.name + leaf.name:
         findings.problem(path, "does not belong among the blobs", _STRAY)
     elif name == sha256:
         count.blobs += 1
@@ -154,7 +153,7 @@ def _check_uploads(findings: Findings, uploads: Path) -> None:
     found = 0
     for entry in _entries(findings, uploads):
         path = Path(entry.path)
-        if _UUID.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False):
+        if is_uuid(entry.name) and entry.is_dir(follow_symlinks=False):
             found += 1
             try:
                 _check_upload(findings, path)
@@ -185,6 +184,6 @@ def _check_upload(findings: Findings, path: Path) -> None:
 
 
 def _tell_quarantine(findings: Findings, quarantine: Path) -> None:
-    names = [entry.name for entry in _entries(findings, quarantine) if _SHA256.fullmatch(entry.name)]
+    names = [entry.name for entry in _entries(findings, quarantine) if is_sha256(entry.name)]
     if names:
         findings.fact(f"quarantine: {len(names)} blobs that were found damaged, or that nobody knew")

@@ -14,7 +14,6 @@ laid it knows more. A member never lays a link again that broke: the holder does
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -29,6 +28,7 @@ from node.content.passing import pass_on, worker_holding
 from node.disk import write_overlapped
 from node.link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
 from node.metrics import counted
+from node.names import is_sha256, is_uuid
 from node.partial import SPARE_BYTES
 from node.peers import PeerFailed
 from node.ranges import SIZE_BYTES_MAX
@@ -42,8 +42,6 @@ IDLE_S = 120.0  # without a byte the holder has given this link up, or lost us
 MEMBERS_MAX = 64
 _DIGITS_MAX = 16
 
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _log = logging.getLogger(__name__)
 
 
@@ -125,7 +123,7 @@ async def _finish(request: web.Request) -> web.StreamResponse:
     """Put the content into place: 200 when it is durable there. Raises ChecksumMismatch, OffsetMismatch."""
     services, size_bytes = request.app[NODE], _number(request, "size")
     sha256 = request.query.get("sha256", "")
-    if _SHA256.fullmatch(sha256) is None:
+    if not is_sha256(sha256):
         raise InvalidRequest("sha256: must be 64 hexadecimal digits.")
     async with _followed(request, size_bytes) as upload:
         if upload.offset != size_bytes:
@@ -196,7 +194,7 @@ def _terms(request: web.Request) -> LinkTerms:
 
 def _file_uuid(request: web.Request) -> str:
     file_uuid = request.match_info["file_uuid"]
-    if _UUID.fullmatch(file_uuid) is None:
+    if not is_uuid(file_uuid):
         raise NotFound("There is no such upload.")
     return file_uuid
 

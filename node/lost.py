@@ -8,24 +8,23 @@ All calls block.
 """
 
 import os
-import re
 from contextlib import suppress
 from typing import Final, Literal
 
 from node.blobs import BlobStore, read_whole, storage_error, unlink
+from node.names import is_sha256
 
 Reason = Literal["missing", "damaged"]
 
 NOTES_MAX: Final = 10_000  # beyond, the comparison with the log finds the rest
 _AREA: Final = "lost"
 _REASON_BYTES_MAX: Final = 16
-_NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def note_lost(blobs: BlobStore, sha256: str, reason: Reason) -> None:
     """Leave a note; the first one about a replica stays. Raises FilestoreError when the disk refuses."""
-    assert _NAME.fullmatch(sha256)
+    assert is_sha256(sha256)
     try:
         directory = blobs.open_area(_AREA)
         try:
@@ -49,7 +48,7 @@ def list_lost(blobs: BlobStore, limit: int) -> list[tuple[str, Reason]]:
     try:
         directory = blobs.open_area(_AREA)
         try:
-            names = sorted(name for name in os.listdir(directory) if _NAME.fullmatch(name))
+            names = sorted(name for name in os.listdir(directory) if is_sha256(name))
             for name in names[:limit]:
                 raw = read_whole(name, parent=directory, bytes_max=_REASON_BYTES_MAX)
                 found.append((name, "missing" if raw == b"missing" else "damaged"))

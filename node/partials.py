@@ -14,21 +14,19 @@ when it is older than PARTIAL_S, or when its room is needed. All calls block: th
 import fcntl
 import logging
 import os
-import re
 import threading
 import time
 from contextlib import suppress
 
 from ca.errors import InsufficientStorage, Unavailable
 from node.blobs import BlobStore, open_directory, remove_tree, storage_error
+from node.names import is_sha256
 from node.partial import SPARE_BYTES, STATE, Partial, open_files
 from node.segments import FinishedBlob, SegmentSums
 
 PARTIALS_MAX = 32  # on one disk, those that nobody fetches now included
 PARTIAL_S = 86_400.0  # without a new segment for so long, whoever wanted the blob has found another way
 _HOLD_TRIES_MAX = 3  # somebody may remove the directory between our opening and locking it
-
-_NAME = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 _log = logging.getLogger(__name__)
 
@@ -165,7 +163,7 @@ class PartialStore:
             os.close(directory)
 
     def _names(self) -> list[str]:
-        return [name for name in os.listdir(self._root) if _NAME.fullmatch(name)]
+        return [name for name in os.listdir(self._root) if is_sha256(name)]
 
     def _changed_at_s(self, name: str) -> float:
         """When its last record was written; 0 when it has none."""

@@ -6,16 +6,15 @@ place of the earlier. All calls block: they belong into worker threads, and may 
 """
 
 import os
-import re
 import stat
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
 from node.blobs import SIDECAR, BlobStore, remove_tree, require_sha256, storage_error, unlink
+from node.names import is_sha256
 from node.segments import MEDIUM_ERRORS, BlobDamaged, FinishedBlob, SegmentHasher
 
-_SHA256 = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
@@ -65,7 +64,7 @@ class Quarantine:
         for name in sorted(os.listdir(self._directory)):
             with suppress(FileNotFoundError):
                 entry = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
-                if _SHA256.fullmatch(name):
+                if is_sha256(name):
                     found.append((name, entry.st_ctime_ns // 1_000_000))
         return found
 

@@ -9,7 +9,6 @@ started; the others are its children (`node/workers.py`).
 
 import asyncio
 import os
-import re
 import socket
 import zlib
 from collections.abc import AsyncIterator, Mapping
@@ -19,6 +18,7 @@ from pathlib import Path
 import aiohttp
 
 from coordinator.accepting import BACKLOG
+from node.names import is_uuid
 from node.peers import (
     CONNECTIONS_MAX,
     READ_BUFFER_BYTES,
@@ -30,7 +30,6 @@ from node.peers import (
 
 WORKERS_MAX = 64
 PAUSE_S = 0.05  # before a worker that did not listen is tried again
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
 
 
 def owner_of(file_uuid: str, workers: int) -> int:
@@ -70,7 +69,7 @@ class Siblings:
         """
         if self.worker == 0 or name.startswith(self.maker):
             return True
-        return _UUID.fullmatch(name) is not None and self.owner(name) is None  # an upload being discarded
+        return is_uuid(name) and self.owner(name) is None  # an upload being discarded
 
     def owner(self, file_uuid: str) -> int | None:
         """The worker that an upload belongs to; None when it is this one."""

@@ -22,6 +22,7 @@ from node.damage import miss, verify_blob, withdraw
 from node.disk import write_overlapped
 from node.fetching import SOURCES_MAX
 from node.metrics import counted
+from node.names import is_sha256
 from node.partial import SPARE_BYTES
 from node.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
 from node.reading import read_blob
@@ -29,7 +30,6 @@ from node.segments import BlobDamaged, BlobMissing, FinishedBlob, OpenBlob, enco
 from node.sending import send_body
 from node.services import NODE, NodeServices
 
-_SHA256 = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[0-9]{1,12}")
 
 
@@ -192,6 +192,6 @@ async def _affirmed_bytes(services: NodeServices, sha256: str) -> int | None:
 
 def _sha256(request: web.Request) -> str:
     sha256 = request.match_info["sha256"]
-    if _SHA256.fullmatch(sha256) is None:
+    if not is_sha256(sha256):
         raise NotFound("No such blob.")
     return sha256

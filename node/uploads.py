@@ -13,7 +13,6 @@ used from any thread.
 
 import logging
 import os
-import re
 import threading
 import time
 from collections import OrderedDict
@@ -24,12 +23,12 @@ from ca.errors import NotFound, PayloadTooLarge, Unavailable, UploadLocked
 from node.blobs import INCOMING, BlobStore, open_directory, read_whole, remove_tree, storage_error
 from node.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
 from node.flushing import FlushThreads
+from node.names import is_uuid
 from node.segments import FINISHED_BYTES, BlobMissing, FinishedBlob, SegmentHasher, decode_finished
 from node.upload import EPOCH_FILE, Upload, open_or_create
 
 OPEN_UPLOADS_MAX = 384  # two descriptors each; of one in three this node is the holder
 
-_UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", re.ASCII)
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 _log = logging.getLogger(__name__)
@@ -170,7 +169,7 @@ class UploadStore:
 
     def list_uuids(self) -> list[str]:
         """The uploads on this disk, ascending."""
-        return sorted(name for name in os.listdir(self.blobs.uploads_directory) if _UUID.fullmatch(name))
+        return sorted(name for name in os.listdir(self.blobs.uploads_directory) if is_uuid(name))
 
     def give_back(self, upload: Upload) -> None:
         """What `Upload.close` calls; again is harmless."""
@@ -322,5 +321,5 @@ def _read_finished(directory: int, blobs: BlobStore) -> FinishedBlob | None:
 
 
 def _require_uuid(file_uuid: str) -> None:
-    if _UUID.fullmatch(file_uuid) is None:
+    if not is_uuid(file_uuid):
         raise NotFound("There is no such upload.")

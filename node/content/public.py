@@ -14,8 +14,8 @@ from ca.errors import FilestoreError, Gone, NotFound
 from coordinator.queries import GetPublicContent
 from coordinator.records import ContentRecord
 from node.api.access import PRINCIPAL_UNKNOWN, on_record
-from node.api.bodies.checks import is_uuid
 from node.content.download import serve_content
+from node.names import is_uuid
 from node.services import NODE, NodeServices
 
 PUBLIC_POLICY: Final = {"Cache-Control": "private, no-store", "Referrer-Policy": "no-referrer"}

@@ -6,9 +6,8 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import InvalidRequest, NotFound
+from node.names import is_sha256, is_uuid
 
-_UUID: Final = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
-_SHA256: Final = re.compile(r"[0-9a-f]{64}")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # C0, C1, and the line ends of Unicode
 # RFC 9110, section 8.3.1, without quoted parameters' escapes: it goes back out in a header as it came.
 _MEDIA_TYPE: Final = re.compile(
@@ -38,11 +37,6 @@ def check_media_type(text: str) -> str:
     return text
 
 
-def is_uuid(text: str) -> bool:
-    """Whether this is a UUID in lower case."""
-    return _UUID.fullmatch(text) is not None
-
-
 def check_uuid(text: str, field: str) -> str:
     """A UUID in lower case. Raises InvalidRequest naming `field`."""
     if not is_uuid(text.lower()):
@@ -52,7 +46,7 @@ def check_uuid(text: str, field: str) -> str:
 
 def check_sha256(text: str) -> str:
     """64 hex digits in lower case, or "". Raises InvalidRequest."""
-    if text and _SHA256.fullmatch(text.lower()) is None:
+    if text and not is_sha256(text.lower()):
         raise InvalidRequest("blob_sha256: expected 64 hex digits")
     return text.lower()
 
