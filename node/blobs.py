@@ -21,11 +21,19 @@ import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Internal, InvalidRequest
-from node.durable import Disk, Octets, write_all
+from ca.errors import InvalidRequest
+from node.directories import (
+    READ_FLAGS,
+    make_directory,
+    mkdir,
+    opened_directory,
+    read_whole,
+    remove_tree,
+    storage_error,
+    unlink,
+)
+from node.durable import Disk, write_all
 from node.names import is_sha256
 from node.openblobs import OpenBlobs
 from node.placing import PlacingLock
@@ -35,7 +43,6 @@ from node.segments import (
     BlobMissing,
     FinishedBlob,
     OpenBlob,
-    SegmentHasher,
     SegmentSums,
     SidecarInvalid,
     decode_sidecar,
@@ -43,12 +50,10 @@ from node.segments import (
     sidecar_bytes,
 )
 from node.trust import TrustedSegments
+from node.writing import BlobWriter
 
 INCOMING = "incoming-"
 SIDECAR = ".sums"
-_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# O_NONBLOCK: a pipe that someone put in a blob's place must not hang the thread that opens it.
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # What opening answers when a link, a file or a broken sector stands where a directory or a file should.
 # Without the right to read it is no replica either: all files here are the node's own.
@@ -79,9 +84,9 @@ class BlobStore:
         self._uppers_known, self._leaves_known = bytearray(1 << 8), bytearray(1 << 16)  # durable, seen here
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._blobs = _make_directory("blobs", parent=self._root)
-        self.uploads_directory = _make_directory("uploads", parent=self._root)
-        self.quarantine_directory = _make_directory("quarantine", parent=self._root)
+        self._blobs = make_directory("blobs", parent=self._root)
+        self.uploads_directory = make_directory("uploads", parent=self._root)
+        self.quarantine_directory = make_directory("quarantine", parent=self._root)
         self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
         self.disk.fsync(self._root)
         self._remove_incoming(is_leftover)
@@ -102,7 +107,7 @@ class BlobStore:
         require_sha256(sha256)
         try:
             with self.leaf(sha256) as leaf:
-                fd = os.open(sha256, _READ_FLAGS, dir_fd=leaf)
+                fd = os.open(sha256, READ_FLAGS, dir_fd=leaf)
                 try:
                     sums = _sums_of(fd, sha256, leaf)
                 except BaseException:
@@ -143,9 +148,9 @@ class BlobStore:
     def iterate(self) -> Iterator[str]:
         """The names of all blobs that are regular files, ascending; holds one directory's names at a time."""
         for upper_name in _directory_names(self._blobs):
-            with _directory(upper_name, parent=self._blobs) as upper:
+            with opened_directory(upper_name, parent=self._blobs) as upper:
                 for leaf_name in _directory_names(upper):
-                    with _directory(leaf_name, parent=upper) as leaf:
+                    with opened_directory(leaf_name, parent=upper) as leaf:
                         prefix = upper_name + leaf_name
                         names = [name for name in _file_names(leaf) if name.startswith(prefix)]
                     yield from names
@@ -209,7 +214,7 @@ class BlobStore:
         self._trusted.forget(sha256)
         self.opened.forget(sha256)
 
-    def receive(self, expected_sha256: str, size_bytes: int) -> "BlobWriter":
+    def receive(self, expected_sha256: str, size_bytes: int) -> BlobWriter:
         """A writer for content that is known by name and size, such as a replica from a peer."""
         require_sha256(expected_sha256)
         assert size_bytes >= 0
@@ -217,7 +222,7 @@ class BlobStore:
 
     def open_area(self, name: str) -> int:
         """The directory `name` beside `blobs`, made if it is missing; the caller closes it."""
-        return _make_directory(name, parent=self._root)
+        return make_directory(name, parent=self._root)
 
     def create_incoming(self) -> tuple[str, int]:
         """A new empty file below `uploads_directory`: its name and descriptor. It dies at the next start."""
@@ -296,130 +301,25 @@ class BlobStore:
     def leaf(self, sha256: str) -> Iterator[int]:
         """A descriptor of the directory that the blob lies in. Raises OSError."""
         with (
-            _directory(sha256[:2], parent=self._blobs) as upper,
-            _directory(sha256[2:4], parent=upper) as leaf,
+            opened_directory(sha256[:2], parent=self._blobs) as upper,
+            opened_directory(sha256[2:4], parent=upper) as leaf,
         ):
             yield leaf
 
     @contextmanager
     def _made_leaf(self, sha256: str) -> Iterator[tuple[int, int]]:
-        if _mkdir(sha256[:2], parent=self._blobs):
+        if mkdir(sha256[:2], parent=self._blobs):
             self._uppers_known[int(sha256[:2], 16)] = False
-        with _directory(sha256[:2], parent=self._blobs) as upper:
-            if _mkdir(sha256[2:4], parent=upper):
+        with opened_directory(sha256[:2], parent=self._blobs) as upper:
+            if mkdir(sha256[2:4], parent=upper):
                 self._leaves_known[int(sha256[:4], 16)] = False
-            with _directory(sha256[2:4], parent=upper) as leaf:
+            with opened_directory(sha256[2:4], parent=upper) as leaf:
                 yield upper, leaf
 
     def _remove_incoming(self, is_leftover: Callable[[str], bool]) -> None:
         for name in os.listdir(self.uploads_directory):
             if name.startswith(INCOMING) and is_leftover(name.removeprefix(INCOMING)):
                 remove_tree(name, parent=self.uploads_directory)
-
-
-class BlobWriter:
-    """Content on its way into the store; `finish` or `abort` ends it. Not for two threads at once."""
-
-    def __init__(self, store: BlobStore, expected: FinishedBlob) -> None:
-        self._store = store
-        self._expected = expected
-        self._hasher = SegmentHasher()
-        try:
-            self._name, self._fd = store.create_incoming()
-        except OSError as error:
-            raise storage_error(error) from error
-
-    @property
-    def offset(self) -> int:
-        """How many bytes have come."""
-        return self._hasher.size_bytes
-
-    def write(self, buffer: Octets) -> None:
-        """Writes and hashes the next bytes. Raises ChecksumMismatch beyond the size; InsufficientStorage."""
-        if self.offset + len(buffer) > self._expected.size_bytes:
-            raise ChecksumMismatch(f"The content is longer than its {self._expected.size_bytes} bytes.")
-        try:
-            write_all(self._store.disk, self._fd, buffer, self.offset)
-        except OSError as error:
-            self.abort()
-            raise storage_error(error) from error
-        self._hasher.update(buffer)
-
-    def finish(self) -> FinishedBlob:
-        """Checks size and sha256, and puts the blob into place; durable on return.
-
-        Raises ChecksumMismatch, InsufficientStorage or Internal; nothing is kept then. A failed sync is never
-        tried again on the same file: the kernel may have dropped the pages, and a second one would lie.
-        """
-        found = FinishedBlob(self._hasher.sha256(), self.offset)
-        try:
-            if found != self._expected:
-                raise ChecksumMismatch(f"The content is {found.size_bytes} bytes with sha256 {found.sha256}.")
-            self._store.seal(self._fd)
-            directory = self._store.uploads_directory
-            self._store.install(found, self._hasher.sums(), source=self._name, parent=directory)
-        except OSError as error:
-            raise storage_error(error) from error
-        finally:
-            self.abort()
-        return found
-
-    def abort(self) -> None:
-        """Removes what has come, unless it is in place already; again is harmless."""
-        descriptor, self._fd = self._fd, -1
-        if descriptor >= 0:
-            os.close(descriptor)
-            unlink(self._name, parent=self._store.uploads_directory)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.abort()
-
-
-def read_whole(name: str, *, parent: int, bytes_max: int) -> bytes:
-    """A small regular file's content, one byte over `bytes_max` at most. Raises OSError."""
-    descriptor = os.open(name, _READ_FLAGS, dir_fd=parent)
-    try:
-        content = bytearray()
-        while len(content) <= bytes_max:
-            chunk = os.read(descriptor, bytes_max + 1 - len(content))
-            if not chunk:
-                break
-            content += chunk
-        return bytes(content)
-    finally:
-        os.close(descriptor)
-
-
-def storage_error(error: OSError) -> FilestoreError:
-    """What the caller is told of a failed disk call: no room, or a fault of ours. Paths stay in `error`."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return InsufficientStorage("The disk of the node that was to store this is full.")
-    return Internal(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.")
-
-
-def open_directory(name: str, *, parent: int) -> int:
-    """A descriptor of a directory below `parent`, which must not be a link. Raises OSError."""
-    return os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
-
-
-def remove_tree(name: str, *, parent: int) -> None:
-    """Removes a file, a link, or a directory of files below `parent`; links are removed, never followed."""
-    try:
-        descriptor = open_directory(name, parent=parent)
-    except NotADirectoryError:
-        unlink(name, parent=parent)
-        return
-    try:
-        for inner in os.listdir(descriptor):
-            os.unlink(inner, dir_fd=descriptor)
-    finally:
-        os.close(descriptor)
-    os.rmdir(name, dir_fd=parent)
 
 
 def _sums_of(fd: int, sha256: str, leaf: int) -> SegmentSums:
@@ -443,29 +343,6 @@ def require_sha256(sha256: str) -> None:
         raise InvalidRequest("sha256: must be 64 lower-case hexadecimal digits.")
 
 
-def _mkdir(name: str, *, parent: int) -> bool:
-    """False if it was there."""
-    try:
-        os.mkdir(name, 0o700, dir_fd=parent)
-    except FileExistsError:
-        return False
-    return True
-
-
-def _make_directory(name: str, *, parent: int) -> int:
-    _mkdir(name, parent=parent)
-    return open_directory(name, parent=parent)
-
-
-@contextmanager
-def _directory(name: str, *, parent: int) -> Iterator[int]:
-    descriptor = open_directory(name, parent=parent)
-    try:
-        yield descriptor
-    finally:
-        os.close(descriptor)
-
-
 def _directory_names(descriptor: int) -> list[str]:
     with os.scandir(descriptor) as entries:
         return sorted(e.name for e in entries if len(e.name) == 2 and e.is_dir(follow_symlinks=False))
@@ -475,12 +352,3 @@ def _file_names(descriptor: int) -> list[str]:
     with os.scandir(descriptor) as entries:
         names = [e.name for e in entries if is_sha256(e.name) and e.is_file(follow_symlinks=False)]
     return sorted(names)
-
-
-def unlink(name: str, *, parent: int) -> bool:
-    """Removes a file below `parent`; False if it was not there. Raises OSError."""
-    try:
-        os.unlink(name, dir_fd=parent)
-    except FileNotFoundError:
-        return False
-    return True

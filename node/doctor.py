@@ -19,6 +19,7 @@ from coordinator.doctor import kept_still
 from coordinator.findings import Findings, check_credential, check_private_directory
 from node.blobs import INCOMING, SIDECAR
 from node.config import NodeFiles
+from node.directories import READ_FLAGS
 from node.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
 from node.names import is_sha256, is_uuid
 from node.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
@@ -30,7 +31,6 @@ _LEAVE: Final = (
     " the bytes of another node. Do not put a file there by hand."
 )
 _STRAY: Final = "Nothing of Filestore has this name. Move it out of the data directory."
-_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 @dataclass(slots=True)
@@ -121,7 +121,7 @@ def _check_name(
 
 def _check_blob(findings: Findings, path: Path, *, deep: bool) -> int:
     """The size of a blob. Raises OSError."""
-    descriptor = os.open(path, _READ_FLAGS)
+    descriptor = os.open(path, READ_FLAGS)
     with open(descriptor, "rb", buffering=0) as file:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode):

@@ -8,16 +8,17 @@ All calls block.
 """
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final, Literal
 
-from node.blobs import BlobStore, read_whole, storage_error, unlink
+from node.blobs import BlobStore
+from node.directories import read_whole, storage_error, unlink
 from node.names import is_sha256
 
 Reason = Literal["missing", "damaged"]
 
 NOTES_MAX: Final = 10_000  # beyond, the comparison with the log finds the rest
-_AREA: Final = "lost"
 _REASON_BYTES_MAX: Final = 16
 _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -25,46 +26,41 @@ _FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 def note_lost(blobs: BlobStore, sha256: str, reason: Reason) -> None:
     """Leave a note; the first one about a replica stays. Raises FilestoreError when the disk refuses."""
     assert is_sha256(sha256)
-    try:
-        directory = blobs.open_area(_AREA)
-        try:
-            if len(os.listdir(directory)) >= NOTES_MAX:
-                return
-            with suppress(FileExistsError):
-                descriptor = os.open(sha256, _FLAGS, 0o600, dir_fd=directory)
-                try:
-                    os.write(descriptor, reason.encode())
-                finally:
-                    os.close(descriptor)
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise storage_error(error) from error
+    with _notes(blobs) as directory:
+        if len(os.listdir(directory)) >= NOTES_MAX:
+            return
+        with suppress(FileExistsError):
+            descriptor = os.open(sha256, _FLAGS, 0o600, dir_fd=directory)
+            try:
+                os.write(descriptor, reason.encode())
+            finally:
+                os.close(descriptor)
 
 
 def list_lost(blobs: BlobStore, limit: int) -> list[tuple[str, Reason]]:
     """The notes, by name, at most `limit`. Raises FilestoreError."""
     found: list[tuple[str, Reason]] = []
-    try:
-        directory = blobs.open_area(_AREA)
-        try:
-            names = sorted(name for name in os.listdir(directory) if is_sha256(name))
-            for name in names[:limit]:
-                raw = read_whole(name, parent=directory, bytes_max=_REASON_BYTES_MAX)
-                found.append((name, "missing" if raw == b"missing" else "damaged"))
-        finally:
-            os.close(directory)
-    except OSError as error:
-        raise storage_error(error) from error
+    with _notes(blobs) as directory:
+        names = sorted(name for name in os.listdir(directory) if is_sha256(name))
+        for name in names[:limit]:
+            raw = read_whole(name, parent=directory, bytes_max=_REASON_BYTES_MAX)
+            found.append((name, "missing" if raw == b"missing" else "damaged"))
     return found
 
 
 def forget_lost(blobs: BlobStore, sha256: str) -> None:
     """Take the note away, if there is one. Raises FilestoreError."""
+    with _notes(blobs) as directory:
+        unlink(sha256, parent=directory)
+
+
+@contextmanager
+def _notes(blobs: BlobStore) -> Iterator[int]:
+    """Their directory. What the disk refuses meanwhile is raised as FilestoreError."""
     try:
-        directory = blobs.open_area(_AREA)
+        directory = blobs.open_area("lost")
         try:
-            unlink(sha256, parent=directory)
+            yield directory
         finally:
             os.close(directory)
     except OSError as error:

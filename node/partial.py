@@ -16,8 +16,9 @@ from typing import Protocol
 import xxhash
 
 from ca.errors import ChecksumMismatch, InsufficientStorage, Internal
-from node.blobs import BlobStore, read_whole, storage_error
+from node.blobs import BlobStore
 from node.coverage import Coverage, Span
+from node.directories import READ_FLAGS, read_whole, storage_error
 from node.durable import CRC_BYTES, Disk, Octets, with_crc, without_crc, write_all
 from node.segments import SEGMENT_BYTES, FinishedBlob, SegmentHasher, SegmentSums, segment_count
 
@@ -32,8 +33,6 @@ _MAGIC = b"FSTPART1"
 _SPAN = struct.Struct("<QQ")  # the first segment, and the one after the last
 HEADER_BYTES = _HEADER.size + CRC_BYTES
 RECORD_BYTES = _SPAN.size + CRC_BYTES
-# O_NONBLOCK: a pipe that someone put in a file's place must not hang the thread that opens it.
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _WRITE_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _NEW_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_CREAT | os.O_EXCL
 
@@ -295,7 +294,7 @@ def _begin(disk: Disk, blob: FinishedBlob, sums: SegmentSums, directory: int) ->
 
 def _open_again(name: str, directory: int) -> int:
     """A regular file, to be written: it may have been sealed before the crash. Raises OSError."""
-    descriptor = os.open(name, _READ_FLAGS, dir_fd=directory)
+    descriptor = os.open(name, READ_FLAGS, dir_fd=directory)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(f"{name} is no regular file")

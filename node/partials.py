@@ -19,7 +19,8 @@ import time
 from contextlib import suppress
 
 from ca.errors import InsufficientStorage, Unavailable
-from node.blobs import BlobStore, open_directory, remove_tree, storage_error
+from node.blobs import BlobStore
+from node.directories import open_directory, opened_directory, remove_tree, storage_error
 from node.names import is_sha256
 from node.partial import SPARE_BYTES, STATE, Partial, open_files
 from node.segments import FinishedBlob, SegmentSums
@@ -148,19 +149,16 @@ class PartialStore:
     def _remove_idle(self, name: str) -> bool:
         """Whether nobody held it."""
         try:
-            directory = open_directory(name, parent=self._root)
+            with opened_directory(name, parent=self._root) as directory:
+                is_idle = self._is_locked(name, directory)
+                if is_idle:
+                    self.remove(name)
+                return is_idle
         except FileNotFoundError:
             return False
         except NotADirectoryError:
             self.remove(name)
             return True
-        try:
-            if not self._is_locked(name, directory):
-                return False
-            self.remove(name)
-            return True
-        finally:
-            os.close(directory)
 
     def _names(self) -> list[str]:
         return [name for name in os.listdir(self._root) if is_sha256(name)]
@@ -168,12 +166,7 @@ class PartialStore:
     def _changed_at_s(self, name: str) -> float:
         """When its last record was written; 0 when it has none."""
         try:
-            directory = open_directory(name, parent=self._root)
+            with opened_directory(name, parent=self._root) as directory:
+                return os.stat(STATE, dir_fd=directory, follow_symlinks=False).st_mtime
         except OSError:
             return 0.0
-        try:
-            return os.stat(STATE, dir_fd=directory, follow_symlinks=False).st_mtime
-        except OSError:
-            return 0.0
-        finally:
-            os.close(directory)

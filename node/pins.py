@@ -12,7 +12,8 @@ import os
 from contextlib import suppress
 from typing import Final
 
-from node.blobs import BlobStore, open_directory, read_whole
+from node.blobs import BlobStore
+from node.directories import opened_directory, read_whole
 from node.segments import FINISHED_BYTES, BlobMissing, decode_finished
 
 PIN_S: Final = 600.0  # between hearing that a copy is there and the change that says so
@@ -34,11 +35,8 @@ def finished_blobs(blobs: BlobStore) -> frozenset[str]:
     found = set()
     for name in os.listdir(blobs.uploads_directory):
         with suppress(FileNotFoundError, NotADirectoryError):
-            directory = open_directory(name, parent=blobs.uploads_directory)
-            try:
+            with opened_directory(name, parent=blobs.uploads_directory) as directory:
                 raw = read_whole("finished", parent=directory, bytes_max=FINISHED_BYTES)
-            finally:
-                os.close(directory)
             finished = decode_finished(raw)
             if finished is not None:
                 found.add(finished.sha256)

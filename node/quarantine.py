@@ -11,11 +11,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from node.blobs import SIDECAR, BlobStore, remove_tree, require_sha256, storage_error, unlink
+from node.blobs import SIDECAR, BlobStore, require_sha256
+from node.directories import READ_FLAGS, remove_tree, storage_error, unlink
 from node.names import is_sha256
 from node.segments import MEDIUM_ERRORS, BlobDamaged, FinishedBlob, SegmentHasher
-
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Quarantine:
@@ -92,7 +91,7 @@ class Quarantine:
                 return None
             if not facts.st_mode & stat.S_IRUSR:  # somebody has taken the right to read away
                 os.chmod(sha256, 0o400, dir_fd=self._directory)
-            descriptor = os.open(sha256, _READ_FLAGS, dir_fd=self._directory)
+            descriptor = os.open(sha256, READ_FLAGS, dir_fd=self._directory)
         except OSError:
             return None
         return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor)

@@ -10,7 +10,8 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from node.blobs import BlobStore, storage_error
+from node.blobs import BlobStore
+from node.directories import storage_error
 from node.disk import DiskWorkers
 from node.pagecache import is_cached
 from node.segments import SEGMENT_BYTES, OpenBlob

@@ -13,7 +13,8 @@ from types import TracebackType
 from typing import Self
 
 from ca.errors import ChecksumMismatch, Conflict, Internal, OffsetMismatch, PayloadTooLarge
-from node.blobs import BlobStore, storage_error
+from node.blobs import BlobStore
+from node.directories import storage_error
 from node.durable import Octets, OffsetRecord, write_all
 from node.flushing import FlushThreads
 from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished

@@ -20,7 +20,15 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from ca.errors import NotFound, PayloadTooLarge, Unavailable, UploadLocked
-from node.blobs import INCOMING, BlobStore, open_directory, read_whole, remove_tree, storage_error
+from node.blobs import INCOMING, BlobStore
+from node.directories import (
+    READ_FLAGS,
+    open_directory,
+    opened_directory,
+    read_whole,
+    remove_tree,
+    storage_error,
+)
 from node.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
 from node.flushing import FlushThreads
 from node.names import is_uuid
@@ -29,7 +37,6 @@ from node.upload import EPOCH_FILE, Upload, open_or_create
 
 OPEN_UPLOADS_MAX = 384  # two descriptors each; of one in three this node is the holder
 
-_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 _log = logging.getLogger(__name__)
 
@@ -107,9 +114,7 @@ class UploadStore:
         """The newest epoch in which bytes of the upload came here; 0 when there is none. Raises Internal."""
         _require_uuid(file_uuid)
         try:
-            with ExitStack() as opened:
-                directory = open_directory(file_uuid, parent=self.blobs.uploads_directory)
-                opened.callback(os.close, directory)
+            with opened_directory(file_uuid, parent=self.blobs.uploads_directory) as directory:
                 return _read_slots(EPOCH_FILE, parent=directory, disk=self.blobs.disk)
         except FileNotFoundError:
             return 0
@@ -125,14 +130,14 @@ class UploadStore:
         hasher = SegmentHasher()
         try:
             with ExitStack() as opened:
-                directory = open_directory(file_uuid, parent=self.blobs.uploads_directory)
-                opened.callback(os.close, directory)
+                parent = self.blobs.uploads_directory
+                directory = opened.enter_context(opened_directory(file_uuid, parent=parent))
                 finished = _read_finished(directory, self.blobs)
                 if finished is not None:
                     data = opened.enter_context(self.blobs.open(finished.sha256)).fd
                     durable_offset = finished.size_bytes
                 else:
-                    data = os.open("data", _READ_FLAGS, dir_fd=directory)
+                    data = os.open("data", READ_FLAGS, dir_fd=directory)
                     opened.callback(os.close, data)
                     durable_offset = _read_slots("offset", parent=directory, disk=self.blobs.disk)
                 if durable_offset < stop:
@@ -299,7 +304,7 @@ def _open_data(*, parent: int) -> int:
 def _read_slots(name: str, *, parent: int, disk: Disk) -> int:
     """The number that an OffsetRecord holds; 0 when there is none."""
     try:
-        descriptor = os.open(name, _READ_FLAGS, dir_fd=parent)
+        descriptor = os.open(name, READ_FLAGS, dir_fd=parent)
     except FileNotFoundError:
         return 0
     try:

@@ -1,0 +1,91 @@
+"""Files and directories below a directory's descriptor, and what is told when the disk refuses.
+
+No link is followed at any level, and what is made is private to the node. All calls block.
+"""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ca.errors import FilestoreError, InsufficientStorage, Internal
+
+# O_NONBLOCK: a pipe that someone put in a file's place must not hang the thread that opens it.
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def open_directory(name: str, *, parent: int) -> int:
+    """A descriptor of a directory below `parent`, which must not be a link. Raises OSError."""
+    return os.open(name, _DIRECTORY_FLAGS, dir_fd=parent)
+
+
+@contextmanager
+def opened_directory(name: str, *, parent: int) -> Iterator[int]:
+    """As `open_directory`, closed at the end."""
+    descriptor = open_directory(name, parent=parent)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def mkdir(name: str, *, parent: int) -> bool:
+    """Makes a directory below `parent`; False if it was there. Raises OSError."""
+    try:
+        os.mkdir(name, 0o700, dir_fd=parent)
+    except FileExistsError:
+        return False
+    return True
+
+
+def make_directory(name: str, *, parent: int) -> int:
+    """A descriptor of a directory below `parent`, made if it is missing. Raises OSError."""
+    mkdir(name, parent=parent)
+    return open_directory(name, parent=parent)
+
+
+def read_whole(name: str, *, parent: int, bytes_max: int) -> bytes:
+    """A small regular file's content, one byte over `bytes_max` at most. Raises OSError."""
+    descriptor = os.open(name, READ_FLAGS, dir_fd=parent)
+    try:
+        content = bytearray()
+        while len(content) <= bytes_max:
+            chunk = os.read(descriptor, bytes_max + 1 - len(content))
+            if not chunk:
+                break
+            content += chunk
+        return bytes(content)
+    finally:
+        os.close(descriptor)
+
+
+def unlink(name: str, *, parent: int) -> bool:
+    """Removes a file below `parent`; False if it was not there. Raises OSError."""
+    try:
+        os.unlink(name, dir_fd=parent)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def remove_tree(name: str, *, parent: int) -> None:
+    """Removes a file, a link, or a directory of files below `parent`; links are removed, never followed."""
+    try:
+        descriptor = open_directory(name, parent=parent)
+    except NotADirectoryError:
+        unlink(name, parent=parent)
+        return
+    try:
+        for inner in os.listdir(descriptor):
+            os.unlink(inner, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    os.rmdir(name, dir_fd=parent)
+
+
+def storage_error(error: OSError) -> FilestoreError:
+    """What the caller is told of a failed disk call: no room, or a fault of ours. Paths stay in `error`."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return InsufficientStorage("The disk of the node that was to store this is full.")
+    return Internal(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.")
