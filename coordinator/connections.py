@@ -59,6 +59,7 @@ class Connections(web.Server):
         self.in_progress = 0
         self.draining = False
         self.drained = asyncio.Event()
+        metrics.count_in_progress(lambda: self.in_progress)
 
     def new_connection(self, on_end: Callable[[], None]) -> asyncio.Protocol:
         """The protocol of a connection that has arrived; `on_end` is called when it is lost."""
@@ -279,7 +280,9 @@ class _Connection(DirectConnection):
         started_s = request.get(_STARTED_S)
         duration_s = 0.0 if started_s is None else self._loop.time() - started_s
         match = getattr(request, "_match_info", None)  # `match_info` asserts that there is one
-        template = match.route.resource.canonical if match and match.route.resource else None
+        template = None
+        if match is not None and match.route.resource is not None:  # the match is a dict, empty as a rule
+            template = match.route.resource.canonical
         self._connections.metrics.observe_request(
             method=request.method, route=template or "(none)", status=status, duration_s=duration_s
         )

@@ -41,9 +41,12 @@ class Metrics:
             registry=self.registry,
         )
         self._children: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}  # few: labels are bounded
-        self.requests_in_progress = Gauge(
-            "filestore_http_requests_in_progress", "HTTP requests being worked on.", registry=self.registry
-        )
+        self._in_progress: list[Callable[[], int]] = []  # of each listener: a count, read at the scrape
+        Gauge(
+            "filestore_http_requests_in_progress",
+            "HTTP requests being worked on, the scrape included.",
+            registry=self.registry,
+        ).set_function(lambda: sum(count() for count in self._in_progress))
 
     def observe_request(self, *, method: str, route: str, status: int, duration_s: float) -> None:
         """Count one request. `route` is a template from the router or a fixed word in parentheses."""
@@ -55,6 +58,10 @@ class Metrics:
         count, durations = found
         count.inc()
         durations.observe(duration_s)
+
+    def count_in_progress(self, count: Callable[[], int]) -> None:
+        """How many requests one more listener of this process works on, whenever it is asked."""
+        self._in_progress.append(count)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """The text of /metrics and its content type: OpenMetrics if `accept` asks for it."""

@@ -86,6 +86,23 @@ def test_disk_of_a_node_that_takes_bytes_is_writable(cluster: Cluster) -> None:
         assert value(families(cluster, node), "filestore_disk_writable") == 1
 
 
+def test_request_counts_under_the_template_of_its_route_also_one_without_parameters(cluster: Cluster) -> None:
+    member = cluster.nodes[0]
+    assert cluster.get("/buckets", node=member).status == 200
+    assert cluster.get("/nowhere", node=member).status == 404
+    labels = {"method": "GET", "status": "200"}
+    counts = "filestore_http_requests_total"
+    found = families(cluster, member)
+    assert value(found, counts, route="/api/v1/buckets", **labels) >= 1
+    assert value(found, counts, route="(none)", method="GET", status="404") >= 1
+    assert value(families(cluster, member), counts, route="/metrics", **labels) >= 1
+
+
+def test_scrape_is_a_request_in_progress(cluster: Cluster) -> None:
+    for member in cluster.members:
+        assert value(families(cluster, member), "filestore_http_requests_in_progress") >= 1, member.id
+
+
 def labels_of(cluster: Cluster) -> Iterator[tuple[str, str]]:
     for member in cluster.members:
         for name, family in families(cluster, member).items():
