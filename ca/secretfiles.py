@@ -57,6 +57,13 @@ def read_secret(path: Path) -> bytes:
         os.close(descriptor)
 
 
+def systemd_credential(name: str) -> Path | None:
+    """The file that systemd hands this service over under that name (LoadCredential=), if it does."""
+    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    path = Path(directory, name) if directory else None
+    return path if path is not None and path.exists() else None
+
+
 def _check_private(path: Path, facts: os.stat_result) -> None:
     if not stat.S_ISREG(facts.st_mode):
         raise UnsafeSecretFile(f"{path} is not a regular file")

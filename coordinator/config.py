@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ca.errors import Internal
-from ca.secretfiles import write_durable
+from ca.secretfiles import read_secret, systemd_credential, write_durable
 from ca.tls import Credential
 from coordinator.jobs import SCHEDULE_S_MAX, GraceSeconds
 from coordinator.records import CoordinatorRecord
@@ -75,6 +75,12 @@ class CoordinatorFiles:
     def credential(self) -> Credential:
         """Key, certificate and trusted root of this coordinator."""
         return Credential(self.credential_path, self.root.read_text("ascii"))
+
+    def read_cluster_key(self) -> bytes:
+        """The key that the cluster's own keys are wrapped with: as systemd hands it over, else from the data
+        directory. Raises UnsafeSecretFile.
+        """
+        return read_secret(systemd_credential(self.cluster_key.name) or self.cluster_key)
 
     def read_config(self) -> CoordinatorConfig:
         """What coordinator.json says. Raises NotInitialised."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from ca.errors import Conflict
 from ca.identity import Identity, Role
+from ca.secretfiles import systemd_credential
 from ca.tls import Credential
 from coordinator.config import CoordinatorFiles
 from coordinator.disk import File, OsFile
@@ -76,7 +77,12 @@ def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:
 
 def _check_secrets(findings: Findings, files: CoordinatorFiles) -> None:
     check_private_directory(findings, files.data)
-    if not files.cluster_key.is_symlink():  # systemd hands it over, and may have taken it away again
+    handed_over = systemd_credential(files.cluster_key.name)
+    if handed_over is not None:
+        check_secret(findings, handed_over, required=True)
+        if files.cluster_key.exists():
+            findings.fact(f"{files.cluster_key} is not used: systemd hands the key over")
+    elif not files.cluster_key.is_symlink():  # systemd hands it over, and may have taken it away again
         check_secret(findings, files.cluster_key, required=True)
     for path in (files.root_key, files.bundle, files.admin_token, files.genesis):
         check_secret(findings, path, required=False)

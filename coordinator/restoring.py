@@ -133,7 +133,7 @@ def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
     if not files.genesis.exists():
         raise NotInitialised(f"{files.genesis} is missing: copy it from another coordinator of this cluster")
     return Bundle(
-        cluster_key=read_secret(files.cluster_key),
+        cluster_key=files.read_cluster_key(),
         genesis=read_secret(files.genesis),
         members=read_known(files.known, config.members),
     )

@@ -15,7 +15,6 @@ from aiohttp import web
 
 from ca.errors import FilestoreError
 from ca.identity import Identity, Role
-from ca.secretfiles import read_secret
 from coordinator.authority import ClusterAuthority
 from coordinator.calls import HeartbeatCall
 from coordinator.client import MetadataClient
@@ -170,7 +169,7 @@ class _Member:
         self.removed = removed
         self.view = StateView(ledger.store)
         self.authority = ClusterAuthority(
-            ledger.store, read_secret(files.cluster_key), config.cluster, files.root.read_text("ascii")
+            ledger.store, files.read_cluster_key(), config.cluster, files.root.read_text("ascii")
         )
         self.driver = Driver(
             configured(Config(config.id, (config.id,)), ledger.store),

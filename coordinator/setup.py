@@ -147,7 +147,7 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
     store = Store(files.state)
     try:
         authority = ClusterAuthority(
-            store, read_secret(files.cluster_key), config.cluster, files.root.read_text("ascii")
+            store, files.read_cluster_key(), config.cluster, files.root.read_text("ascii")
         )
         generation = store.token_generation(ADMIN_USER_ID)
         if generation is None:

@@ -153,6 +153,20 @@ def test_fault_is_found_and_told_what_to_do_about(killed: dict[str, Path], tmp_p
     assert words in done.output
 
 
+def test_cluster_key_may_be_one_that_systemd_hands_over(
+    killed: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, credentials = tmp_path / "data", tmp_path / "credentials"
+    shutil.copytree(killed["coordinator"], data, symlinks=True)
+    credentials.mkdir()
+    handed_over = (data / "cluster.key").rename(credentials / "cluster.key")
+    assert exit_code(doctor(data)) == 1
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+    assert exit_code(doctor(data)) == 0
+    handed_over.chmod(0o644)
+    assert exit_code(doctor(data)) == 1
+
+
 def test_flipped_byte_needs_the_deep_check(killed: dict[str, Path], tmp_path: Path) -> None:
     data = tmp_path / "data"
     shutil.copytree(killed["node"], data)

@@ -95,6 +95,31 @@ def test_what_is_no_bundle_is_refused(files: CoordinatorFiles, tmp_path: Path) -
         setup.init_from_bundle(tmp_path / "other", files.bundle, "c2")
 
 
+def test_cluster_key_that_systemd_hands_over_is_used_before_that_of_the_directory(
+    files: CoordinatorFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    credentials = tmp_path / "credentials"
+    credentials.mkdir()
+    handed_over = files.cluster_key.rename(credentials / "cluster.key")
+    handed_over.chmod(0o440)  # as systemd shows it beside an access list
+    with pytest.raises(UnsafeSecretFile):
+        setup.mint_admin_token(files.data)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(credentials))
+    write_secret(files.cluster_key, b"of another cluster")
+    assert setup.mint_admin_token(files.data)
+    assert setup.read_bundle(later_bundle(files)).cluster_key == handed_over.read_bytes()
+    handed_over.chmod(0o644)
+    with pytest.raises(UnsafeSecretFile):
+        setup.mint_admin_token(files.data)
+
+
+def test_credentials_of_systemd_without_the_cluster_key_change_nothing(
+    files: CoordinatorFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert setup.mint_admin_token(files.data)
+
+
 def test_directory_of_a_coordinator_is_not_used_twice(files: CoordinatorFiles) -> None:
     with pytest.raises(Conflict):
         setup.init_from_bundle(files.data, files.bundle, "c2")
