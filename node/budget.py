@@ -1,6 +1,6 @@
 """How many bytes per second this node spends on its replicas: pulls by order, and scrubbing.
 
-One rate for all of them. While clients' bytes flow it is halved each second, down to a floor that still
+One rate for all of them. While clients' bytes flow, through whichever worker of the node, it is halved each second, down to a floor that still
 reads a large disk within a month; without them it doubles again. Nobody saves up: a second without work is
 gone.
 """
@@ -17,7 +17,7 @@ WAIT_S_MAX: Final = 1.0  # in one sleep: then the rate is looked at again
 
 
 class Budget:
-    """Bytes per second, for one event loop. `client_bytes` tells how many clients ever sent or got here."""
+    """Bytes per second, for one event loop. `client_bytes` tells how many clients ever sent or got."""
 
     def __init__(
         self,

@@ -64,6 +64,7 @@ class Custody:
     async def look(self) -> None:
         """All that is to be done now. Raises FilestoreError, OSError: then it is tried again."""
         now_s = asyncio.get_running_loop().time()
+        self._means.budget.look(now_s)
         self._means.metrics.custody_rate.set(self._means.budget.rate)
         await self._losses.settle_notes()
         await self._carry_out("compare", self._compares, self.compare)

@@ -2,10 +2,11 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+CLIENT_BYTES: Final = ("filestore_upload_bytes", "filestore_download_bytes")
 _Piece = TypeVar("_Piece", bytes, bytes | bytearray, bytes | memoryview)
 
 

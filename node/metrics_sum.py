@@ -26,6 +26,7 @@ OF_THE_NODE: Final = frozenset(
 EARLIEST: Final = frozenset({"process_start_time_seconds"})  # and whatever tells when a number began
 _RISING: Final = frozenset({"counter", "histogram", "summary"})
 _CREATED: Final = "_created"
+_TOTAL: Final = "_total"
 
 _Labels = tuple[tuple[str, str], ...]
 _Values = dict[tuple[str, _Labels], float]
@@ -108,6 +109,17 @@ class Tally:
     def gauge(self, name: str, workers: Collection[int]) -> float:
         """The sum of a gauge over these workers, as they told it last."""
         return sum(numbers.gauge(name) for worker, numbers in self._told.items() if worker in workers)
+
+    def counter(self, name: str) -> float:
+        """The sum of a counter's samples over all that ever ran, as they told it last."""
+        told = [family for numbers in self._told.values() for family in numbers.families]
+        return sum(
+            value.value
+            for family in (*told, *self._ended.families())
+            if family.name == name
+            for value in family.values
+            if value.name == name + _TOTAL
+        )
 
     def total(self, own: list[Family], answering: Collection[int]) -> Collected:
         """The numbers of the node: `own` are those of the process that sums, `answering` who told now."""

@@ -204,7 +204,7 @@ async def open_node(
     peers = PeerClient(contexts.client, metadata, view)
     counts, audit = _node_metrics(metrics, watch, locks), AuditLog(files.audit)
     MemberMetrics(metrics.registry, contexts.credential, view)
-    budget = Budget(counts.client_bytes)
+    budget = Budget(lambda: counts.client_bytes() + numbers.client_bytes_elsewhere())
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
     )

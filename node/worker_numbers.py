@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import choose_encoder
 
 from ca.errors import Unavailable
+from node.metrics import CLIENT_BYTES
 from node.metrics_sum import Numbers, Tally, collected
 from node.peers import PeerFailed, pieces
 from node.siblings import Siblings
@@ -64,6 +65,10 @@ class WorkerNumbers:
     def uploads_elsewhere(self) -> int:
         """How many uploads the other workers were writing when they were asked last."""
         return int(self._tally.gauge(_UPLOADS, self._answering))
+
+    def client_bytes_elsewhere(self) -> float:
+        """Content bytes that clients have sent and got so far through the other workers."""
+        return sum(self._tally.counter(name) for name in CLIENT_BYTES)
 
     async def run(self) -> None:
         """Keep asking, for ever: what a worker told before it died is not lost. On worker 0."""

@@ -22,6 +22,7 @@ from coordinator.client import MetadataClient
 from coordinator.contexts import MemberContexts
 from deploy.development import Member
 from deploy.processes import wait_until
+from node.budget import RATE_MAX
 from node.config import NodeFiles
 from node.join import join
 from node.renewal import renew
@@ -175,6 +176,27 @@ def test_requests_to_all_workers_are_counted_once_each(crowd: Cluster) -> None:
     assert counted(crowd, node, "filestore_disk_size_bytes ") == os.statvfs(crowd.data(node)).f_blocks * (
         os.statvfs(crowd.data(node)).f_frsize
     )
+
+
+def test_bytes_of_clients_at_any_worker_slow_what_replicas_cost(crowd: Cluster) -> None:
+    node = crowd.nodes[0]
+    file_uuid = crowd.store(CONTENT)
+
+    def rate() -> float:
+        return counted(crowd, node, "filestore_custody_rate ")
+
+    wait_until(lambda: rate() == RATE_MAX, what="quiet", timeout_s=60)
+    connection = connect(crowd, node, WORKERS - 1)
+    authorization = {"Authorization": f"Bearer {crowd.admin_token}"}
+
+    def slows() -> bool:
+        for _ in range(10):
+            connection.request("GET", f"/api/v1/files/{file_uuid}", headers=authorization)
+            assert connection.getresponse().read() == CONTENT
+        return rate() < RATE_MAX
+
+    with contextlib.closing(connection):
+        wait_until(slows, what="the budget to give way", timeout_s=60)
 
 
 def test_killed_worker_comes_back_and_its_upload_goes_on_where_it_stood(crowd: Cluster) -> None:

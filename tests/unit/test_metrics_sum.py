@@ -86,6 +86,16 @@ def test_counts_of_ended_processes_stay_when_others_take_their_place() -> None:
     assert found["hits_created" if "hits_created" in found else 'hits_created{route="/a"}'] > 0
 
 
+def test_counter_is_told_over_all_that_ever_ran() -> None:
+    tally = Tally()
+    assert tally.counter("hits") == 0
+    for worker, life, hits in ((1, "b", 4), (2, "c", 1), (1, "d", 2)):
+        told = Worker(life, hits=hits)
+        told.hits.labels("/b").inc()
+        tally.hear(worker, told.tell())
+    assert tally.counter("hits") == 5 + 2 + 3
+
+
 @pytest.mark.parametrize("answering", [set(), {1, 2}])
 def test_sum_is_well_formed_openmetrics(answering: set[int]) -> None:
     own, tally = Worker("a", hits=1), Tally()
