@@ -306,6 +306,13 @@ CREATE INDEX IF NOT EXISTS blobs_by_release ON blobs (released_at_ms, sha256)
     WHERE released_at_ms IS NOT NULL AND collected_at IS NULL;
 CREATE INDEX IF NOT EXISTS blobs_by_missing ON blobs (missing, sha256) WHERE missing > 0;
 
+-- Of the blobs that files refer to: maintained, since counting would read all of them.
+CREATE TABLE IF NOT EXISTS blob_totals (
+    one    INTEGER PRIMARY KEY CHECK (one = 1),
+    blobs  INTEGER NOT NULL,
+    bytes  INTEGER NOT NULL                       -- each content once
+) STRICT;
+
 CREATE TABLE IF NOT EXISTS blob_replicas (
     sha256     TEXT NOT NULL REFERENCES blobs (sha256) ON DELETE CASCADE,
     node_id    TEXT NOT NULL,

@@ -14,6 +14,11 @@ from coordinator.queries import FindBlob
 from coordinator.records import BlobRecord
 from coordinator.replica_records import Collected
 
+FILL_TOTALS = (
+    "INSERT INTO blob_totals (one, blobs, bytes)"
+    " SELECT 1, COUNT(*), COALESCE(SUM(size_bytes), 0) FROM blobs WHERE reference_count > 0"
+)
+
 
 def find(question: Question, query: FindBlob) -> BlobRecord | None:
     """The blob with this content, or None when no file refers to it."""
@@ -42,12 +47,15 @@ def check_size(db: sqlite3.Connection, sha256: str, size_bytes: int) -> None:
 
 def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> None:
     """One more file refers to this content, which these nodes hold (others may hold it as well)."""
+    is_new = _references(change.db, sha256) == 0
     change.db.execute(
         "INSERT INTO blobs (sha256, size_bytes, reference_count, released_at_ms) VALUES (?, ?, 1, NULL)"
         " ON CONFLICT (sha256) DO UPDATE"
         " SET reference_count = reference_count + 1, released_at_ms = NULL, collected_at = NULL",
         (sha256, size_bytes),
     )
+    if is_new:
+        _count(change.db, blobs=1, size_bytes=size_bytes)
     replicas.insert(change, sha256, node_ids)
     replicas.recount(change.db, sha256)
 
@@ -60,6 +68,9 @@ def release(change: Change, sha256: str) -> None:
         " missing = CASE WHEN reference_count = 1 THEN 0 ELSE missing END WHERE sha256 = ?",
         (change.at_ms, sha256),
     )
+    if _references(change.db, sha256) == 0:
+        row = change.db.execute("SELECT size_bytes FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
+        _count(change.db, blobs=-1, size_bytes=-row[0])
 
 
 def collect(change: Change, command: Collect) -> Collected:
@@ -76,6 +87,17 @@ def collect(change: Change, command: Collect) -> Collected:
         doomed += _doom(change, sha256)
         blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
     return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
+
+
+def _references(db: sqlite3.Connection, sha256: str) -> int:
+    row = db.execute("SELECT reference_count FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
+    return 0 if row is None else int(row[0])
+
+
+def _count(db: sqlite3.Connection, *, blobs: int, size_bytes: int) -> None:
+    db.execute(
+        "UPDATE blob_totals SET blobs = blobs + ?, bytes = bytes + ? WHERE one = 1", (blobs, size_bytes)
+    )
 
 
 def _doom(change: Change, sha256: str) -> int:

@@ -40,6 +40,7 @@ TABLES = (
     "job_runs",
     "uploads",
     "blobs",
+    "blob_totals",
     "blob_replicas",
     "burials",
     "sessions",

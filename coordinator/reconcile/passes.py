@@ -67,7 +67,7 @@ async def _check_caution(means: Means, grace_ms: int) -> None:
     going = await means.ask(CountCollectable(grace_ms=grace_ms, limit=CAUTION_BLOBS + 1), int)
     if going <= CAUTION_BLOBS:
         return
-    _, blobs, _ = await asyncio.to_thread(means.store.totals)
+    _, blobs, _ = means.store.totals()
     limit = int(blobs * CAUTION_SHARE) + CAUTION_BLOBS + 2
     going = await means.ask(CountCollectable(grace_ms=grace_ms, limit=limit), int)
     if is_too_many(going, blobs + going):

@@ -153,6 +153,7 @@ def test_database_of_an_older_version_learns_which_blobs_are_short(state: State)
         ):
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         db.execute("DROP TABLE burials")
+        db.execute("DROP TABLE blob_totals")
         db.execute("DROP TABLE recounts")
     state.store = Store(state.path)
     assert short(state) == [("bb", 1)]
