@@ -76,6 +76,10 @@ class Custody:
             await self._by_itself("collect", self.collect)
             self._collect_at_s = now_s
 
+    async def restore(self, sha256: str) -> bool:
+        """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError."""
+        return await self._losses.restore(sha256)
+
     async def collect(self, run: Pass) -> None:
         """Drop what is doomed. Raises Stopped, FilestoreError, OSError."""
         await drop_doomed(self._means, self._reporter, run)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
@@ -12,6 +13,7 @@ from node.reporting import Reporter
 from node.segments import SEGMENT_BYTES
 
 READ_BYTES: Final = 4 * SEGMENT_BYTES  # in one job for the disk's threads
+UNSOUND_MAX: Final = 10_000  # names that are remembered; more are only read again
 _log = logging.getLogger(__name__)
 
 
@@ -22,6 +24,7 @@ class Losses:
         self._means = means
         self._reporter = reporter
         self._turn = asyncio.Lock()
+        self._unsound: OrderedDict[str, tuple[int, int]] = OrderedDict()  # read whole, and of no use
 
     async def settle_notes(self) -> None:
         """What processes of this node have met. Raises FilestoreError when the log cannot be asked."""
@@ -51,13 +54,20 @@ class Losses:
         return restored, sum(len(sha256s) for sha256s in absent.values())
 
     async def restore(self, sha256: str) -> bool:
-        """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError."""
+        """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
+
+        What was found to be unsound is not read again.
+        """
         means = self._means
         quarantined = await means.disk.run(means.quarantine.open, sha256)
         if quarantined is None:
             return False
         try:
+            if self._unsound.get(sha256) == quarantined.identity:
+                return False
             sound = await self._is_read(quarantined) and await means.disk.run(quarantined.put_back)
+            if not sound:
+                self._remember_unsound(sha256, quarantined.identity)
         finally:
             quarantined.close()
         if sound:
@@ -65,6 +75,11 @@ class Losses:
             means.record("replica.restore", sha256, "ok")
             _log.warning("a blob was put back from quarantine", extra={"sha256": sha256})
         return sound
+
+    def _remember_unsound(self, sha256: str, identity: tuple[int, int]) -> None:
+        self._unsound[sha256] = identity
+        while len(self._unsound) > UNSOUND_MAX:
+            self._unsound.popitem(last=False)
 
     async def _is_read(self, quarantined: QuarantinedBlob) -> bool:
         while quarantined.offset < quarantined.size_bytes:

@@ -2,12 +2,13 @@
 
 The order is answered when the replica is here, or after ANSWER_S while it is still on its way: the leader
 asks again. So a fetch belongs to nobody's request; it ends when nobody has asked for it for LINGER_S. All
-keep to the node's budget of bytes.
+keep to the node's budget of bytes. A sound replica that lies in this node's quarantine is put back rather
+than fetched.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from ca.errors import Unavailable
@@ -35,11 +36,20 @@ class _Pull:
 class Pulls:
     """The pulls of one node. `close` ends them."""
 
-    def __init__(self, fetches: Fetches, blobs: BlobStore, disk: DiskWorkers, pace: Pace | None) -> None:
+    def __init__(
+        self,
+        fetches: Fetches,
+        blobs: BlobStore,
+        disk: DiskWorkers,
+        pace: Pace | None,
+        restore: Callable[[str], Awaitable[bool]] | None = None,
+    ) -> None:
+        """`restore` puts a blob back from quarantine, by its name; False if nothing sound is there."""
         self._fetches = fetches
         self._blobs = blobs
         self._disk = disk
         self._pace = pace
+        self._restore = restore
         self._pulls: dict[FinishedBlob, _Pull] = {}
 
     async def pull(self, blob: FinishedBlob, sources: Sequence[str], *, answer_s: float = ANSWER_S) -> bool:
@@ -77,7 +87,7 @@ class Pulls:
         return pull
 
     async def _run(self, blob: FinishedBlob, sources: Sequence[str]) -> None:
-        fetch = asyncio.create_task(self._fetches.fetch_blob(*_named(blob), sources, pace=self._pace))
+        fetch = asyncio.create_task(self._bring(blob, sources))
         loop = asyncio.get_running_loop()
         try:
             while not fetch.done() and (left_s := self._pulls[blob].until_s - loop.time()) > 0:
@@ -92,11 +102,13 @@ class Pulls:
             await asyncio.wait({fetch})
             _ = fetch.cancelled() or fetch.exception()  # seen: what ended the pull is raised
 
+    async def _bring(self, blob: FinishedBlob, sources: Sequence[str]) -> None:
+        """Raises as `Fetches.fetch_blob` does, which looks first whether the blob is in service."""
+        if self._restore is not None and not await self._disk.run(self._blobs.has, blob.sha256):
+            await self._restore(blob.sha256)
+        await self._fetches.fetch_blob(blob.sha256, blob.size_bytes, sources, pace=self._pace)
+
 
 def _see(task: "asyncio.Task[None]") -> None:
     if not task.cancelled() and (failure := task.exception()) is not None:
         _log.warning("a pull failed", extra={"reason": str(failure)})
-
-
-def _named(blob: FinishedBlob) -> tuple[str, int]:
-    return blob.sha256, blob.size_bytes

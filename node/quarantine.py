@@ -120,7 +120,9 @@ class QuarantinedBlob:
         self._sha256 = sha256
         self._fd = descriptor
         self._hasher = SegmentHasher()
-        self.size_bytes = os.fstat(descriptor).st_size
+        facts = os.fstat(descriptor)
+        self.size_bytes = facts.st_size
+        self.identity = facts.st_ino, facts.st_ctime_ns  # another once anything was done to the file
 
     @property
     def offset(self) -> int:

@@ -213,6 +213,7 @@ async def open_node(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
     means = Means(config.id, metadata, view, blobs, disk, counts, audit, budget)
+    custody = Custody(means, files.scrub) if is_first else None
     api = ApiServices(
         metadata=metadata,
         view=view,
@@ -234,8 +235,8 @@ async def open_node(
         locks,
         siblings,
         fetches=fetches,
-        pulls=Pulls(fetches, blobs, disk, budget.take),
-        custody=Custody(means, files.scrub) if is_first else None,
+        pulls=Pulls(fetches, blobs, disk, budget.take, custody.restore if custody else None),
+        custody=custody,
     )
     await siblings.start()
     await peers.start()

@@ -47,20 +47,24 @@ def until_lost(cluster: Cluster, node: Member, path: Path) -> None:
     wait_until(lambda: holders(cluster, path) == others, what="the report of a loss", timeout_s=SOON_S)
 
 
-def order(cluster: Cluster, node: Member, kind: str, order_id: str) -> Any:
-    """Given to a node's peer port with the certificate of a coordinator."""
+def told(cluster: Cluster, node: Member, path: str, body: Any) -> tuple[int, bytes]:
+    """What a node's peer port answers to a coordinator: a status and a body."""
     credential = CoordinatorFiles(cluster.data(cluster.coordinators[0])).credential()
     context = peer_client_context(credential.path, credential.root_pem)
     connection = http.client.HTTPConnection("127.0.0.1", node.peer_port)
     plain = socket.create_connection(("127.0.0.1", node.peer_port), DEADLINE_S)
     connection.sock = context.wrap_socket(plain, server_hostname=f"{node.id}.node.{CLUSTER_NAME}.internal")
     with closing(connection):
-        body = json.dumps({"order_id": order_id})
-        connection.request("POST", f"/custody/{kind}", body, {"Content-Type": "application/json"})
+        connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         response = connection.getresponse()
-        answer = json.loads(response.read())
-        assert response.status == (200 if "order_id" in answer else 404)
-        return answer
+        return response.status, response.read()
+
+
+def order(cluster: Cluster, node: Member, kind: str, order_id: str) -> Any:
+    status, body = told(cluster, node, f"/custody/{kind}", {"order_id": order_id})
+    answer = json.loads(body)
+    assert status == (200 if "order_id" in answer else 404)
+    return answer
 
 
 def carried_out(cluster: Cluster, node: Member, kind: str, order_id: str) -> dict[str, int]:
@@ -127,6 +131,24 @@ def test_replica_that_went_while_its_node_was_dead_is_missed_at_its_start(cluste
     cluster.restart(node)
     until_lost(cluster, node, path)
     cluster.wait_healthy()
+
+
+@pytest.mark.parametrize("is_sound", [True, False])
+def test_pull_puts_a_sound_blob_back_from_quarantine(cluster: Cluster, is_sound: bool) -> None:
+    content, node = os.urandom(300_000), cluster.nodes[1]
+    file_uuid = cluster.store(content)
+    path = replica(cluster, node, content)
+    aside = cluster.data(node) / "quarantine" / path.name
+    for ending in (".sums", ""):
+        path.with_name(path.name + ending).rename(aside.with_name(path.name + ending))
+    if not is_sound:
+        change_byte(aside, 100_000)
+    body = {"size_bytes": len(content), "sources": [node.id]}  # which is the one that is asked: none
+    status, _ = told(cluster, node, f"/blobs/{path.name}/pull", body)
+    assert (status, path.exists(), aside.exists()) == ((200, True, False) if is_sound else (503, False, True))
+    body["sources"] = [cluster.nodes[0].id]
+    assert told(cluster, node, f"/blobs/{path.name}/pull", body)[0] == 200
+    assert cluster.get(f"/files/{file_uuid}", node=node).body == content
 
 
 def test_disk_holds_what_the_log_names_and_an_order_finds_nothing_to_do(cluster: Cluster) -> None:

@@ -10,6 +10,7 @@ import pytest
 from node import reporting
 from node.damage import miss, withdraw
 from node.keeping import Stopped
+from node.quarantine import Quarantine
 from node.segments import BlobDamaged
 from node.uploads import UploadStore
 from tests.unit import replica_acts as acts
@@ -193,6 +194,22 @@ async def test_missing_replica_that_lies_sound_in_quarantine_is_put_back(keeper:
     assert keeper.quarantined() == []
     assert list((keeper.directory / "quarantine").iterdir()) == []
     assert keeper.path(name).stat().st_mode & 0o777 == 0o400
+
+
+async def test_damaged_copy_in_quarantine_is_read_once_and_again_when_it_has_changed(keeper: Keeper) -> None:
+    name, budget = keeper.store(), keeper.means.budget
+    sound = keeper.path(name).read_bytes()
+    keeper.rot(name)
+    assert Quarantine(keeper.blobs).take(name)
+    aside, paid = keeper.directory / "quarantine" / name, budget._free_at_s
+    assert not await keeper.custody.restore(name)
+    assert paid < (paid := budget._free_at_s)
+    assert not await keeper.custody.restore(name)
+    assert paid == budget._free_at_s
+    aside.chmod(0o600)
+    aside.write_bytes(sound)
+    assert await keeper.custody.restore(name)
+    assert keeper.on_disk() == [name]
 
 
 async def test_damage_that_a_reader_meets_is_reported(keeper: Keeper) -> None:
