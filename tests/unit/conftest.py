@@ -1,4 +1,4 @@
-"""Fixtures: an authority, three nodes that know each other, and a store of uploads."""
+"""Fixtures: a state machine, an authority, three nodes that know each other, and a store of uploads."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -9,7 +9,17 @@ import pytest
 
 from ca.certificates import Authority, new_intermediate, new_root
 from tests.unit.peer_nodes import CLUSTER, Node, introduce, running_node
+from tests.unit.state import State
 from tests.unit.upload_machine import Machine
+
+
+@pytest.fixture
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[State]:
+    """A state machine of a cluster with the nodes that the module names (`NODES`), or three."""
+    made = State(tmp_path / "state.sqlite")
+    made.nodes(*getattr(request.module, "NODES", ("n1", "n2", "n3")))
+    yield made
+    made.store.close()
 
 
 @pytest.fixture(scope="session")

@@ -6,12 +6,8 @@ may come late, in any order, or never; links reach any node; whoever was a holde
 
 import hashlib
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from coordinator import commands, queries
 from tests.unit.state import ADMIN, Refusal, State, create
@@ -186,14 +182,6 @@ class Model:
             return False
         node.record = reply
         return True
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes(*NAMES)
-    yield made
-    made.store.close()
 
 
 def test_acknowledged_bytes_are_on_the_write_quorum_whatever_comes_late(state: State) -> None:

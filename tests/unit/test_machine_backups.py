@@ -1,7 +1,5 @@
 """Backups in the state machine: lineage without loops, and parents that stay."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +12,6 @@ from coordinator.records import Caller
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_backup, grant
 
 FIELD = "parent_backup_uuid: "
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes("n1", "n2", "n3")
-    yield made
-    made.store.close()
 
 
 def build(caller: Caller, file_uuid: str, parent_uuid: str) -> commands.CreateBackup:

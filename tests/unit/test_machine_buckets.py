@@ -1,7 +1,5 @@
 """Buckets in the state machine: records, names, quotas, deletion, and lists of buckets and of their files."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -26,14 +24,6 @@ from tests.unit.state import (
     withdraw,
 )
 from tests.unit.test_machine_access_model import machine_in_memory
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes("n1", "n2", "n3")
-    yield made
-    made.store.close()
 
 
 def update(caller: Caller, bucket_id: str, **changes: Any) -> commands.UpdateBucket:

@@ -1,21 +1,10 @@
 """Files in the state machine: creation, permission, completion, deduplication, deletion, pages."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from coordinator import commands, queries
 from coordinator.records import DEFAULT_BUCKET_ID, Caller
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes("n1", "n2", "n3")
-    yield made
-    made.store.close()
 
 
 def status(state: State, file_uuid: str) -> str:

@@ -1,8 +1,5 @@
 """What holds for every kind of file: records, updates, permission, what is found as what."""
 
-from collections.abc import Iterator
-from pathlib import Path
-
 import msgspec
 import pytest
 
@@ -12,14 +9,6 @@ from tests.unit.stored_kinds import KINDS, KindOfFile
 
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 FIELDS = [(kind, field) for kind in KINDS for field in kind.changes]
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes("n1", "n2", "n3")
-    yield made
-    made.store.close()
 
 
 @every_kind

@@ -1,7 +1,5 @@
 """Manifests in the state machine: kept with the completion, shown to who may read."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -19,14 +17,6 @@ MANIFEST = Manifest(
     truncated=True,
 )
 OTHER = Manifest(archive="damaged")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes("n1", "n2", "n3")
-    yield made
-    made.store.close()
 
 
 def finish(state: State, file_uuid: str, manifest: Manifest | None, *, sha256: str = "aa") -> Any:

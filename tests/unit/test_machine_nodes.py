@@ -1,10 +1,6 @@
 """Nodes that leave: drained first, removed when they are empty, dead from then on."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from coordinator import commands, queries
 from coordinator.calls import HeartbeatCall
@@ -12,13 +8,7 @@ from coordinator.health import NodeHealth
 from coordinator.records import Caller, NodeRecord
 from tests.unit.state import ADMIN, State, certificate, complete, create, join, join_token
 
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes("n1", "n2", "n3", "n4")
-    yield made
-    made.store.close()
+NODES = ("n1", "n2", "n3", "n4")
 
 
 def drain(node_id: str, draining: bool = True, caller: Caller = ADMIN) -> commands.DrainNode:

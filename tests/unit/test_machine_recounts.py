@@ -1,12 +1,8 @@
 """Which blobs are short of replicas, as nodes go down, return, drain and are removed by force."""
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from coordinator import commands, queries
 from coordinator.store import Store
@@ -26,14 +22,6 @@ from tests.unit.replica_acts import (
 from tests.unit.state import ADMIN, State, certificate, join, join_token
 
 NODES = ("n1", "n2", "n3", "n4")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes(*NODES)
-    yield made
-    made.store.close()
 
 
 def test_node_that_is_down_makes_its_blobs_short_step_by_step_and_back_again(state: State) -> None:

@@ -1,9 +1,7 @@
 """Replicas in the log: what is doomed, dropped, spared, lost and added, and what is told of them."""
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 
@@ -30,14 +28,6 @@ from tests.unit.replica_acts import (
 from tests.unit.state import ADMIN, State, complete, create
 
 NODES = ("n1", "n2", "n3", "n4")
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes(*NODES)
-    yield made
-    made.store.close()
 
 
 def test_blob_without_references_is_doomed_after_its_grace_and_gone_with_its_last_replica(

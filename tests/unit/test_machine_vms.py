@@ -1,25 +1,14 @@
 """VM images in the state machine: the md5 of their content, and how it finds them."""
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import pytest
 
 from coordinator import commands, queries
 from coordinator.records import Caller
 from tests.unit.state import ADMIN, State, complete, create, create_vm
 
 MD5, OTHER_MD5 = "0" * 32, "f" * 32
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> Iterator[State]:
-    made = State(tmp_path / "state.sqlite")
-    made.nodes("n1", "n2", "n3")
-    yield made
-    made.store.close()
 
 
 def finish(state: State, caller: Caller, file_uuid: str, md5: str) -> Any:
