@@ -1,10 +1,11 @@
 """Nodes as far as their peer ports go: real TLS between listeners in one process, no coordinators."""
 
+import asyncio
 import dataclasses
 import hashlib
 import os
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -171,6 +172,30 @@ def introduce(
         )
         view._adopt(current)
         view._confirmed_at = time.monotonic() + 60
+
+
+Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter, asyncio.Event], Awaitable[None]]
+
+
+@asynccontextmanager
+async def impostor(node: Node, answer: Answering) -> AsyncIterator[int]:
+    """A peer with the node's certificate that answers each connection so, then closes it; its port.
+
+    The event tells that the test is over.
+    """
+    over = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await answer(reader, writer, over)
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=node.contexts.peer.listening)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        over.set()
+        server.close()
+        await server.wait_closed()
 
 
 async def get(node: Node, source: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:

@@ -5,7 +5,6 @@ import hashlib
 import json
 import os
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from node.gathering import Pace
 from node.quarantine import Quarantine
 from node.segments import SEGMENT_BYTES, SegmentHasher, encode_sidecar
 from node.trust import FileIdentity
-from tests.unit.peer_nodes import Node, introduce
+from tests.unit.peer_nodes import Answering, Node, impostor, introduce
 
 CONTENT = os.urandom(9 * SEGMENT_BYTES + 12_345)  # three ranges, the last one short
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -66,24 +65,15 @@ def left_over(node: Node) -> list[str]:
     return [path.name for path in (node.directory / "partials").iterdir()]
 
 
-@asynccontextmanager
-async def silent_after_sums(node: Node, sums: bytes) -> AsyncIterator[int]:
-    """A peer with the node's certificate that tells its checksums, and answers nothing else."""
-    leave = asyncio.Event()
+def silent_after(sums: bytes) -> Answering:
+    """Tells its checksums, and answers nothing else."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, over: asyncio.Event) -> None:
         while b"/sums" in await reader.readuntil(b"\r\n\r\n"):
             writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(sums) + sums)
-        await leave.wait()
-        writer.close()
+        await over.wait()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=node.contexts.peer.listening)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        leave.set()
-        server.close()
-        await server.wait_closed()
+    return serve
 
 
 async def test_blob_comes_whole_and_from_two_sources_at_once(nodes: list[Node]) -> None:
@@ -190,7 +180,7 @@ async def test_source_that_falls_silent_is_replaced(
     hasher = SegmentHasher()
     hasher.update(CONTENT)
     sums = encode_sidecar(hasher.sums())
-    async with silent_after_sums(nodes[2], sums) as port:
+    async with impostor(nodes[2], silent_after(sums)) as port:
         introduce(nodes, ports={"n3": port})
         await fetch(nodes[0], ["n3", "n2"])
     assert blob_path(nodes[0]).read_bytes() == CONTENT

@@ -3,8 +3,7 @@
 import asyncio
 import hashlib
 import os
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 
 import pytest
 
@@ -13,7 +12,7 @@ from node.bulk import AHEAD_BYTES, BULK_BYTES_MIN, bulk_pieces
 from node.content import sources
 from node.content.sources import read_anywhere
 from node.peers import PeerFailed, Piece
-from tests.unit.peer_nodes import Node, introduce
+from tests.unit.peer_nodes import Answering, Node, impostor, introduce
 
 CONTENT = os.urandom(24_000_001)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -32,28 +31,19 @@ async def download(node: Node, replicas: list[str], start: int, stop: int) -> li
         return [piece async for piece in reading]
 
 
-@asynccontextmanager
-async def peer_that_sends(node: Node, part: bytes, length: int, *, more: bytes = b"") -> AsyncIterator[int]:
-    """A peer with the node's certificate that promises `length` bytes, sends `part`, and closes at a word."""
-    leave = asyncio.Event()
+def sending(part: bytes, length: int, *, more: bytes = b"") -> Answering:
+    """Promises `length` bytes, sends `part`, then `more` or nothing until the end."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, over: asyncio.Event) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 206 Partial Content\r\nContent-Length: %d\r\n\r\n" % length)
         writer.write(part)
         await writer.drain()
         if not more:
-            await leave.wait()
+            await over.wait()
         writer.write(more)
-        writer.close()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=node.contexts.peer.listening)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        leave.set()
-        server.close()
-        await server.wait_closed()
+    return serve
 
 
 @pytest.mark.parametrize(
@@ -96,21 +86,21 @@ async def test_slow_reader_gets_all_and_the_peer_waits_for_it(
 
 
 async def test_connection_that_breaks_is_a_failed_peer(nodes: list[Node]) -> None:
-    async with peer_that_sends(nodes[1], CONTENT[:9_000_000], len(CONTENT), more=b"x") as port:
+    async with impostor(nodes[1], sending(CONTENT[:9_000_000], len(CONTENT), more=b"x")) as port:
         introduce(nodes, ports={"n2": port})
         with pytest.raises(PeerFailed):
             await received(nodes[0])
 
 
 async def test_peer_that_falls_silent_is_a_failed_peer(nodes: list[Node]) -> None:
-    async with peer_that_sends(nodes[1], CONTENT[:9_000_000], len(CONTENT)) as port:
+    async with impostor(nodes[1], sending(CONTENT[:9_000_000], len(CONTENT))) as port:
         introduce(nodes, ports={"n2": port})
         with pytest.raises(PeerFailed):
             await received(nodes[0], stall_s=0.3)
 
 
 async def test_bytes_beyond_the_body_are_dropped(nodes: list[Node]) -> None:
-    async with peer_that_sends(nodes[1], CONTENT, len(CONTENT), more=b"x" * 1000) as port:
+    async with impostor(nodes[1], sending(CONTENT, len(CONTENT), more=b"x" * 1000)) as port:
         introduce(nodes, ports={"n2": port})
         assert await received(nodes[0]) == CONTENT
 
@@ -120,7 +110,7 @@ async def test_download_goes_on_elsewhere_from_the_byte_where_a_peer_stopped(
 ) -> None:
     monkeypatch.setattr(sources, "ANSWER_TIMEOUT_S", 0.5)
     nodes[2].store(CONTENT)
-    async with peer_that_sends(nodes[1], CONTENT[:9_000_000], len(CONTENT)) as port:
+    async with impostor(nodes[1], sending(CONTENT[:9_000_000], len(CONTENT))) as port:
         introduce(nodes, ports={"n2": port})
         for _ in range(3):  # the order of peers is random
             assert b"".join(await download(nodes[0], ["n2", "n3"], 0, len(CONTENT))) == CONTENT

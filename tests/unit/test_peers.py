@@ -3,39 +3,28 @@
 import asyncio
 import socket
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 import pytest
 
 from node import replication
 from node.peers import PeerFailed
 from node.segments import FinishedBlob
-from tests.unit.peer_nodes import CONTENT, SHA256, Node, get, introduce
+from tests.unit.peer_nodes import CONTENT, SHA256, Answering, Node, get, impostor, introduce
 
 BLOB = FinishedBlob(SHA256, len(CONTENT))
 SECRET = b"Bearer-abc"
 
 
-@asynccontextmanager
-async def impostor(node: Node, answer: bytes) -> AsyncIterator[int]:
-    """A peer with the node's certificate that answers everything with these bytes, or nothing at all."""
-    leave = asyncio.Event()
+def answering(answer: bytes) -> Answering:
+    """Everything with these bytes, or with nothing at all."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, over: asyncio.Event) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(answer)
         if not answer:
-            await leave.wait()
-        writer.close()
+            await over.wait()
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=node.contexts.peer.listening)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        leave.set()
-        server.close()
-        await server.wait_closed()
+    return serve
 
 
 async def test_copies_that_hang_are_given_up_once_enough_were_taken(
@@ -44,7 +33,7 @@ async def test_copies_that_hang_are_given_up_once_enough_were_taken(
     monkeypatch.setattr(replication, "GRACE_S", 0.2)
     monkeypatch.setattr(replication, "ASK_TIMEOUT_S", 0.2)
     nodes[0].store()
-    async with impostor(nodes[2], b"") as port:
+    async with impostor(nodes[2], answering(b"")) as port:
         introduce(nodes, ports={"n3": port})
         started_s = time.monotonic()
         assert await nodes[0].services.replication._copy_to(["n2", "n3"], BLOB, needed=1) == ["n2"]
@@ -102,7 +91,7 @@ async def test_header_that_cannot_be_sent_is_a_failed_peer(nodes: list[Node]) ->
     ],
 )
 async def test_reason_of_a_failed_peer_holds_nothing_of_its_answer(nodes: list[Node], answer: bytes) -> None:
-    async with impostor(nodes[1], answer) as port:
+    async with impostor(nodes[1], answering(answer)) as port:
         introduce(nodes, ports={"n2": port})
         with pytest.raises(PeerFailed) as caught:
             await get(nodes[0], "n2")
