@@ -11,7 +11,16 @@ from ca import errors
 from deploy.processes import wait_until
 from node import upload as upload_module
 from node.upload import Upload
-from tests.unit.upload_machine import CONTENT, SHA256, UUID, Crash, Machine, assert_stored
+from tests.unit.upload_machine import (
+    CONTENT,
+    REFUSALS,
+    SHA256,
+    UUID,
+    Crash,
+    Machine,
+    assert_goes_on,
+    assert_stored,
+)
 
 MIB = 1 << 20
 
@@ -101,9 +110,7 @@ def test_writer_waits_for_a_disk_that_is_too_far_behind(machine: Machine) -> Non
         wait_durable(upload, 260_000)
 
 
-@pytest.mark.parametrize(
-    ("error_number", "told"), [(errno.ENOSPC, errors.InsufficientStorage), (errno.EIO, errors.Internal)]
-)
+@REFUSALS
 @pytest.mark.usefixtures("small_steps")
 def test_failed_sync_behind_the_writer_breaks_the_upload(
     machine: Machine, error_number: int, told: type[errors.FilestoreError]
@@ -120,11 +127,7 @@ def test_failed_sync_behind_the_writer_breaks_the_upload(
             with pytest.raises(errors.Internal):
                 call()
         assert upload.durable_offset == 50_000
-    with machine.uploads.open(UUID, None) as again:
-        assert again.offset == again.durable_offset == 50_000
-        again.append(CONTENT[50_000:])
-        again.finish(SHA256)
-    assert_stored(machine, CONTENT)
+    assert_goes_on(machine, 50_000)
 
 
 @pytest.mark.usefixtures("small_steps")
@@ -137,9 +140,7 @@ def test_next_append_tells_of_a_sync_that_failed_behind_it(machine: Machine) -> 
         assert upload.durable_offset == 0
 
 
-@pytest.mark.parametrize(
-    ("error_number", "told"), [(errno.ENOSPC, errors.InsufficientStorage), (errno.EIO, errors.Internal)]
-)
+@REFUSALS
 @pytest.mark.usefixtures("small_steps")
 def test_failed_write_goes_back_to_what_the_sync_behind_it_made_durable(
     machine: Machine, error_number: int, told: type[errors.FilestoreError]

@@ -9,7 +9,17 @@ import pytest
 
 from ca import errors
 from node.segments import BlobDamaged, FinishedBlob
-from tests.unit.upload_machine import CONTENT, OTHER, SHA256, UUID, Crash, Machine, assert_stored
+from tests.unit.upload_machine import (
+    CONTENT,
+    OTHER,
+    REFUSALS,
+    SHA256,
+    UUID,
+    Crash,
+    Machine,
+    assert_goes_on,
+    assert_stored,
+)
 
 
 def test_upload_in_pieces_becomes_a_blob(machine: Machine) -> None:
@@ -198,9 +208,7 @@ def test_link_in_an_upload_is_refused(machine: Machine, tmp_path: Path, name: st
         machine.uploads.durable_offset(UUID)
 
 
-@pytest.mark.parametrize(
-    ("error_number", "told"), [(errno.ENOSPC, errors.InsufficientStorage), (errno.EIO, errors.Internal)]
-)
+@REFUSALS
 def test_failed_write_goes_back_to_the_durable_offset(
     machine: Machine, error_number: int, told: type[errors.FilestoreError]
 ) -> None:
@@ -233,11 +241,7 @@ def test_failed_sync_is_never_believed_when_tried_again(machine: Machine) -> Non
             with pytest.raises(errors.Internal):
                 call()
         assert upload.durable_offset == 1000
-    with machine.uploads.open(UUID, None) as again:
-        assert again.offset == again.durable_offset == 1000
-        again.append(CONTENT[1000:])
-        again.finish(SHA256)
-    assert_stored(machine, CONTENT)
+    assert_goes_on(machine, 1000)
 
 
 def test_bytes_that_a_failing_disk_changed_are_not_trusted(machine: Machine) -> None:

@@ -1,11 +1,15 @@
 """A store of uploads whose disk fails when told to, and that can lose its process."""
 
+import errno
 import hashlib
 import os
 import random
 import threading
 from pathlib import Path
 
+import pytest
+
+from ca import errors
 from node.blobs import BlobStore
 from node.durable import SLOT_BYTES, Disk, Octets, preallocate
 from node.uploads import UploadStore
@@ -14,6 +18,9 @@ UUID = "0192d3a4-0000-7000-8000-000000000001"
 OTHER = "0192d3a4-0000-7000-8000-000000000002"
 CONTENT = random.Random(1).randbytes(300_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
+REFUSALS = pytest.mark.parametrize(
+    ("error_number", "told"), [(errno.ENOSPC, errors.InsufficientStorage), (errno.EIO, errors.Internal)]
+)
 
 
 class Crash(BaseException):
@@ -109,3 +116,12 @@ def assert_stored(machine: Machine, content: bytes) -> None:
     with machine.blobs.open(hashlib.sha256(content).hexdigest()) as blob:
         blob.verify_range(0, len(content))
         assert os.pread(blob.fd, len(content) + 1, 0) == content
+
+
+def assert_goes_on(machine: Machine, offset: int) -> None:
+    """From this offset, to the whole of CONTENT."""
+    with machine.uploads.open(UUID, None) as again:
+        assert again.offset == again.durable_offset == offset
+        again.append(CONTENT[offset:])
+        again.finish(SHA256)
+    assert_stored(machine, CONTENT)
