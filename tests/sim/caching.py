@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 
 from coordinator.cache_leases import Block, CacheLeases
 from coordinator.calls import FollowCall, FollowReply
-from coordinator.records import Caller, ContentRecord, FileRecord
+from coordinator.records import Caller, ContentRecord
 from node.cached_records import CachedRecords, Reading
 from tests.history import Operation
 from tests.history_records import Outcome
+from tests.unit.file_records import available_file
 
 SIMULATED_S = 60.0
 DRIFT_MAX = 0.02  # of every clock; the product takes twice that between two and more
@@ -391,18 +392,7 @@ class World:
 
 
 def _record(file_uuid: str, value: int) -> ContentRecord:
-    file = FileRecord(
-        file_uuid=file_uuid,
-        bucket_id="b",
-        owner_id="o",
-        filename="",
-        content_type="",
-        size_bytes=0,
-        blob_sha256="",
-        status="available",
-        created_at_ms=0,
-        updated_at_ms=0,
-    )
+    file = available_file(file_uuid=file_uuid)
     return ContentRecord(file=file, replicas=[], available_at_ms=value, is_lasting=True)
 
 

@@ -15,7 +15,7 @@ from ca.usertoken import Verifier, mint, new_signing_key, public_jwk
 from coordinator.direct import DIRECT, DirectAnswer
 from coordinator.metrics import Metrics
 from coordinator.rates import Patience
-from coordinator.records import Caller, ContentRecord, FileRecord
+from coordinator.records import Caller, ContentRecord
 from coordinator.web import Listener, body_chunks, new_application, serve
 from node.api.access import authenticate
 from node.api.services import API
@@ -23,6 +23,7 @@ from node.content.download import serve_content
 from node.content.handlers import PRIVATE_POLICY
 from node.content.hotpath import HotPath
 from node.services import NODE
+from tests.unit.file_records import available_file
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node
 
 UUID = "01930000-0000-7000-8000-00000000000a"
@@ -57,17 +58,13 @@ def asking(*lines: str, path: str = FILE, credential: str = TOKEN) -> bytes:
 
 
 def record(replicas: list[str], *, size_bytes: int = len(CONTENT), sha256: str = SHA256) -> ContentRecord:
-    file = FileRecord(
+    file = available_file(
         file_uuid=UUID,
-        bucket_id="b",
         owner_id="alice",
         filename="läb.gns3p",
         content_type="application/zip",
         size_bytes=size_bytes,
         blob_sha256=sha256,
-        status="available",
-        created_at_ms=0,
-        updated_at_ms=0,
     )
     return ContentRecord(file=file, replicas=replicas, available_at_ms=1_700_000_000_000)
 

@@ -3,25 +3,17 @@
 import pytest
 
 from coordinator.calls import FollowReply
-from coordinator.records import Caller, ContentRecord, FileRecord
+from coordinator.records import Caller, ContentRecord
 from node.cached_records import CachedRecords, Reading
+from tests.unit.file_records import available_file
 
 ALICE, BOB = Caller("alice", 1), Caller("bob", 1)
 LEASE_S = 1.8
 
 
 def record(file_uuid: str = "f", *, bucket_id: str = "b", is_lasting: bool = True) -> ContentRecord:
-    file = FileRecord(
-        file_uuid=file_uuid,
-        bucket_id=bucket_id,
-        owner_id="alice",
-        filename="lab",
-        content_type="",
-        size_bytes=1,
-        blob_sha256="00",
-        status="available",
-        created_at_ms=0,
-        updated_at_ms=0,
+    file = available_file(
+        file_uuid=file_uuid, bucket_id=bucket_id, owner_id="alice", size_bytes=1, blob_sha256="00"
     )
     return ContentRecord(file=file, replicas=["n1"], is_lasting=is_lasting)
 

@@ -8,6 +8,7 @@ import pytest
 from coordinator import commands
 from coordinator.invalidation import CLASSIFIED, EVERY_KEY, EVERYTHING, NOTHING, invalidated, keys_of
 from coordinator.records import Caller, FileRecord
+from tests.unit.file_records import available_file
 from tests.unit.state import ADMIN
 
 
@@ -52,17 +53,6 @@ def test_what_is_described_anew_is_in_no_record_that_is_kept(command: type[msgsp
 
 
 def test_record_is_kept_under_its_file_its_reader_its_bucket_and_all() -> None:
-    file = FileRecord(
-        file_uuid="f",
-        bucket_id="b",
-        owner_id="o",
-        filename="",
-        content_type="",
-        size_bytes=0,
-        blob_sha256="",
-        status="available",
-        created_at_ms=0,
-        updated_at_ms=0,
-    )
+    file = available_file()
 
     assert set(keys_of(Caller("u", 1), file)) == {"file:f", "user:u", "bucket:b", EVERY_KEY}

@@ -13,25 +13,17 @@ import uvloop
 from aiohttp import web
 
 from ca.certificates import Authority
-from coordinator.records import ContentRecord, FileRecord
+from coordinator.records import ContentRecord
 from coordinator.web import Listener, new_application, serve
 from node import sendfile, sending
 from node.content.download import serve_content
 from node.segments import SEGMENT_BYTES
+from tests.unit.file_records import available_file
 from tests.unit.peer_nodes import CONTENT, SHA256, Node, introduce, running_node
 
 Runner = Callable[[Coroutine[None, None, None]], None]
-RECORD = FileRecord(
-    file_uuid="f",
-    bucket_id="b",
-    owner_id="o",
-    filename="lab.gns3p",
-    content_type="application/zip",
-    size_bytes=len(CONTENT),
-    blob_sha256=SHA256,
-    status="available",
-    created_at_ms=0,
-    updated_at_ms=0,
+RECORD = available_file(
+    filename="lab.gns3p", content_type="application/zip", size_bytes=len(CONTENT), blob_sha256=SHA256
 )
 
 
