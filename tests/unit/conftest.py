@@ -1,4 +1,4 @@
-"""Fixtures: a state machine, an authority, three nodes that know each other, and a store of uploads."""
+"""Fixtures: a state machine, peers that know each other, a store of uploads, a node that keeps replicas."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from ca.certificates import Authority, new_intermediate, new_root
+from node import reporting
+from tests.unit.custody_node import Keeper
 from tests.unit.peer_nodes import CLUSTER, Node, introduce, running_node
 from tests.unit.state import State
 from tests.unit.upload_machine import Machine
@@ -38,6 +40,14 @@ async def nodes(tmp_path: Path, peer_authority: Authority) -> AsyncIterator[list
         ]
         introduce(started)
         yield started
+
+
+@pytest.fixture
+def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
+    monkeypatch.setattr(reporting, "RETRY_S", 0.0)
+    keeper = Keeper(tmp_path)
+    yield keeper
+    keeper.end()
 
 
 @pytest.fixture

@@ -2,12 +2,9 @@
 
 import asyncio
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from node import reporting
 from node.damage import miss, withdraw
 from node.keeping import Stopped
 from node.quarantine import Quarantine
@@ -19,14 +16,6 @@ from tests.unit.custody_node import DAY_S, SIZE_BYTES, Keeper, until_stopped
 WEEK_S = 7 * DAY_S
 UUID = "0192d3a4-0000-7000-8000-000000000001"
 PIN_OVER_S = 700
-
-
-@pytest.fixture
-def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
-    monkeypatch.setattr(reporting, "RETRY_S", 0.0)
-    keeper = Keeper(tmp_path)
-    yield keeper
-    keeper.end()
 
 
 async def test_doomed_replica_is_dropped_and_reported(keeper: Keeper) -> None:

@@ -6,12 +6,9 @@ The dice come from the seed in the test's id; nothing else is random but the clo
 import asyncio
 import os
 import random
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from node import reporting
 from node.damage import miss, verify_blob
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import DAY_S, SIZE_BYTES, Keeper
@@ -108,14 +105,6 @@ class Storm:
     async def lose_reports(self, _name: str) -> None:
         self.keeper.log.lost_reports += self.dice.randrange(3)
         self.keeper.log.lost_answers += self.dice.randrange(3)
-
-
-@pytest.fixture
-def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
-    monkeypatch.setattr(reporting, "RETRY_S", 0.0)
-    keeper = Keeper(tmp_path)
-    yield keeper
-    keeper.end()
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -105,7 +105,15 @@ class Model:
         if offset < node.record["offset_bytes"] or not self._follow(name, offset):
             return
         node.proposed = max(node.proposed, offset)
-        command = commands.RecordProgress(
+        self._propose(node, self._of_holder(commands.RecordProgress, name, offset), is_late)
+
+    def _of_holder(
+        self, command: type[commands.RecordProgress | commands.RewindUpload], name: str, offset: int
+    ) -> commands.RecordProgress | commands.RewindUpload:
+        """What a node that takes itself for the holder says of its bytes up to `offset`."""
+        node = self.nodes[name]
+        assert node.record is not None
+        return command(
             caller=ADMIN,
             file_uuid=self.file_uuid,
             node_id=name,
@@ -113,7 +121,6 @@ class Model:
             offset_bytes=offset,
             prefix_sha256=sha256_of(node.content[:offset]),
         )
-        self._propose(node, command, is_late)
 
     def _follow(self, name: str, offset: int) -> bool:
         """Whether a member that is linked still follows this holder, as its answers say."""
@@ -131,15 +138,7 @@ class Model:
         recorded = node.record["offset_bytes"]
         if offset < max(recorded, node.proposed):
             offset = min(offset, recorded)
-            command = commands.RewindUpload(
-                caller=ADMIN,
-                file_uuid=self.file_uuid,
-                node_id=name,
-                epoch=node.record["epoch"],
-                offset_bytes=offset,
-                prefix_sha256=sha256_of(node.content[:offset]),
-            )
-            if not self._propose(node, command, is_late):
+            if not self._propose(node, self._of_holder(commands.RewindUpload, name, offset), is_late):
                 node.record = None  # no answer: the request ends, and nothing is cut
                 return
             node.proposed = offset
