@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -12,13 +11,6 @@ from tests.cluster.upload_steps import Steps, stopped
 
 MIB = 1 << 20
 SIZE = 24 * MIB
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four nodes, three copies, a write quorum of two. Each test restarts what it kills."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), node_count=4) as started:
-        yield started
 
 
 def assert_complete(steps: Steps) -> None:

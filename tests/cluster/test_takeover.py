@@ -2,7 +2,6 @@
 
 import os
 import threading
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,13 +14,6 @@ from tests.cluster.upload_steps import Steps, stopped
 
 MIB = 1 << 20
 SIZE = 20 * MIB
-
-
-@pytest.fixture(scope="module")
-def four(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Four nodes, three copies, a write quorum of two. Each test restarts what it kills."""
-    with Cluster(tmp_path_factory.mktemp("cluster"), node_count=4) as started:
-        yield started
 
 
 def test_upload_goes_on_at_another_node_and_the_old_holder_comes_back_as_a_member(four: Cluster) -> None:
