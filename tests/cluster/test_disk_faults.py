@@ -1,4 +1,4 @@
-"""A node whose disk is slow, full or failing while content comes: what it has told stays true."""
+"""A node whose disk is slow, full or failing, or that dies over it: what it has told stays true."""
 
 import hashlib
 import os
@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from deploy.processes import wait_until
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Answer, Cluster
+from tests.cluster.test_custody import logged
+from tests.cluster.test_damage import replica
 
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
 # Writes of 512 KiB, more of them than a node has threads for its disk: `when=2+` counts in each thread.
@@ -99,3 +102,38 @@ def test_content_whose_last_sync_failed_is_not_available_before_it_was_synced_an
     offset = upload.offset()
     assert offset in (2 * PART, len(CONTENT))
     upload.finish(offset)
+
+
+def test_node_that_dies_between_the_unlink_and_its_report_reports_after_its_start(
+    lone_node: Cluster, tmp_path: Path
+) -> None:
+    content, node = os.urandom(100_000), lone_node.nodes[0]
+    file_uuid = lone_node.store(content)
+    path = replica(lone_node, node, content)
+    rows = "SELECT sha256 FROM blob_replicas WHERE sha256 = ?"
+    sidecar = path.with_name(path.name + ".sums")
+    os.utime(sidecar, (0, 0))  # nobody was told of it lately
+    assert lone_node.request("DELETE", f"/project-files/{file_uuid}").status == 200
+    pid = lone_node.pid(node)
+    with injected(pid, "fsync:signal=KILL", tmp_path / "strace.log", path.parent):
+        assert lone_node.post("/jobs/gc", {"grace_s": 0}).status == 202
+        wait_until(lambda: is_dead(pid), what="the end", timeout_s=60)
+    lone_node.kill(node)  # it has ended: this takes its exit code
+    assert not path.exists()
+    assert not sidecar.exists()
+    assert logged(lone_node, rows, path.name) == [(path.name,)]
+    lone_node.restart(node)
+    wait_until(lambda: not logged(lone_node, rows, path.name), what="the report", timeout_s=60)
+    wait_until(
+        lambda: not logged(lone_node, "SELECT sha256 FROM blobs WHERE sha256 = ?", path.name),
+        what="the end of the blob",
+        timeout_s=60,
+    )
+    assert lone_node.get(f"/files/{file_uuid}").status == 404
+    assert not path.exists()
+    assert not (lone_node.data(node) / "quarantine" / path.name).exists()
+
+
+def is_dead(pid: int) -> bool:
+    """Whether a process has ended and nobody has asked for its exit code yet."""
+    return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
