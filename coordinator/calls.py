@@ -12,6 +12,7 @@ from coordinator.queries import AnyQuery
 from coordinator.records import Caller, CoordinatorRecord, JobRunRecord, NodeRecord
 from coordinator.replica_records import ReplicaCounts
 
+DISK_OK, DISK_LOW, DISK_FAILED = "ok", "low", "failed"
 CALL_TIMEOUT_S = 5.0  # a client waits no longer for an answer before it says 503
 
 
@@ -83,6 +84,8 @@ class MintReply(Struct, frozen=True):
 class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     """A node lives. The node is who its certificate says, whatever it writes here.
 
+    `takes_bytes`: its disk has taken some lately.
+
     Each process of a node sends its own, to learn of a new view; only the first speaks for the node.
     """
 
@@ -90,6 +93,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     total_bytes: Count
     uploads: Count
     is_primary: bool = True
+    takes_bytes: bool = True
     at_ms: Count = 0  # its clock when this was sent; 0 from members of older versions
 
 
@@ -209,6 +213,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     """`state`: healthy, draining (healthy, and being emptied), suspect (silent for 10 s), down (the log says
     so, or silent for 10 min), returning (heard again, its replicas are not compared with the log yet), joined
     (has not been heard yet).
+
+    `disk`: ok; low, when no room is left but the reserve; failed, when it takes no bytes.
     """
 
     node: NodeRecord
@@ -218,6 +224,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     total_bytes: int
     uploads: int
     clock_offset_ms: int | None = None  # its clock less this coordinator's; None while it is not known
+    disk: str = DISK_OK
 
 
 class CertificateEnd(Struct, frozen=True):

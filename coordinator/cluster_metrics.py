@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK
 from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
 from coordinator.jobs import JOBS
@@ -28,7 +29,9 @@ NODE_STATES: Final = ("joined", "healthy", "suspect", "down", "returning", "drai
 
 
 class ClusterMetrics(Collector):
-    """A collector in the registry of one coordinator. `node_states`: how each node is, as heard here."""
+    """A collector in the registry of one coordinator. `node_states`: how each node is, as heard here;
+    `node_disks`: how the disk of each is.
+    """
 
     def __init__(
         self,
@@ -37,15 +40,18 @@ class ClusterMetrics(Collector):
         files: CoordinatorFiles,
         ledger: Ledger,
         node_states: Callable[[], Iterable[str]],
+        node_disks: Callable[[], Iterable[str]],
     ) -> None:
         self._files = files
         self._ledger = ledger
         self._node_states = node_states
+        self._node_disks = node_disks
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
         """All of them, with the values of now."""
         yield self._nodes()
+        yield self._disks()
         yield from self._usage()
         yield from self._replicas()
         yield from self._jobs()
@@ -57,6 +63,17 @@ class ClusterMetrics(Collector):
         for state in NODE_STATES:
             nodes.add_metric([state], counts[state])
         return nodes
+
+    def _disks(self) -> Metric:
+        disks = GaugeMetricFamily(
+            "filestore_node_disks",
+            "Nodes by how their disk is, as heard here: ok, low (only the reserve is left) or failed.",
+            labels=["state"],
+        )
+        counts = Counter(self._node_disks())
+        for state in (DISK_OK, DISK_LOW, DISK_FAILED):
+            disks.add_metric([state], counts[state])
+        return disks
 
     def _usage(self) -> Iterator[Metric]:
         files, used_bytes = self._ledger.store.usage()

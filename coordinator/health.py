@@ -6,7 +6,7 @@ Every node sends its heartbeats to every coordinator, so that a new leader knows
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from coordinator.calls import HeartbeatCall
+from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, HeartbeatCall
 from coordinator.placement import Candidate
 from coordinator.records import DOWN, HEALTHY, RETURNING, NodeRecord
 
@@ -79,15 +79,28 @@ class NodeHealth:
             return "healthy"
         return "suspect" if silent_s < DOWN_S else "down"
 
+    def disk(self, node_id: str) -> str:
+        """How the disk of a node was at its last heartbeat; DISK_OK while there was none."""
+        heard = self._heard.get(node_id)
+        if heard is None:
+            return DISK_OK
+        beat = heard.heartbeat
+        if not beat.takes_bytes:
+            return DISK_FAILED
+        room = Candidate(node_id, "", 1, beat.free_bytes, beat.total_bytes)
+        return DISK_OK if room.has_room(0) else DISK_LOW
+
     def candidates(self, nodes: Iterable[NodeRecord], *, at_s: float) -> list[Candidate]:
-        """The nodes that live, that peers can reach, that the log calls healthy and that are not draining,
-        with their room.
+        """The nodes that live, that peers can reach, that the log calls healthy, that are not draining and
+        whose disk takes bytes, with their room.
         """
         found = []
         for node in nodes:
             heard = self._heard.get(node.node_id)
             is_placeable = node.peer_port and not node.draining and node.state == HEALTHY
-            if heard is not None and is_placeable and self.is_heard(node.node_id, at_s=at_s):
+            if heard is None or not heard.heartbeat.takes_bytes:
+                continue
+            if is_placeable and self.is_heard(node.node_id, at_s=at_s):
                 beat = heard.heartbeat
                 found.append(
                     Candidate(node.node_id, node.zone, node.weight, beat.free_bytes, beat.total_bytes)

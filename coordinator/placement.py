@@ -26,8 +26,12 @@ class Candidate:
 
     def has_room(self, size_bytes: int) -> bool:
         """Whether `size_bytes` more leave the reserve untouched."""
-        reserve_bytes = min(int(self.total_bytes * RESERVE_SHARE), RESERVE_BYTES_MAX)
-        return self.free_bytes - size_bytes >= reserve_bytes
+        return self.free_bytes - size_bytes >= self.reserve_bytes
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What stays free for deletes, repair and the log."""
+        return min(int(self.total_bytes * RESERVE_SHARE), RESERVE_BYTES_MAX)
 
 
 def choose(

@@ -127,7 +127,13 @@ async def _run(
     service = member.service(identity)
     CoordinatorMetrics(metrics.registry, service.own_status)
     MemberMetrics(metrics.registry, contexts.credential, view)
-    ClusterMetrics(metrics.registry, files=files, ledger=ledger, node_states=service.node_states)
+    ClusterMetrics(
+        metrics.registry,
+        files=files,
+        ledger=ledger,
+        node_states=service.node_states,
+        node_disks=service.node_disks,
+    )
     shell = Shell(config, files, metadata, view, metrics, member.readiness)
     peer_port = PeerPort(service.handle, member.driver.step, service.check, ServedCalls(metrics.registry))
     async with orders, asyncio.TaskGroup() as group:

@@ -8,6 +8,7 @@ heartbeats.
 
 import asyncio
 import time
+from collections.abc import Sequence
 
 import msgspec
 import uuid_utils
@@ -21,6 +22,7 @@ from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from coordinator.authority import ClusterAuthority
 from coordinator.callers import Callers
 from coordinator.calls import (
+    DISK_FAILED,
     AddCoordinatorCall,
     AnyCall,
     CoordinatorStatus,
@@ -63,7 +65,7 @@ from coordinator.endings import ending_soon
 from coordinator.health import PLACEABLE_S, NodeHealth
 from coordinator.jobs import check_parameters, job_kind
 from coordinator.operations import Operations
-from coordinator.placement import choose
+from coordinator.placement import Candidate, choose
 from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken, GetReplicaCounts
 from coordinator.raft.core import NotLeader
 from coordinator.records import Caller, CertificateRecord, ClusterView, UserRecord
@@ -73,6 +75,7 @@ from coordinator.snapshots import Chunk, SnapshotStore
 from coordinator.state_view import StateView
 from coordinator.store import Store
 
+SHOWN_MAX = 3  # nodes that are named in a refusal
 _encode = msgspec.msgpack.Encoder().encode
 
 
@@ -195,15 +198,18 @@ class Service:
             raise Unavailable("No node was heard since this coordinator started.")
         candidates = self._health.candidates(view.nodes, at_s=time.monotonic())
         if len(candidates) < view.write_quorum:
+            failed = [n.node_id for n in view.nodes if self._health.disk(n.node_id) == DISK_FAILED]
+            why = f" The disks of these take no bytes: {', '.join(failed[:SHOWN_MAX])}." if failed else ""
             raise Refused(
-                Unavailable.code, f"{len(candidates)} nodes take new files, {view.write_quorum} must."
+                Unavailable.code, f"{len(candidates)} nodes take new files, {view.write_quorum} must.{why}"
             )
         roomy = [candidate for candidate in candidates if candidate.has_room(command.size_bytes or 0)]
         if len(roomy) < view.write_quorum:
             raise Refused(
                 InsufficientStorage.code,
                 f"{len(roomy)} nodes have room for {command.size_bytes or 0} bytes more,"
-                f" {view.write_quorum} must have it: delete files or add nodes.",
+                f" {view.write_quorum} must have it: delete files or add nodes."
+                f" Short: {_shortage(candidates, roomy)}.",
             )
         placement = choose(command.file_uuid, roomy, view.replicas)
         return msgspec.structs.replace(command, placement=placement)
@@ -360,6 +366,10 @@ class Service:
         """The state of every node, as it is heard here."""
         return [node.state for node in self._node_states(self._view(), time.monotonic())]
 
+    def node_disks(self) -> list[str]:
+        """How the disk of every node is, as it was heard here."""
+        return [self._health.disk(node.node_id) for node in self._view().nodes]
+
     def _node_states(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
         states = []
         for node in view.nodes:
@@ -374,9 +384,19 @@ class Service:
                     total_bytes=beat.total_bytes,
                     uploads=beat.uploads,
                     clock_offset_ms=heard.clock_offset_ms if heard else None,
+                    disk=self._health.disk(node.node_id),
                 )
             )
         return states
+
+
+def _shortage(candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> str:
+    """Which nodes lack room, and how much each has."""
+    short = [candidate for candidate in candidates if candidate not in roomy]
+    return ", ".join(
+        f"{each.node_id} with {each.free_bytes} bytes free, of which {each.reserve_bytes} stay so"
+        for each in short[:SHOWN_MAX]
+    )
 
 
 def require_own(identity: Identity, command: AnyCommand) -> None:

@@ -1,5 +1,6 @@
 """The data directory of a node: which files lie where, and what node.json says."""
 
+import errno
 import fcntl
 import os
 import time
@@ -16,6 +17,8 @@ from ca.tls import Credential
 from coordinator.records import CoordinatorRecord
 
 LOCK_PAUSE_S = 0.05  # between two looks at a lock that is about to be free
+PROBE = "probe"  # written and removed at start
+_TROUBLE = frozenset({errno.EROFS, errno.EIO})
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -54,6 +57,21 @@ class NodeFiles:
         self.workers_lock = data / "workers.lock"
         self.run = data / "run"
         self.scrub = data / "scrub.json"
+
+    def trouble(self) -> str:
+        """Why the disk takes no bytes now: it fails, or is read-only; "" otherwise, a full one included."""
+        probe = self.data / PROBE
+        try:
+            descriptor = os.open(probe, _LOCK_FLAGS | os.O_TRUNC, 0o600)
+            try:
+                os.write(descriptor, b"probe")
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            probe.unlink()
+        except OSError as error:
+            return os.strerror(error.errno or errno.EIO) if error.errno in _TROUBLE else ""
+        return ""
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -55,6 +55,7 @@ from node.workers import END_TIMEOUT_S, WorkerProcesses
 
 DRAIN_S = 20.0
 ANNOUNCE_RETRY_S = 1.0
+DISK_RETRY_S = 5.0  # between two looks at a disk that takes no bytes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _BUFFER_BYTES_MAX = 32 << 20  # the largest mmap threshold that glibc takes; a larger value changes nothing
 
@@ -92,10 +93,28 @@ async def run_node(data: Path, *, http: str | None = None, workers: int = 1) -> 
     keep_large_buffers()
     plain = None if http is None else loopback_listener(http)
     files = NodeFiles(data)
+    await _until_disk_takes_bytes(files)
     config = files.read_config()
     with files.locked(), files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
         await _run(files, config, Siblings(0, workers, files.run), plain, lock)
     _log.info("stopped")
+
+
+async def _until_disk_takes_bytes(files: NodeFiles) -> None:
+    """A process that ended instead would be started again and again, and tell nobody more."""
+    told = ""
+    while trouble := await asyncio.to_thread(_trouble, files, is_waiting=bool(told)):
+        if trouble != told:
+            _log.error("the disk takes no bytes: the node starts when it does", extra={"reason": trouble})
+        told = trouble
+        await asyncio.sleep(DISK_RETRY_S)
+
+
+def _trouble(files: NodeFiles, *, is_waiting: bool) -> str:
+    """Why to wait, or wait on: a disk that is being mended is not mounted for a while."""
+    if is_waiting and not files.config.exists():
+        return f"{files.config.name} is not there"
+    return files.trouble()
 
 
 async def _run(

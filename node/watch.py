@@ -43,12 +43,19 @@ class DiskWatch:
         self._free_bytes = 0
         self._total_bytes = 0
         self._writable_at_s = float("-inf")
+        self._has_looked = False
+        self._trouble = ""  # what was wrong at the last look
 
     def heartbeat(self) -> HeartbeatCall:
-        """For the coordinators; a disk that takes nothing has no room."""
-        free_bytes = self._free_bytes if self.is_writable() else 0
-        uploads = len(self._locks) + self._uploads_elsewhere()
-        return HeartbeatCall(free_bytes, self._total_bytes, uploads, self._is_primary)
+        """For the coordinators; a disk that takes nothing has no room, for those of older versions."""
+        is_writable = self.is_writable()
+        return HeartbeatCall(
+            self._free_bytes if is_writable else 0,
+            self._total_bytes,
+            len(self._locks) + self._uploads_elsewhere(),
+            self._is_primary,
+            takes_bytes=is_writable or not self._has_looked,
+        )
 
     @property
     def free_bytes(self) -> int:
@@ -73,9 +80,19 @@ class DiskWatch:
             if now_s - self._writable_at_s >= PROBE_S:
                 await self._disk.run(self._probe)
                 self._writable_at_s = time.monotonic()
+                self._tell("")
         except (FilestoreError, OSError) as error:
             self._writable_at_s = float("-inf")
-            _log.error("the disk takes no bytes", extra={"reason": str(error)})
+            self._tell(_reason(error))
+        self._has_looked = True
+
+    def _tell(self, trouble: str) -> None:
+        """Log what has changed."""
+        if trouble and trouble != self._trouble:
+            _log.error("the disk takes no bytes", extra={"reason": trouble})
+        elif self._trouble and not trouble:
+            _log.warning("the disk takes bytes again")
+        self._trouble = trouble
 
     async def run(self) -> None:
         """Look for ever."""
@@ -86,3 +103,8 @@ class DiskWatch:
     def _probe(self) -> None:
         name = self._blobs.write_incoming(b"probe")
         os.unlink(name, dir_fd=self._blobs.uploads_directory)
+
+
+def _reason(error: FilestoreError | OSError) -> str:
+    """Without the name of the file, which is another each time."""
+    return (error.strerror if isinstance(error, OSError) else error.details) or type(error).__name__

@@ -99,7 +99,7 @@ def _coordinators(answer: dict[str, Any]) -> Table:
 
 def _nodes(answer: dict[str, Any]) -> Table:
     table = Table(
-        "node", "url", "state", "heard", "free", "total", "uploads", "clock", box=None, pad_edge=False
+        "node", "url", "state", "heard", "disk", "free", "total", "uploads", "clock", box=None, pad_edge=False
     )
     for node in answer["nodes"]:
         heard_ms_ago = node.get("heard_ms_ago", 0)
@@ -108,6 +108,7 @@ def _nodes(answer: dict[str, Any]) -> Table:
             str(node["url"]),
             str(node["state"]),
             f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
+            str(node.get("disk", "")),
             gibibytes(node.get("free_bytes", 0)),
             gibibytes(node.get("total_bytes", 0)),
             str(node.get("uploads", "")),

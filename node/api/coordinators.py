@@ -190,6 +190,7 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         uploads=seen.uploads,
         zone=seen.node.zone,
         weight=seen.node.weight,
+        disk=seen.disk,
         clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
     )
 

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from coordinator.calls import StatusReply
+from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, StatusReply
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
 
 HEALTHY: Final = "healthy"
@@ -13,7 +13,9 @@ _WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need n
 
 
 def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: list[NodeState]) -> bool:
-    """A leader is known, every coordinator answers, has room and the right state, every node is healthy."""
+    """A leader is known, every coordinator answers, has room and the right state, every node is healthy, and
+    every disk takes bytes.
+    """
     return not (_blockers(leader) or _of_coordinators(coordinators) or _of_nodes(nodes))
 
 
@@ -26,12 +28,13 @@ def health_of(
 ) -> tuple[str, list[str]]:
     """HEALTHY, DEGRADED, or UNAVAILABLE when changes or uploads are refused; and why, a sentence each."""
     blockers = _blockers(leader)
-    takers = sum(node.state == "healthy" for node in nodes)
+    takers = sum(node.state == "healthy" and node.disk == DISK_OK for node in nodes)
     if takers < best.write_quorum:
         blockers.append(f"{takers} nodes take new files, {best.write_quorum} must: uploads are refused.")
     others = [
         *_of_coordinators(coordinators),
         *_of_nodes(nodes),
+        *(f"The disk of the node {node.id} is nearly full." for node in nodes if node.disk == DISK_LOW),
         *_of_clocks(coordinators, nodes),
         *_of_replicas(best),
         *(f"The certificate of {each.holder} ends at {each.expires_at}." for each in certificates),
@@ -57,7 +60,8 @@ def _of_coordinators(coordinators: list[CoordinatorState]) -> list[str]:
 
 
 def _of_nodes(nodes: list[NodeState]) -> list[str]:
-    return [f"The node {node.id} is {node.state}." for node in nodes if node.state not in _WELL]
+    failed = [f"The disk of the node {node.id} takes no bytes." for node in nodes if node.disk == DISK_FAILED]
+    return [*(f"The node {node.id} is {node.state}." for node in nodes if node.state not in _WELL), *failed]
 
 
 def _of_replicas(best: StatusReply) -> list[str]:

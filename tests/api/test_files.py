@@ -49,6 +49,15 @@ BAD_AT_CREATION: list[tuple[str, Any]] = [
 ]
 
 
+def test_file_that_no_disk_has_room_for_is_refused_and_told_what_each_lacks(cluster: Cluster) -> None:
+    body = {"filename": "large", "project_id": "lab", "size_bytes": 2**53 - 1}
+    refused = cluster.post("/project-files", body)
+    assert refused.status == 507
+    for node in cluster.nodes:
+        assert f"{node.id} with " in refused.json["details"]
+    assert "bytes free, of which" in refused.json["details"]
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_creation_answers_where_the_bytes_go(cluster: Cluster, kind: str) -> None:
     answer = cluster.post(kind, KINDS[kind])

@@ -100,3 +100,20 @@ def test_node_that_the_log_does_not_call_healthy_gets_nothing_and_is_shown_as_it
     }
     drained = msgspec.structs.replace(node("n1"), draining=True)
     assert health.shown_state(drained, at_s=1.0) == "draining"
+
+
+def test_node_whose_disk_takes_no_bytes_gets_nothing_and_one_with_the_reserve_left_no_file() -> None:
+    health = NodeHealth()
+    beats = {
+        "n1": HeartbeatCall(free_bytes=50, total_bytes=100, uploads=0),
+        "n2": HeartbeatCall(free_bytes=4, total_bytes=100, uploads=0),
+        "n3": HeartbeatCall(free_bytes=50, total_bytes=100, uploads=0, takes_bytes=False),
+    }
+    for node_id, beat in beats.items():
+        health.hear(node_id, beat, at_s=0.0)
+    nodes = [node(node_id) for node_id in beats]
+    found = health.candidates(nodes, at_s=1.0)
+    assert [(c.node_id, c.has_room(0)) for c in found] == [("n1", True), ("n2", False)]
+    assert [health.disk(node_id) for node_id in (*beats, "n4")] == ["ok", "low", "failed", "ok"]
+    health.hear("n3", beats["n1"], at_s=0.0)
+    assert len(health.candidates(nodes, at_s=1.0)) == 3

@@ -71,6 +71,7 @@ def test_blobs_that_lack_replicas_degrade_a_cluster() -> None:
         ([coordinator(disk_full=True)], NODES, "disk of the coordinator c1 is full"),
         ([coordinator(diverged=True)], NODES, "rebuild"),
         ([coordinator()], [*NODES[:2], node("n3", state="suspect")], "n3 is suspect"),
+        ([coordinator()], [*NODES[:2], node("n3", disk="failed")], "disk of the node n3 takes no bytes"),
     ],
 )
 def test_member_that_is_not_well_degrades_it(
@@ -80,6 +81,15 @@ def test_member_that_is_not_well_degrades_it(
     assert (health, len(problems)) == ("degraded", 1)
     assert words in problems[0]
     assert not members_are_well("c1", coordinators, nodes)
+
+
+def test_disks_without_room_degrade_it_and_too_many_of_them_make_it_unavailable() -> None:
+    one = [*NODES[:2], node("n3", disk="low")]
+    expected = ("degraded", ["The disk of the node n3 is nearly full."])
+    assert health_of(reply(), "c1", [coordinator()], one, []) == expected
+    assert members_are_well("c1", [coordinator()], one)
+    two = [NODES[0], node("n2", disk="failed"), node("n3", disk="low")]
+    assert health_of(reply(), "c1", [coordinator()], two, [])[0] == "unavailable"
 
 
 def test_clock_and_certificate_degrade_it_though_the_members_are_well() -> None:

@@ -152,6 +152,15 @@ class NodeState(Struct, frozen=True, kw_only=True):
     uploads: Annotated[Amount, Meta(description="Uploads that lie there.", examples=[2])]
     zone: Zone
     weight: Weight
+    disk: Annotated[
+        str,
+        Meta(
+            description="ok; low when nothing new is placed there, since only the reserve is left; failed "
+            "when it takes no bytes.",
+            examples=["ok"],
+            extra_json_schema={"enum": ["ok", "low", "failed"]},
+        ),
+    ] = "ok"
     clock_offset_ms: ClockOffset | UnsetType = UNSET
 
 
@@ -191,7 +200,7 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
         bool,
         Meta(
             description="A leader is known, every coordinator answers, has room and the right state, and "
-            "every node is healthy.",
+            "every node is healthy and its disk takes bytes.",
             examples=[True],
         ),
     ]
