@@ -13,6 +13,7 @@ RATE_MAX: Final = 400_000_000  # bytes per second: what one good disk gives, and
 RATE_MIN: Final = 20_000_000  # 50 TB in 30 days
 BUSY_BYTES_PER_S: Final = 1_000_000  # of clients: less than this is no reason to give way
 LOOK_S: Final = 1.0
+STEPS_S_MAX: Final = 30.0  # that one look makes up for: enough to come from any rate to any other
 WAIT_S_MAX: Final = 1.0  # in one sleep: then the rate is looked at again
 
 
@@ -47,7 +48,11 @@ class Budget:
         seen_bytes = self._client_bytes()
         is_busy = (seen_bytes - self._seen_bytes) / passed_s > BUSY_BYTES_PER_S
         self._looked_at_s, self._seen_bytes = at_s, seen_bytes
-        self._rate = max(self._rate / 2, self._rate_min) if is_busy else min(self._rate * 2, self._rate_max)
+        factor = 2.0 ** (min(passed_s, STEPS_S_MAX) // LOOK_S)  # whoever did not look took nothing either
+        if is_busy:
+            self._rate = max(self._rate / factor, self._rate_min)
+        else:
+            self._rate = min(self._rate * factor, self._rate_max)
 
     async def take(self, size_bytes: int) -> None:
         """Wait until so many bytes may be read or asked for. In the order of asking."""

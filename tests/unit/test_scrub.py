@@ -120,6 +120,17 @@ def test_budget_gives_way_to_clients_down_to_its_floor_and_comes_back() -> None:
     assert rates == [80, 40, 20, 15, 15, 30, 60, 80, 80]
 
 
+def test_budget_that_nobody_looked_at_for_long_has_given_way_to_clients_meanwhile() -> None:
+    seen = [0.0]
+    budget = Budget(lambda: seen[0], rate_max=80.0, rate_min=15.0)
+    rates = []
+    for at_s, clients_bytes in ((100.0, 0), (100.0 + 10 * LOOK_S, 1e9), (100.0 + 20 * LOOK_S, 0)):
+        seen[0] += clients_bytes
+        budget.look(at_s)
+        rates.append(budget.rate)
+    assert rates == [80, 15, 80]
+
+
 async def test_budget_lets_nobody_pass_before_the_bytes_are_paid_for() -> None:
     budget = Budget(rate_max=1.0, rate_min=1.0)
     await budget.take(1_000_000)  # of the first nothing was asked before
