@@ -54,11 +54,15 @@ class _Subscriber:
 
 
 class Block:
-    """Keys that nobody may keep, for the sake of one command. `waits_for` has yet to say that it knows."""
+    """Keys that nobody may keep, for the sake of one command.
+
+    `waits_for`: who has yet to say that it knows, and when the lease ends that it had when this began. What
+    it was granted since came together with the block.
+    """
 
     __slots__ = ("keys", "term", "version", "waits_for")
 
-    def __init__(self, keys: Keys, term: int, version: int, waits_for: set[str]) -> None:
+    def __init__(self, keys: Keys, term: int, version: int, waits_for: dict[str, float]) -> None:
         self.keys = keys
         self.term = term
         self.version = version
@@ -93,7 +97,9 @@ class CacheLeases:
             raise Unavailable("Too many changes wait on this coordinator.")
         self.version += 1
         self._blocked_version = self.version
-        waits_for = {name for name, known in self._subscribers.items() if known.ends_at_s > at_s}
+        waits_for = {
+            name: known.ends_at_s for name, known in self._subscribers.items() if known.ends_at_s > at_s
+        }
         block = Block(keys, self.term, self.version, waits_for)
         self._blocks[block.version] = block
         return block
@@ -104,8 +110,7 @@ class CacheLeases:
         For a block of the present term.
         """
         assert block.term == self.term, "a void block"
-        leases = (self._subscribers[name].ends_at_s for name in block.waits_for if name in self._subscribers)
-        return max(self._quiet_until_s, max(leases, default=at_s)) - at_s
+        return max(self._quiet_until_s, max(block.waits_for.values(), default=at_s)) - at_s
 
     def release(self, block: Block) -> bool:
         """The command was applied, or was never proposed; whether that changes anything.
@@ -185,7 +190,7 @@ class CacheLeases:
         freed = []
         for block in self._blocks.values():
             if block.version <= version and subscriber in block.waits_for:
-                block.waits_for.discard(subscriber)
+                del block.waits_for[subscriber]
                 if not block.waits_for:
                     freed.append(block)
         return freed

@@ -118,6 +118,16 @@ def test_lease_is_not_renewed_for_who_does_not_acknowledge(leases: CacheLeases) 
     assert leases.grant("a", TERM, block.version, received_at_s=100.6).lease_s > 0
 
 
+def test_write_waits_for_one_lease_at_most_whatever_is_granted_meanwhile(leases: CacheLeases) -> None:
+    """No answer reaches these two, and each has a new lease before that of the other ends."""
+    known = {"a": subscribe(leases, "a", 100.0), "b": subscribe(leases, "b", 100.9)}
+    block = leases.block(KEYS, at_s=101.0)
+
+    assert leases.grant("a", TERM, known["a"], received_at_s=100.0 + LEASE_S).lease_s > 0
+
+    assert leases.wait_s(block, at_s=100.9 + LEASE_S) <= 0
+
+
 def test_news_leaves_the_lease_as_it_is(leases: CacheLeases) -> None:
     subscribe(leases, "a", 100.0)
     block = leases.block(KEYS, at_s=100.1)
