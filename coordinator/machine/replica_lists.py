@@ -5,8 +5,8 @@ Every page is read off an index, so its cost does not depend on how many blobs t
 
 import sqlite3
 
-from coordinator.machine import replicas
 from coordinator.machine.change import Question
+from coordinator.machine.replicas import COUNTS, holders
 from coordinator.queries import (
     CountCollectable,
     GetNodeReplicas,
@@ -32,14 +32,16 @@ COUNTED_MAX = 10_000  # of anything; an answer need not count a million
 
 
 def list_doomed(question: Question, query: ListDoomed) -> DoomedPage:
-    """What a node shall delete, by sha256. One is wanted when fewer than the write quorum would be left."""
+    """What a node shall delete, by sha256. One is wanted when fewer than the write quorum count without it:
+    those that counted when it was doomed may be down since.
+    """
     rows, more = _page_of_node(
         question,
         query,
         "b.reference_count > 0 AND (SELECT write_quorum FROM cluster) >"
-        " (SELECT COUNT(*) FROM blob_replicas o JOIN nodes n ON n.node_id = o.node_id"
-        "  WHERE o.sha256 = r.sha256 AND o.doomed_at IS NULL)",
-        which="AND r.doomed_at IS NOT NULL",
+        " (SELECT COUNT(*) FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
+        f"  WHERE r.sha256 = own.sha256 AND {COUNTS})",
+        which="AND own.doomed_at IS NOT NULL",
     )
     replicas = [DoomedReplica(sha256=name, size_bytes=size, wanted=wanted) for name, size, wanted in rows]
     return DoomedPage(log_index=question.as_of(), replicas=replicas, more=more)
@@ -47,7 +49,7 @@ def list_doomed(question: Question, query: ListDoomed) -> DoomedPage:
 
 def list_held(question: Question, query: ListReplicas) -> ReplicaPage:
     """What the log names a node for, doomed or not, by sha256."""
-    rows, more = _page_of_node(question, query, "r.doomed_at IS NOT NULL")
+    rows, more = _page_of_node(question, query, "own.doomed_at IS NOT NULL")
     replicas = [HeldReplica(sha256=name, size_bytes=size, doomed=doomed) for name, size, doomed in rows]
     return ReplicaPage(log_index=question.as_of(), replicas=replicas, more=more)
 
@@ -131,10 +133,10 @@ def of_node(question: Question, query: GetNodeReplicas) -> NodeReplicas:
 def _page_of_node(
     question: Question, query: ListDoomed | ListReplicas, told: str, *, which: str = ""
 ) -> tuple[list[tuple[str, int, bool]], bool]:
-    """Name, size and what is `told` (SQL) of a node's replicas, and whether there are more."""
+    """Name, size and what is `told` (SQL) of a node's `own` replicas, and whether there are more."""
     rows = question.db.execute(
-        f"SELECT r.sha256, b.size_bytes, {told} FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
-        f" WHERE r.node_id = ? {which} AND r.sha256 > ? ORDER BY r.sha256 LIMIT ?",
+        f"SELECT own.sha256, b.size_bytes, {told} FROM blob_replicas own JOIN blobs b ON b.sha256 = own.sha256"
+        f" WHERE own.node_id = ? {which} AND own.sha256 > ? ORDER BY own.sha256 LIMIT ?",
         (query.node_id, query.after, query.limit + 1),
     ).fetchall()
     return [(name, size, bool(is_so)) for name, size, is_so in rows[: query.limit]], len(rows) > query.limit
@@ -149,7 +151,7 @@ def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -
         sha256=sha256,
         size_bytes=size_bytes,
         missing=missing,
-        holders=replicas.holders(db, sha256),
+        holders=holders(db, sha256),
         doomed=[node_id for (node_id,) in doomed],
     )
 

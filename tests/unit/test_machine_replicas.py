@@ -208,6 +208,21 @@ def test_list_of_doomed_says_when_files_need_a_replica_again(state: State) -> No
     assert page["log_index"] == state.log_index
 
 
+def test_doomed_replica_is_wanted_while_the_others_are_on_nodes_that_do_not_count(state: State) -> None:
+    """They counted when it was released; their disks may be gone for good."""
+
+    def is_wanted() -> bool:
+        (replica,) = state.ask(queries.ListDoomed(node_id="n3"))["replicas"]
+        return bool(replica["wanted"])
+
+    put(state, "f1", "aa", "n1", "n2", "n3")
+    release(state, "aa", "n3")
+    mark(state, "n1", "down")
+    assert is_wanted()
+    mark(state, "n1", "returning", "healthy")
+    assert not is_wanted()
+
+
 def test_lost_replicas_are_gone_even_the_last_and_the_file_stays(state: State) -> None:
     put(state, "f1", "aa", "n1", "n2")
     assert lost(state, "n1", "aa", "zz") == {"replicas": 1, "blobs": 0}
