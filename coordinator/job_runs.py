@@ -44,7 +44,7 @@ class Interrupted(Exception):
 class Progress:
     """A run as the work on it sees it. `result` is what was done so far, by earlier leaders too.
 
-    What they did in their last NOTE_S is not in it.
+    What they did in their last NOTE_S is not in it, and what this version cannot read.
     """
 
     def __init__(self, own_id: str, driver: Driver, run: JobRunRecord) -> None:
@@ -52,13 +52,17 @@ class Progress:
         self._driver = driver
         self._run = run
         self._noted_at_s = float("-inf")
-        self.result = msgspec.json.decode(run.result, type=Result)
-        self.parameters: JobParameters = decode_parameters(run.parameters)
+        self.result: Result = _result_of(run)
 
     @property
     def run_id(self) -> str:
         """The run, the same for every leader that works on it."""
         return self._run.run_id
+
+    @property
+    def parameters(self) -> JobParameters:
+        """What the run was given. Raises InvalidRequest when that was of a newer version of this program."""
+        return decode_parameters(self._run.parameters)
 
     def add(self, **counts: int) -> None:
         """Count what was done."""
@@ -175,7 +179,8 @@ class JobRuns:
         if schedule_s >= SELDOM_S:
             # A new leader has looked at nothing yet: the log knows when the job ran.
             last_ms = self._store.last_started_at_ms(job.name)
-            if last_ms is not None and now_ms() - last_ms < schedule_s * 1000:
+            # Before or after: a clock that was ahead then must not keep the job from running for ever.
+            if last_ms is not None and abs(now_ms() - last_ms) < schedule_s * 1000:
                 return False
         return self._due.get(job.name, _always)()
 
@@ -235,6 +240,13 @@ async def applied(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> 
     except (NotLeader, Unavailable, InsufficientStorage, TimeoutError) as error:
         raise Interrupted(_text(error)) from error
     return msgspec.msgpack.decode(value_of(reply), type=reply_type)
+
+
+def _result_of(run: JobRunRecord) -> Result:
+    try:
+        return msgspec.json.decode(run.result, type=Result)
+    except msgspec.MsgspecError:
+        return {}
 
 
 def _always() -> bool:

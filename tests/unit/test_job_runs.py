@@ -14,6 +14,7 @@ import pytest
 
 from ca.errors import InvalidRequest, NotFound
 from coordinator import commands
+from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
 from coordinator.driver import Driver
 from coordinator.job_runs import Interrupted, JobRuns, Progress, Work
@@ -247,6 +248,38 @@ async def test_schedule_starts_a_run_only_when_something_is_due(tmp_path: Path) 
             run = (await ended(tmp_path, 2))[-1]
     assert (run["job_name"], run["invoked_by"], run["status"]) == ("expire", "schedule", "completed")
     assert (run["result"]["done"], run["result"]["retained"]) == (1, 1)
+
+
+async def test_run_that_this_version_cannot_read_fails_and_others_go_on(tmp_path: Path) -> None:
+    """Of a newer leader, in the midst of an upgrade: no process may end for that."""
+
+    async def work(progress: Progress) -> None:
+        progress.add(done=int(progress.parameters.yes_really))
+
+    newer = msgspec.structs.replace(trigger("gc"), parameters='{"depth":1}')
+    result = commands.RecordRun(run_id="r1", node_id="c9", status="running", result='{"blobs":[1]}')
+    async with member(tmp_path) as (driver, store):
+        await apply(driver, newer, result)
+        async with working(driver, store, {"gc": work, "expire": one_step}):
+            await ended(tmp_path)
+            await apply(driver, trigger("expire", "r2"))
+            found = await ended(tmp_path, 2)
+    assert [(run["run_id"], run["status"]) for run in found] == [("r1", "failed"), ("r2", "completed")]
+    assert "depth" in found[0]["result"]["error"]
+
+
+async def test_clock_that_was_ahead_keeps_no_job_from_its_schedule(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ahead_ms = now_ms() + 365 * 86_400_000
+    async with member(tmp_path) as (driver, store):
+        with monkeypatch.context() as patch:
+            patch.setattr("coordinator.driver.now_ms", lambda: ahead_ms)
+            end = commands.RecordRun(run_id="r1", node_id="c1", status="completed", result="{}")
+            await apply(driver, trigger("gc"), end)
+        async with working(driver, store, {"gc": one_step}):
+            run = (await ended(tmp_path, 2))[-1]
+    assert (run["invoked_by"], run["started_at_ms"] < ahead_ms) == ("schedule", True)
 
 
 async def test_cancelled_run_is_left_by_whoever_works_on_it(tmp_path: Path) -> None:
