@@ -61,8 +61,8 @@ def draining(facts: Facts) -> list[str]:
 
 
 def is_due(means: Means) -> bool:
-    """Whether a draining node holds anything."""
-    return any(_held(means, node_id) for node_id in draining(means.facts()))
+    """Whether a draining node holds anything. Asked every few seconds: nothing is counted for it."""
+    return any(_holds(means, node_id) for node_id in draining(means.facts()))
 
 
 async def release(means: Means, progress: Progress, sha256: str, node_id: str) -> bool:
@@ -90,8 +90,8 @@ async def held_by(means: Means, node_id: str) -> AsyncIterator[HeldReplica]:
         after = page.replicas[-1].sha256
 
 
-async def have_dropped(means: Means, progress: Progress, node_id: str) -> None:
-    """Have a node drop what is doomed there, and wait for a while until it has.
+async def have_dropped(means: Means, progress: Progress, node_id: str) -> bool:
+    """Have a node drop what is doomed there, and wait for a while until it has; whether it has.
 
     What it spares, since somebody was just told that it is there, is counted: a later run releases it again.
     """
@@ -101,11 +101,14 @@ async def have_dropped(means: Means, progress: Progress, node_id: str) -> None:
             state = await means.orders.custody(means.node(node_id), "collect", order_id)
         except (OrderFailed, NotFound) as failure:
             _log.info("a node does not drop what it should now: %s", failure)
-            return
+            return False
         if state.state != "running":
             progress.add(spared=state.counts.get("spared", 0))
-            return
+            if state.reason:
+                _log.warning("the node %s does not drop what it should: %s", node_id, state.reason)
+            return state.state == "completed"
         await asyncio.sleep(DROP_POLL_S)
+    return False
 
 
 async def _empty(means: Means, progress: Progress, node_id: str) -> None:
@@ -121,6 +124,10 @@ async def _empty(means: Means, progress: Progress, node_id: str) -> None:
 
     await in_parallel(held_by(means, node_id), move)
     await have_dropped(means, progress, node_id)
+
+
+def _holds(means: Means, node_id: str) -> bool:
+    return bool(means.look(ListReplicas(node_id=node_id, limit=1), ReplicaPage).replicas)
 
 
 def _held(means: Means, node_id: str) -> int:

@@ -1,0 +1,101 @@
+"""Runs of `rebalance` over a real driver and log, with nodes that are as cautious as real ones."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from coordinator import commands
+from coordinator.calls import HeartbeatCall
+from coordinator.driver import Driver
+from coordinator.health import NodeHealth
+from coordinator.job_runs import Progress, applied
+from coordinator.node_orders import Custody, NodeOrders, OrderFailed, PassState
+from coordinator.queries import GetNodeReplicas, GetReplicaCounts, ListDoomed
+from coordinator.reconcile.copies import BLOBS_AT_ONCE
+from coordinator.reconcile.means import Means
+from coordinator.reconcile.rebalance import RELEASED_MAX, rebalance
+from coordinator.records import NodeRecord
+from coordinator.replica_records import DoomedPage, Dropped, NodeReplicas, ReplicaCounts
+from coordinator.state_view import StateView
+from coordinator.store import Store
+from node.keeping import STOP_BLOBS, Pass, Stopped
+from tests.unit.state import ADMIN, complete, create, join, join_token
+from tests.unit.test_job_runs import apply, member, trigger
+
+NODES = ("n1", "n2", "n3", "n4")
+BLOBS = 3 * STOP_BLOBS
+
+
+class Disks(NodeOrders):
+    """What nodes do about what is doomed, as node/dropping.py decides it; those in `dead` do not answer."""
+
+    def __init__(self, dead: Iterable[str] = ()) -> None:
+        super().__init__("test", ssl.create_default_context)
+        self.means: Means | None = None
+        self.dead = set(dead)
+
+    async def custody(
+        self, node: NodeRecord, kind: Custody, order_id: str, *, yes_really: bool = False
+    ) -> PassState:
+        assert self.means is not None
+        assert (kind, yes_really) == ("collect", False)
+        if node.node_id in self.dead:
+            raise OrderFailed(node.node_id, "is dead")
+        page = await self.means.ask(ListDoomed(node_id=node.node_id), DoomedPage)
+        held = await self.means.ask(GetNodeReplicas(node_id=node.node_id), NodeReplicas)
+        try:
+            Pass().require_few(held.doomed, held.doomed + held.replicas, "are to be deleted")
+        except Stopped as stopped:
+            return PassState(order_id=order_id, state="stopped", reason=str(stopped))
+        gone = [replica.sha256 for replica in page.replicas]
+        report = commands.ReportDropped(node_id=node.node_id, as_of=page.log_index, dropped=gone)
+        await applied(self.means.driver, report, Dropped)
+        return PassState(order_id=order_id, state="completed", counts={"dropped": len(gone), "spared": 0})
+
+
+async def surplus(driver: Driver, store: Store, disks: Disks) -> Means:
+    """Four nodes of which each holds every blob, where three are wanted."""
+    health = NodeHealth()
+    for node_id in NODES:
+        await apply(driver, join_token(node_id), join(node_id, node_id))
+        await apply(driver, commands.AnnounceNode(node_id=node_id, peer_port=1, zone="", weight=100))
+        health.hear(node_id, HeartbeatCall(50 << 30, 100 << 30, 0), at_s=time.monotonic() + 60)
+    for number in range(BLOBS):
+        await apply(driver, create(ADMIN, f"f{number}"))
+    completions = [complete(ADMIN, f"f{number}", f"{number:064x}", list(NODES)) for number in range(BLOBS)]
+    await asyncio.gather(*(apply(driver, completion) for completion in completions))
+    disks.means = Means(driver, store, StateView(store), health, disks, grace_ms=0)
+    return disks.means
+
+
+async def run(means: Means, run_id: str) -> dict[str, int | str]:
+    """What a run of the job came to."""
+    await apply(means.driver, trigger("rebalance", run_id))
+    (record,) = means.store.running_runs()
+    progress = Progress("c1", means.driver, record)
+    await rebalance(means, progress)
+    await progress.record("completed")
+    return progress.result
+
+
+async def test_many_surplus_replicas_go_by_so_few_at_once_that_no_node_hesitates(tmp_path: Path) -> None:
+    async with member(tmp_path) as (driver, store):
+        means = await surplus(driver, store, Disks())
+        result = await run(means, "r1")
+        counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
+        held = [(await means.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
+    assert (result["released"], result["spared"]) == (BLOBS, 0)
+    assert (counts.doomed, counts.short, sum(held)) == ({}, {}, 3 * BLOBS)
+
+
+async def test_node_that_does_not_drop_what_was_released_is_asked_for_no_more(tmp_path: Path) -> None:
+    async with member(tmp_path) as (driver, store):
+        means = await surplus(driver, store, Disks(dead=NODES))
+        await run(means, "r1")
+        first = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
+        await run(means, "r2")
+        second = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
+    assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + BLOBS_AT_ONCE <= STOP_BLOBS
+    assert second == first
