@@ -21,9 +21,11 @@ import asyncio
 import logging
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from ca.errors import Unavailable
 from coordinator.view import View
+from node.laid import next_laid
 from node.link import Link, LinkTerms, Source
 from node.metrics import NodeMetrics
 from node.peers import PeerClient, PeerFailed
@@ -133,7 +135,7 @@ class Chain:
                     link = Link(
                         self._peers,
                         self._source,
-                        self._terms,
+                        replace(self._terms, laid=next_laid()),
                         members,
                         on_change=self._on_link,
                         sent=self._sent,

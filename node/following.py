@@ -9,7 +9,7 @@ On the peer port, for members of the cluster only:
 
 A link belongs to an epoch of the log. The highest that a member has seen lies beside the bytes; what comes
 from an earlier one is refused, since another node holds the upload now. A new link ends an older one: whoever
-laid it knows more. A member never lays a link again that broke: the holder does.
+laid it knows more (`node/laid.py`). A member never lays a link again that broke: the holder does.
 """
 
 import asyncio
@@ -26,6 +26,7 @@ from coordinator.web import ClientGone
 from node.api.access import Handler
 from node.content.passing import pass_on, worker_holding
 from node.disk import write_overlapped
+from node.laid import LaidLinks
 from node.link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
 from node.metrics import counted
 from node.names import is_sha256, is_uuid
@@ -46,11 +47,13 @@ _log = logging.getLogger(__name__)
 
 
 LINKS = web.AppKey("links", set[asyncio.Transport])  # connections of those that lead here
+LAID = web.AppKey("laid", LaidLinks)
 
 
 def prepare_following(app: web.Application) -> None:
     """Links end when the listener begins to drain: their senders pass this node over."""
     app[LINKS] = set()
+    app[LAID] = LaidLinks()
 
     async def break_links(app: web.Application) -> None:
         for transport in app[LINKS]:
@@ -136,12 +139,13 @@ async def _finish(request: web.Request) -> web.StreamResponse:
 async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
     """The upload for this request alone, durable, with at most `stop` bytes, in the epoch that is named.
 
-    Whoever has a newer request may end this one: it knows more. Raises Conflict for an epoch that is over,
-    UploadLocked while a client writes the upload here.
+    Whoever has a newer request may end this one: it knows more. Raises Conflict for an epoch that is over
+    and for an older link, UploadLocked while a client writes the upload here.
     """
-    services, terms = request.app[NODE], _terms(request)
+    services, terms, laid = request.app[NODE], _terms(request), request.app[LAID]
     disk, uploads = services.disk, services.uploads
     await disk.run(_require_epoch, uploads, terms)  # before anybody is disturbed
+    laid.require_newest(terms.file_uuid, terms.epoch, terms.laid)
 
     def disconnect() -> None:
         if request.transport is not None:
@@ -149,6 +153,7 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
 
     async with services.locks.hold(terms.file_uuid, lambda: True, disconnect) as hold:
         hold.receiving, hold.moved_at_s = True, float("-inf")  # never in the way of whoever comes
+        laid.require_newest(terms.file_uuid, terms.epoch, terms.laid)  # one may have come meanwhile
         upload = await disk.run(_open, uploads, terms, stop)
         try:
             yield upload
@@ -162,6 +167,7 @@ def _open(uploads: UploadStore, terms: LinkTerms, stop: int) -> Upload:
     """Opens it, and cuts it to `stop`. Blocks."""
     upload = uploads.open(terms.file_uuid, None, with_md5=terms.with_md5)
     try:
+        _require_not_over(terms, upload.epoch)  # another may have led here while this one waited
         if upload.finished is not None and upload.offset != stop:  # of content that was given up since
             upload.close()
             uploads.discard(terms.file_uuid)
@@ -178,7 +184,10 @@ def _open(uploads: UploadStore, terms: LinkTerms, stop: int) -> Upload:
 
 
 def _require_epoch(uploads: UploadStore, terms: LinkTerms) -> None:
-    seen = uploads.epoch(terms.file_uuid)
+    _require_not_over(terms, uploads.epoch(terms.file_uuid))
+
+
+def _require_not_over(terms: LinkTerms, seen: int) -> None:
     if terms.epoch < seen:
         raise Conflict(f"Another node holds this upload, in epoch {seen}.")
 
@@ -189,6 +198,7 @@ def _terms(request: web.Request) -> LinkTerms:
         _number(request, "epoch"),
         request.query.get("md5") == "1",
         _number(request, "acknowledged"),
+        request.query.get("laid", ""),
     )
 
 

@@ -56,12 +56,14 @@ class LinkTerms:
     """What a member must know of the upload. `epoch` fences: older ones are refused.
 
     `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
+    `laid`: which link this is of those that the holder has laid, see `node/laid.py`; "" where none is laid.
     """
 
     file_uuid: str
     epoch: int
     with_md5: bool
     acknowledged_offset: int = 0
+    laid: str = ""
 
     def path(self, action: str, **more: str) -> str:
         """What to ask of the upload on a peer port, under these terms."""
@@ -69,6 +71,7 @@ class LinkTerms:
             "epoch": str(self.epoch),
             "md5": str(int(self.with_md5)),
             "acknowledged": str(self.acknowledged_offset),
+            **({"laid": self.laid} if self.laid else {}),
             **more,
         }
         return f"/uploads/{self.file_uuid}/{action}?{urlencode(fields)}"
@@ -198,9 +201,13 @@ class Link:
         """The offset up to which the member has the same bytes, and where the link begins.
 
         What is acknowledged is never dropped on the way to there: it may be what the write quorum rests on.
+        So a node in the middle of a chain that has less itself waits until it can tell whether the member
+        has the same.
         """
-        theirs, sha256 = await self._ask(self._source.limit)
         acknowledged = self._terms.acknowledged_offset
+        theirs, sha256 = await self._ask(max(self._source.limit, acknowledged))
+        if not await self._source.more(theirs - 1):
+            raise PeerFailed(self.member, "has more than was ever sent")
         if sha256 != await self._source.prefix_sha256(theirs) and theirs > acknowledged:
             theirs, sha256 = await self._ask(acknowledged)
         return theirs if sha256 == await self._source.prefix_sha256(theirs) else 0

@@ -29,6 +29,7 @@ from node.blobs import BlobStore
 from node.content.sources import read_anywhere
 from node.disk import DiskWorkers
 from node.fetching import Fetches
+from node.following import following_routes, prepare_following
 from node.metrics import NodeMetrics
 from node.partials import PartialStore
 from node.peers import PeerClient, pieces
@@ -117,8 +118,9 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
         fetches=fetches,
         pulls=pulls,
     )
-    app = new_application(transfer_routes(), component="node")
+    app = new_application([*transfer_routes(), *following_routes()], component="node")
     app[API], app[NODE] = api, services
+    prepare_following(app)
     app.middlewares.append(admit_members)
     await peers.start()
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)

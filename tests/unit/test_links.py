@@ -1,0 +1,188 @@
+"""Links between members of a chain, over real TLS: what a member never gives up on the way to agreement."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client import Counter
+
+from ca.errors import Conflict, InvalidRequest
+from node.laid import LaidLinks, next_laid
+from node.link import OFFSET_HEADER, Link, LinkTerms, Source
+from node.upload import Upload
+from tests.unit.peer_nodes import Node
+
+UUID = "0199c5a2-0000-7000-8000-000000000001"
+ACKNOWLEDGED = os.urandom(3_000_000)
+MORE = os.urandom(500_000)
+
+
+@contextmanager
+def upload_at(node: Node, content: bytes, epoch: int = 0) -> Iterator[Upload]:
+    """The upload on a node's disk, with these bytes durable."""
+    upload = node.services.uploads.open(UUID, None)
+    try:
+        upload.append(content)
+        upload.sync()
+        upload.enter_epoch(epoch)
+        yield upload
+    finally:
+        upload.close()
+
+
+def store(node: Node, content: bytes, epoch: int = 0) -> None:
+    with upload_at(node, content, epoch):
+        pass
+
+
+def held(node: Node) -> bytes:
+    return (node.directory / "uploads" / UUID / "data").read_bytes()
+
+
+async def agree(
+    node: Node, member: str, *, epoch: int = 0, limit: int = 0, laid: str = ""
+) -> tuple[int, str]:
+    """Status and offset of the answer to the question that begins a link."""
+    path = LinkTerms(UUID, epoch, with_md5=False, laid=laid).path("agree", limit=str(limit))
+    async with node.services.peers.request(member, "POST", path) as answer:
+        return answer.status, answer.headers.get(OFFSET_HEADER, "")
+
+
+async def test_member_behind_one_that_lacks_acknowledged_bytes_keeps_its_own(nodes: list[Node]) -> None:
+    middle, last = nodes[1], nodes[2]
+    store(last, ACKNOWLEDGED)
+    sent = middle.services.metrics.replica_bytes.labels("sent")
+    with upload_at(middle, b"") as upload:
+        source = Source(middle.services.disk, upload)
+        link = link_to_last(middle, source, sent)
+        running = asyncio.create_task(link.run())
+        await until_answered(last)
+        assert held(last) == ACKNOWLEDGED
+        upload.append(ACKNOWLEDGED)  # the middle catches up, and gets what is new
+        source.move(upload.offset, (upload.offset, upload.sha256))
+        upload.append(MORE)
+        source.move(upload.offset)
+        source.end()
+        await running
+        source.close()
+    assert link.durable == {"n3": len(ACKNOWLEDGED + MORE)}
+    assert held(last) == ACKNOWLEDGED + MORE
+    assert sent._value.get() == len(MORE)  # nothing of what it had was dropped and sent again
+
+
+async def test_member_with_other_bytes_starts_over_once_that_is_known(nodes: list[Node]) -> None:
+    middle, last = nodes[1], nodes[2]
+    store(last, bytes(len(ACKNOWLEDGED)))
+    with upload_at(middle, b"") as upload:
+        source = Source(middle.services.disk, upload)
+        link = link_to_last(middle, source, middle.services.metrics.replica_bytes.labels("sent"))
+        running = asyncio.create_task(link.run())
+        await until_answered(last)
+        upload.append(ACKNOWLEDGED)
+        source.move(upload.offset)
+        source.end()
+        await running
+        source.close()
+    assert held(last) == ACKNOWLEDGED
+
+
+def link_to_last(middle: Node, source: Source, sent: Counter) -> Link:
+    """From the middle of the chain to its end."""
+    return Link(
+        middle.services.peers,
+        source,
+        LinkTerms(UUID, 0, with_md5=False, acknowledged_offset=len(ACKNOWLEDGED)),
+        ["n3"],
+        on_change=lambda: None,
+        sent=sent,
+    )
+
+
+async def test_link_that_a_newer_one_went_around_takes_nothing_back(nodes: list[Node]) -> None:
+    store(nodes[2], ACKNOWLEDGED)
+    older, newer = next_laid(), next_laid()
+    assert await agree(nodes[0], "n3", limit=len(ACKNOWLEDGED), laid=newer) == (200, str(len(ACKNOWLEDGED)))
+    status, _ = await agree(nodes[1], "n3", limit=1000, laid=older)
+    assert status == 409
+    assert held(nodes[2]) == ACKNOWLEDGED
+
+
+async def test_link_of_an_epoch_that_ended_while_it_waited_takes_nothing_back(nodes: list[Node]) -> None:
+    store(nodes[2], ACKNOWLEDGED, epoch=1)
+    locks = nodes[2].services.locks
+    async with locks.hold(UUID, lambda: False, lambda: None):
+        waiting = asyncio.create_task(agree(nodes[0], "n3", epoch=1, limit=1000))
+        await until_asked(nodes[2])
+        with upload_at(nodes[2], MORE, epoch=2):  # the next holder's
+            pass
+    assert (await waiting)[0] == 409
+    assert held(nodes[2]) == ACKNOWLEDGED + MORE
+    assert nodes[2].services.uploads.epoch(UUID) == 2
+
+
+async def until_answered(node: Node) -> None:
+    """Until a link's first question was."""
+    while not node.services.locks.releases:
+        await asyncio.sleep(0.01)
+
+
+async def until_asked(node: Node) -> None:
+    """Until somebody waits for the upload."""
+    hold = node.services.locks._holds[UUID]
+    while not hold.released._waiters:
+        await asyncio.sleep(0.01)
+
+
+def laid(run: int, number: int) -> str:
+    return f"{run:016x}-{number}"
+
+
+def test_older_link_of_a_run_is_refused_and_the_same_again_is_not() -> None:
+    links = LaidLinks()
+    links.require_newest(UUID, 3, laid(1, 5))
+    links.require_newest(UUID, 3, laid(1, 5))
+    with pytest.raises(Conflict):
+        links.require_newest(UUID, 3, laid(1, 4))
+    links.require_newest(UUID, 3, laid(1, 6))
+
+
+def test_run_that_another_followed_is_over_for_this_epoch_only() -> None:
+    links = LaidLinks()
+    links.require_newest(UUID, 3, laid(1, 5))
+    links.require_newest(UUID, 3, laid(2, 1))
+    with pytest.raises(Conflict):
+        links.require_newest(UUID, 3, laid(1, 6))
+    links.require_newest(UUID, 4, laid(1, 7))
+    with pytest.raises(Conflict):
+        links.require_newest(UUID, 3, laid(2, 2))
+
+
+def test_link_without_a_name_is_of_an_older_version_and_passes() -> None:
+    links = LaidLinks()
+    links.require_newest(UUID, 3, laid(1, 5))
+    links.require_newest(UUID, 3, "")
+
+
+@pytest.mark.parametrize("name", ["5", "x-5", laid(1, 5) + "\n", laid(1, 10**15)])
+def test_name_of_a_link_is_checked(name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        LaidLinks().require_newest(UUID, 3, name)
+
+
+def test_uploads_are_remembered_up_to_a_bound() -> None:
+    links = LaidLinks(uploads_max=2)
+    for name in ("a", "b", "c"):
+        links.require_newest(name, 0, laid(1, 5))
+    links.require_newest("a", 0, laid(1, 4))  # forgotten
+    with pytest.raises(Conflict):
+        links.require_newest("c", 0, laid(1, 4))
+
+
+async def test_hash_of_what_is_agreed_on_is_that_of_the_bytes(nodes: list[Node]) -> None:
+    store(nodes[2], ACKNOWLEDGED)
+    path = LinkTerms(UUID, 0, with_md5=False).path("agree", limit="1000")
+    async with nodes[0].services.peers.request("n3", "POST", path) as answer:
+        assert answer.headers["Upload-Sha256"] == hashlib.sha256(ACKNOWLEDGED[:1000]).hexdigest()
