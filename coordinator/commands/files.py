@@ -169,6 +169,8 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     Replies with the ContentRecord; a repeated completion with the same content replies the same.
     `as_of`: a log index that was known before anybody looked whether `replicas` hold it; 0 of older nodes.
     Unavailable when one of them is to drop it, or has dropped it since: it may be repeated after a new look.
+    `node_id`: who held the upload, in which `epoch`, when the content was found whole; "" of older nodes.
+    Unavailable when another holds it by now: what was acknowledged there may be other bytes.
     """
 
     caller: Caller
@@ -179,6 +181,8 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     md5: Text = ""  # of VM images, 32 hex digits
     manifest: Manifest | None = None  # of project files: what their archive says
     as_of: Count = 0
+    node_id: Text = ""
+    epoch: Count = 0
 
 
 class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"):

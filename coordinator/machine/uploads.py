@@ -172,7 +172,9 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
         if row.blob_sha256 == command.blob_sha256:
             return contents.record(change.db, command.file_uuid)
         raise Conflict("This file is complete, with other content.")
-    _live(change, row, upload)
+    live = _live(change, row, upload)
+    if command.node_id and live is not None and not _is_held(live, command.node_id, command.epoch):
+        raise Unavailable(f"Node {live.placement[0]} holds this upload, in epoch {live.epoch}.")
     _check_content(change, row, command)
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
     replicas.require_kept(change.db, command.blob_sha256, command.replicas, command.as_of)
@@ -202,8 +204,12 @@ def terminate(change: Change, command: TerminateUpload) -> None:
 
 def _require_holder(upload: _Upload, node_id: str, epoch: int) -> None:
     """Raises Conflict unless this node holds the upload, in this epoch."""
-    if (upload.placement[0], upload.epoch) != (node_id, epoch):
+    if not _is_held(upload, node_id, epoch):
         raise Conflict(f"Node {upload.placement[0]} holds this upload, in epoch {upload.epoch}.")
+
+
+def _is_held(upload: _Upload, node_id: str, epoch: int) -> bool:
+    return (upload.placement[0], upload.epoch) == (node_id, epoch)
 
 
 def _checked_placement(change: Change, command: RecordProgress) -> list[str]:

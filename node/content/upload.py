@@ -215,6 +215,8 @@ class Session:
             md5=await services.disk.run(self.upload.md5),
             manifest=await self._manifest(blob.sha256),
             as_of=record.as_of,
+            node_id=services.node_id,
+            epoch=record.epoch,
         )
         content = await services.api.metadata.propose(command, ContentRecord)
         services.metrics.uploads_completed.inc()

@@ -137,6 +137,22 @@ def test_takeover_of_an_upload_that_has_ended_tells_so(state: State) -> None:
     assert state.apply(rewind("n1", b"", 0)) == "conflict"
 
 
+def finished(node_id: str, epoch: int) -> commands.CompleteUpload:
+    command = complete(ADMIN, "f1", "aa", ["n1", "n2"])
+    return msgspec.structs.replace(command, node_id=node_id, epoch=epoch)
+
+
+def test_holder_that_was_taken_over_from_completes_nothing(state: State) -> None:
+    state.done(progress("n1", b"abcd"))
+    state.done(takeover("n1", "n2", 0, 4))
+    state.done(progress("n2", b"abcdx", epoch=1))  # acknowledged, and maybe not what n1 has
+    for node_id, epoch in (("n1", 0), ("n1", 1), ("n2", 0)):
+        assert state.apply(finished(node_id, epoch)) == "unavailable"
+    assert upload(state)["offset_bytes"] == 5
+    state.done(finished("n2", 1))
+    assert state.done(finished("n1", 0))["file"]["status"] == "available"  # the same content: it is so
+
+
 def test_uploads_of_an_older_database_go_on(tmp_path: Path) -> None:
     path = tmp_path / "older.sqlite"
     older = State(path)
