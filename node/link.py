@@ -32,6 +32,9 @@ READ_BYTES = 1 << 20
 TELL_S = 0.5  # how often a member says that it lives
 SILENCE_S = 3.0  # without a word a member is given up
 STALL_S = 10.0  # it speaks, and takes none of the bytes that wait for it
+END_S = (
+    40.0  # it has all bytes, and says not that they are durable: some 16 MiB on a disk that others use too
+)
 HASH_BYTES_PER_S = 50_000_000  # a slow disk that others read too; a member may have to hash what it has
 MARK_BYTES = 1 << 20  # the prefix hash is kept this often, so that few must be read back
 MARKS_MAX = 1024
@@ -265,9 +268,10 @@ class Link:
             raise PeerFailed(self.member, "told nonsense") from error
         now_s = asyncio.get_running_loop().time()
         has_moved = (told.received_bytes, told.durable) != (self._received_bytes, self.durable)
-        if has_moved or told.received_bytes >= self._source.limit:
+        has_all = told.received_bytes >= self._source.limit
+        if has_moved or (has_all and not self._source.ended):
             self._moved_at_s = now_s
-        if now_s - self._moved_at_s > STALL_S:
+        if now_s - self._moved_at_s > (END_S if has_all else STALL_S):
             raise PeerFailed(self.member, "takes no bytes")
         has_changed = (told.durable, frozenset(told.lost)) != (self.durable, self.lost)
         self._received_bytes, self.durable = told.received_bytes, told.durable

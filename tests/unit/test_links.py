@@ -1,8 +1,10 @@
 """Links between members of a chain, over real TLS: what a member never gives up on the way to agreement."""
 
 import asyncio
+import dataclasses
 import hashlib
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,8 +12,10 @@ import pytest
 from prometheus_client import Counter
 
 from ca.errors import Conflict, InvalidRequest
+from node import link
 from node.laid import LaidLinks, next_laid
 from node.link import OFFSET_HEADER, Link, LinkTerms, Source
+from node.peers import PeerFailed
 from node.upload import Upload
 from tests.unit.peer_nodes import Node
 
@@ -57,8 +61,8 @@ async def test_member_behind_one_that_lacks_acknowledged_bytes_keeps_its_own(nod
     sent = middle.services.metrics.replica_bytes.labels("sent")
     with upload_at(middle, b"") as upload:
         source = Source(middle.services.disk, upload)
-        link = link_to_last(middle, source, sent)
-        running = asyncio.create_task(link.run())
+        laying = link_to_last(middle, source, sent)
+        running = asyncio.create_task(laying.run())
         await until_answered(last)
         assert held(last) == ACKNOWLEDGED
         upload.append(ACKNOWLEDGED)  # the middle catches up, and gets what is new
@@ -68,7 +72,7 @@ async def test_member_behind_one_that_lacks_acknowledged_bytes_keeps_its_own(nod
         source.end()
         await running
         source.close()
-    assert link.durable == {"n3": len(ACKNOWLEDGED + MORE)}
+    assert laying.durable == {"n3": len(ACKNOWLEDGED + MORE)}
     assert held(last) == ACKNOWLEDGED + MORE
     assert sent._value.get() == len(MORE)  # nothing of what it had was dropped and sent again
 
@@ -78,8 +82,8 @@ async def test_member_with_other_bytes_starts_over_once_that_is_known(nodes: lis
     store(last, bytes(len(ACKNOWLEDGED)))
     with upload_at(middle, b"") as upload:
         source = Source(middle.services.disk, upload)
-        link = link_to_last(middle, source, middle.services.metrics.replica_bytes.labels("sent"))
-        running = asyncio.create_task(link.run())
+        laying = link_to_last(middle, source, middle.services.metrics.replica_bytes.labels("sent"))
+        running = asyncio.create_task(laying.run())
         await until_answered(last)
         upload.append(ACKNOWLEDGED)
         source.move(upload.offset)
@@ -87,6 +91,26 @@ async def test_member_with_other_bytes_starts_over_once_that_is_known(nodes: lis
         await running
         source.close()
     assert held(last) == ACKNOWLEDGED
+
+
+async def test_member_whose_disk_hangs_at_the_end_is_given_up(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "END_S", 0.6)
+    goes_on = threading.Event()
+    hanging = dataclasses.replace(nodes[2].services.blobs.disk, fdatasync=lambda _: goes_on.wait() or None)
+    monkeypatch.setattr(nodes[2].services.blobs, "disk", hanging)
+    with upload_at(nodes[1], MORE) as upload:
+        source = Source(nodes[1].services.disk, upload)
+        source.end()
+        running = link_to_last(nodes[1], source, nodes[1].services.metrics.replica_bytes.labels("sent"))
+        try:
+            with pytest.raises(PeerFailed, match="takes no bytes"):
+                await running.run()
+        finally:
+            goes_on.set()
+            source.close()
+    assert running.durable == {"n3": 0}
 
 
 def link_to_last(middle: Node, source: Source, sent: Counter) -> Link:
