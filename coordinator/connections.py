@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 import uuid_utils
-from aiohttp import hdrs, web
+from aiohttp import HttpVersion11, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpRequestParser
 
@@ -101,6 +101,7 @@ class Connections(web.Server):
         try:
             if request.version.major != 1:  # the parser lets HTTP/0.9 and 2.0 through
                 raise errors.InvalidRequest("The request line must end with HTTP/1.1 or HTTP/1.0.")
+            _require_plain_framing(request)
             if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
                 raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")
             response = await self._route(request)
@@ -111,7 +112,7 @@ class Connections(web.Server):
         finally:
             REQUEST_ID.reset(served)
             self._one_less()
-        if self.draining:
+        if self.draining or (hdrs.TRANSFER_ENCODING in request.headers and request.version < HttpVersion11):
             response.force_close()
         return response
 
@@ -131,6 +132,16 @@ class Connections(web.Server):
         if not request.content.is_eof():
             response.force_close()
         return response
+
+
+def _require_plain_framing(request: web.Request) -> None:
+    """Raises InvalidRequest for a body in codings that nobody here decodes (RFC 9112, section 6.1).
+
+    The parser takes any list of them that ends with `chunked`, and in HTTP/1.0 too, which knows none.
+    """
+    coding = request.headers.get(hdrs.TRANSFER_ENCODING)
+    if coding is not None and (coding.strip().lower() != "chunked" or request.version < HttpVersion11):
+        raise errors.InvalidRequest("Transfer-Encoding: only `chunked` is taken, and in HTTP/1.1.")
 
 
 class _Connection(DirectConnection):

@@ -294,6 +294,40 @@ def test_body_that_is_not_read_to_its_end_is_taken_for_no_request(run: Run, path
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"PUT /take HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
+        b"PUT /take HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
+        b"PUT /take HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n",
+    ],
+    ids=["gzip", "gzip in a line of its own", "HTTP/1.0"],
+)
+def test_body_in_codings_that_are_not_decoded_is_refused(run: Run, head: bytes) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(head + b"5\r\nabcde\r\n0\r\n\r\n")
+        assert (await answer_of(reader))[0] == 400
+        assert shell.served == 0
+
+    run(scenario)
+
+
+def test_body_of_a_request_that_would_change_the_protocol_is_its_body(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        body = GET * (len(CONTENT) // len(GET))
+        for content in (GET * 10, body):  # through the parser, and past it
+            writer.write(
+                put("/take", len(content), "Connection: upgrade\r\nUpgrade: websocket\r\n") + content
+            )
+            assert await answer_of(reader) == (200, told(content))
+        writer.write(GET)
+        assert await answer_of(reader) == (200, b'{"served":2}')
+
+    run(scenario)
+
+
 def test_slow_writer_stops_the_client_when_its_buffers_are_full(run: Run) -> None:
     async def scenario(shell: Shell) -> None:
         reader, writer = await shell.connect()
