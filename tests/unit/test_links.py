@@ -98,7 +98,11 @@ async def test_member_whose_disk_hangs_at_the_end_is_given_up(
 ) -> None:
     monkeypatch.setattr(link, "END_S", 0.6)
     goes_on = threading.Event()
-    hanging = dataclasses.replace(nodes[2].services.blobs.disk, fdatasync=lambda _: goes_on.wait() or None)
+
+    def hang(_: int) -> None:
+        goes_on.wait()
+
+    hanging = dataclasses.replace(nodes[2].services.blobs.disk, fdatasync=hang)
     monkeypatch.setattr(nodes[2].services.blobs, "disk", hanging)
     with upload_at(nodes[1], MORE) as upload:
         source = Source(nodes[1].services.disk, upload)
