@@ -9,7 +9,7 @@ import ssl
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, NamedTuple, Self
 
 import aiohttp
 import msgspec
@@ -36,6 +36,14 @@ class OrderFailed(Exception):
         super().__init__(f"node {node_id}: {reason}")
         self.node_id = node_id
         self.reason = reason
+
+
+class _Answer(NamedTuple):
+    """Status (200 or 202), the `Content-Length`, and what came."""
+
+    status: int
+    size: str
+    body: bytes
 
 
 class PassState(Struct, frozen=True, kw_only=True):
@@ -82,8 +90,19 @@ class NodeOrders:
         False while it is under way: ask again. Raises OrderFailed.
         """
         body = {"size_bytes": size_bytes, "sources": list(sources)}
-        status, _ = await self._post(node, f"/blobs/{sha256}/pull", body, timeout_s)
-        return status == 200
+        answer = await self._ask(node, "POST", f"/blobs/{sha256}/pull", body, timeout_s)
+        return answer.status == 200
+
+    async def holds(self, node: NodeRecord, sha256: str, size_bytes: int) -> bool:
+        """Whether a node of which the log says so holds a blob of this size.
+
+        It opens the blob, and reads none of it. One that does not have it reports that to the log.
+        """
+        try:
+            answer = await self._ask(node, "HEAD", f"/blobs/{sha256}?expected=1", None, ANSWER_TIMEOUT_S)
+        except OrderFailed:
+            return False
+        return answer.size == str(size_bytes)
 
     async def custody(
         self, node: NodeRecord, kind: Custody, order_id: str, *, yes_really: bool = False
@@ -93,23 +112,24 @@ class NodeOrders:
         Raises OrderFailed.
         """
         body = {"order_id": order_id, "yes_really": yes_really}
-        _, raw = await self._post(node, f"/custody/{kind}", body, ANSWER_TIMEOUT_S)
+        answer = await self._ask(node, "POST", f"/custody/{kind}", body, ANSWER_TIMEOUT_S)
         try:
-            return msgspec.json.decode(raw, type=PassState)
+            return msgspec.json.decode(answer.body, type=PassState)
         except msgspec.MsgspecError as error:
             raise OrderFailed(node.node_id, "answered what is no state of a pass") from error
 
-    async def _post(self, node: NodeRecord, path: str, body: object, timeout_s: float) -> tuple[int, bytes]:
-        """Status (200 or 202) and body of the answer. Raises OrderFailed."""
+    async def _ask(self, node: NodeRecord, method: str, path: str, body: object, timeout_s: float) -> _Answer:
+        """An answer that is no refusal. Raises OrderFailed."""
         assert self._session is not None
         host = f"[{node.address}]" if ":" in node.address else node.address
         try:
             async with (
                 asyncio.timeout(CONNECT_TIMEOUT_S + timeout_s),
-                self._session.post(
+                self._session.request(
+                    method,
                     URL(f"https://{host}:{node.peer_port}{path}", encoded=True),
-                    data=msgspec.json.encode(body),
-                    headers={"Content-Type": "application/json"},
+                    data=None if body is None else msgspec.json.encode(body),
+                    headers=None if body is None else {"Content-Type": "application/json"},
                     ssl=self._context(),
                     server_hostname=Identity(self._cluster, Role.NODE, node.node_id).dns_name,
                     allow_redirects=False,
@@ -121,7 +141,7 @@ class NodeOrders:
             raise OrderFailed(node.node_id, type(error).__name__) from error
         if answer.status not in (200, 202):
             raise OrderFailed(node.node_id, f"answered {answer.status}")
-        return answer.status, raw
+        return _Answer(answer.status, answer.headers.get("Content-Length", ""), raw)
 
 
 async def _body(node_id: str, answer: aiohttp.ClientResponse) -> bytes:

@@ -56,7 +56,8 @@ async def _head(request: web.Request) -> web.StreamResponse:
     """200 with the size when a whole blob lies here. Raises NotFound.
 
     Its bytes are read with `?verify=1` only: who counts copies must ask for that. With `?segment=N` that
-    segment is read now, however lately it was found sound: somebody got wrong bytes.
+    segment is read now, however lately it was found sound: somebody got wrong bytes. With `?expected=1` one
+    that is not here is reported: the log names this node for it.
     """
     services, sha256 = request.app[NODE], _sha256(request)
     size_bytes: int | None
@@ -64,6 +65,8 @@ async def _head(request: web.Request) -> web.StreamResponse:
         size_bytes = await _recheck(services, sha256, request.query["segment"])
     elif request.query.get("verify") == "1":
         size_bytes = await _affirmed_bytes(services, sha256)
+    elif request.query.get("expected") == "1":
+        size_bytes = await _expected_bytes(services, sha256)
     else:
         size_bytes = await _size_bytes(services, sha256)
     if size_bytes is None:

@@ -1,7 +1,8 @@
 """Drain: what a draining node holds gets enough replicas elsewhere, and only then leaves it.
 
 A replica is released by a command that refuses while too few others count, so nothing comes below the wanted
-number of replicas, or the write quorum, on the way.
+number of replicas, or the write quorum, on the way. The log may be wrong about the others, if a disk was lost
+and its node has yet to say so: they are asked first.
 """
 
 import asyncio
@@ -43,7 +44,8 @@ def plan_release(blob: BlobRecord, facts: Facts) -> list[Copy]:
 async def drain(means: Means, progress: Progress) -> None:
     """One pass over every draining node, or the one that the run names.
 
-    The result: looked_at, copied, bytes, released, spared; failed copies; left: replicas still there.
+    The result: looked_at, copied, bytes, released, spared; failed copies; unconfirmed: replicas that stay
+    since others are not where the log says; left: replicas still there.
     Raises NotFound, and Conflict for a node that is not draining.
     """
     named = progress.parameters.node_id
@@ -66,8 +68,13 @@ def is_due(means: Means) -> bool:
 
 
 async def release(means: Means, progress: Progress, sha256: str, node_id: str) -> bool:
-    """Have the log doom a replica, if enough others count; whether it does."""
-    command = ReleaseReplica(sha256=sha256, node_id=node_id, others_min=means.facts().wanted)
+    """Have the log doom a replica, if enough others count and are there; whether it does."""
+    facts = means.facts()
+    if not await _is_elsewhere(means, facts, sha256, node_id):
+        _log.warning("a replica stays: others are not there", extra={"sha256": sha256, "holder": node_id})
+        progress.add(unconfirmed=1)
+        return False
+    command = ReleaseReplica(sha256=sha256, node_id=node_id, others_min=facts.wanted)
     try:
         await progress.apply(command, type(None))
     except Refused as refusal:
@@ -109,6 +116,16 @@ async def have_dropped(means: Means, progress: Progress, node_id: str) -> bool:
             return state.state == "completed"
         await asyncio.sleep(DROP_POLL_S)
     return False
+
+
+async def _is_elsewhere(means: Means, facts: Facts, sha256: str, node_id: str) -> bool:
+    """Whether as many others as must count say that they have the blob. True of one that no file needs."""
+    blob = means.blob(sha256)
+    if blob is None:
+        return True
+    others = [n for n in facts.nodes if n.node_id in facts.good(blob.replicas) and n.node_id != node_id]
+    answers = await asyncio.gather(*(means.orders.holds(n, sha256, blob.size_bytes) for n in others))
+    return sum(answers) >= max(facts.wanted, facts.write_quorum)
 
 
 async def _empty(means: Means, progress: Progress, node_id: str) -> None:

@@ -87,7 +87,7 @@ def is_surplus(blob: BlobRecord, node_id: str, facts: Facts) -> bool:
 async def rebalance(means: Means, progress: Progress) -> None:
     """Even out the fullest node, and release what is too much anywhere.
 
-    The result: looked_at, copied, bytes, released, spared; failed copies.
+    The result: looked_at, copied, bytes, released, spared; failed copies; unconfirmed as of `drain`.
     """
     facts = means.facts()
     imbalance = find_imbalance(facts)

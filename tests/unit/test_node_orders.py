@@ -12,6 +12,7 @@ from ca.certificates import Authority
 from coordinator.node_orders import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState
 from coordinator.records import NodeRecord
 from coordinator.web import new_application, serve
+from node.lost import list_lost
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get
 from tests.unit.peer_ports import contexts_of
 
@@ -79,6 +80,19 @@ async def test_passes_are_ordered_by_coordinators_only(nodes: list[Node]) -> Non
     async with nodes[0].services.peers.request("n2", "POST", "/custody/collect") as answer:
         assert answer.status == 403
     assert (await get(nodes[0], "n2"))[0] == 404
+
+
+async def test_node_says_whether_it_holds_a_blob_and_notes_one_that_it_misses(
+    nodes: list[Node], orders: NodeOrders
+) -> None:
+    nodes[1].store(CONTENT)
+    assert await orders.holds(record(nodes[1]), SHA256, len(CONTENT))
+    assert not await orders.holds(record(nodes[1]), SHA256, len(CONTENT) + 1)
+    assert not await orders.holds(record(nodes[0]), SHA256, len(CONTENT))
+    noted = [list_lost(node.services.blobs, 10) for node in nodes[:2]]
+    assert noted == [[(SHA256, "missing")], []]
+    await nodes[1].listener.close()
+    assert not await orders.holds(record(nodes[1]), SHA256, len(CONTENT))
 
 
 @asynccontextmanager

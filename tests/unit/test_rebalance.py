@@ -29,12 +29,18 @@ BLOBS = 3 * STOP_BLOBS
 
 
 class Disks(NodeOrders):
-    """What nodes do about what is doomed, as node/dropping.py decides it; those in `dead` do not answer."""
+    """What nodes do about what is doomed, as node/dropping.py decides it.
 
-    def __init__(self, dead: Iterable[str] = ()) -> None:
+    Those in `dead` do not get to it; those in `empty` have lost their disk, and the log does not know it.
+    """
+
+    def __init__(self, dead: Iterable[str] = (), empty: Iterable[str] = ()) -> None:
         super().__init__("test", ssl.create_default_context)
         self.means: Means | None = None
-        self.dead = set(dead)
+        self.dead, self.empty = set(dead), set(empty)
+
+    async def holds(self, node: NodeRecord, sha256: str, size_bytes: int) -> bool:
+        return node.node_id not in self.empty and size_bytes == 5
 
     async def custody(
         self, node: NodeRecord, kind: Custody, order_id: str, *, yes_really: bool = False
@@ -99,3 +105,14 @@ async def test_node_that_does_not_drop_what_was_released_is_asked_for_no_more(tm
         second = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
     assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + BLOBS_AT_ONCE <= STOP_BLOBS
     assert second == first
+
+
+async def test_no_replica_is_released_for_the_sake_of_one_that_is_not_there(tmp_path: Path) -> None:
+    async with member(tmp_path) as (driver, store):
+        means = await surplus(driver, store, Disks(empty={"n2"}))
+        result = await run(means, "r1")
+        held = [(await means.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
+    assert (held, result["released"]) == (
+        [BLOBS, 0, BLOBS, BLOBS],
+        BLOBS,
+    )  # three have it, and n2 is too many
