@@ -4,6 +4,9 @@ A cycle goes through the blobs by name, within the node's budget of bytes, and b
 beginning; how far it has come survives a restart. An order begins a cycle at once, with all of the budget;
 one that comes while an ordered cycle runs is answered by that. The page cache is passed by: what it holds
 says nothing about the medium.
+
+A cycle that finds a large part of the blobs damaged stops, ordered or not: memory, a controller or this
+program may be at fault, and not the disk.
 """
 
 import asyncio
@@ -20,7 +23,7 @@ from ca.secretfiles import write_durable
 from node.budget import Budget
 from node.damage import withdraw
 from node.inventory import Names
-from node.keeping import PAGE_BLOBS, Means, Stopped
+from node.keeping import PAGE_BLOBS, Means, Pass, Stopped
 from node.losses import Losses
 from node.orders import Bell, Order, Orders
 from node.pagecache import is_cached
@@ -52,6 +55,7 @@ class Scrubber:
         self._state = state
         self._bell = Bell()
         self.orders = Orders(self._bell.ring)
+        self._own = Pass()  # of the cycle that nobody has ordered
         self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
         self._saved_at_s = 0.0
 
@@ -74,10 +78,24 @@ class Scrubber:
             cycle = await self._ordered(ordered)
         now_ms = int(self._means.clock_s() * 1000)
         if cycle.is_over and abs(now_ms - cycle.began_at_ms) >= SCRUB_S * 1000:
-            cycle = Cycle(began_at_ms=now_ms)
+            cycle, self._own = Cycle(began_at_ms=now_ms), Pass()
         if not cycle.is_over:
-            await self._go_on(cycle, None)
+            await self._by_itself(cycle)
         return cycle
+
+    async def _by_itself(self, cycle: Cycle) -> None:
+        """Go on with a cycle that nobody has ordered; one that stopped is over."""
+        stopped = self._means.metrics.custody_stopped.labels("scrub")
+        try:
+            await self._go_on(cycle, None)
+        except Stopped as reason:
+            stopped.set(1)
+            _log.error("custody stopped itself", extra={"kind": "scrub", "reason": str(reason)})
+            cycle.is_over = True
+            await self._save(cycle, at_once=True)
+        else:
+            if cycle.is_over:
+                stopped.set(0)
 
     async def _ordered(self, ordered: list[Order]) -> Cycle:
         """A whole cycle for these orders."""
@@ -96,6 +114,9 @@ class Scrubber:
             raise
         except (FilestoreError, OSError, Stopped) as error:
             reason = f"{type(error).__name__}: {error}"
+        else:
+            if cycle.is_over:
+                self._means.metrics.custody_stopped.labels("scrub").set(0)
         while (oldest := self.orders.next()) is not None and oldest.run is first.run:
             oldest.end(reason)
         return cycle
@@ -132,9 +153,9 @@ class Scrubber:
         except BlobDamaged as damage:
             await withdraw(means.disk, means.blobs, means.metrics, damage)
             size_bytes = 0
-            if order is not None:
-                order.run.add(damaged=1)
-                order.run.require_few(order.run.counts["damaged"], held, "are damaged")
+            run = self._own if order is None else order.run
+            run.add(damaged=1)
+            run.require_few(run.counts["damaged"], held, "are damaged")
             await self._losses.settle_notes()
         if order is not None:
             order.run.add(looked=1, bytes=size_bytes)

@@ -32,6 +32,10 @@ def scrubbed_bytes(keeper: Keeper) -> float:
     return value
 
 
+def stopped_itself(keeper: Keeper) -> float | None:
+    return keeper.registry.get_sample_value("filestore_custody_stopped", {"kind": "scrub"})
+
+
 async def test_flipped_bit_is_found_and_reported(keeper: Keeper) -> None:
     sound, rotten = keeper.store(), keeper.store()
     keeper.rot(rotten)
@@ -106,6 +110,19 @@ async def test_order_that_finds_much_damage_stops(keeper: Keeper) -> None:
     await scrubber.look(begun(keeper))
     standing = scrubber.orders.give("first", yes_really=False)
     assert (standing.state, standing.counts["damaged"]) == ("stopped", 101)
+
+
+async def test_cycle_that_nobody_ordered_stops_at_much_damage_until_somebody_does(keeper: Keeper) -> None:
+    names = [keeper.store() for _ in range(103)]
+    for name in names:
+        keeper.rot(name)
+    scrubber = keeper.custody.scrubber
+    cycle = await scrubber.look(await scrubber.look(begun(keeper)))
+    assert (cycle.is_over, len(keeper.on_disk()), stopped_itself(keeper)) == (True, 2, 1)
+    scrubber.orders.give("first", yes_really=True)
+    await scrubber.look(cycle)
+    assert scrubber.orders.give("first", yes_really=True).counts["damaged"] == 2
+    assert (keeper.on_disk(), keeper.held(), stopped_itself(keeper)) == ([], [], 0)
 
 
 def test_budget_gives_way_to_clients_down_to_its_floor_and_comes_back() -> None:
