@@ -142,6 +142,7 @@ class Comparison:
         is_here = await self._means.disk.run(self._means.blobs.has, entry[0])
         if is_here or entry in self._unsound:
             return
+        await self._losses.settle_notes()  # what follows reads the whole blob: others need not wait for it
         if await self._losses.restore(entry[0]):
             run.add(restored=1)
         else:
@@ -164,6 +165,7 @@ class Comparison:
 
     async def _add(self, sha256: str, as_of: int, run: Pass) -> None:
         """Tell the log of a blob that it wants, if it is sound. `as_of` was known before this look."""
+        await self._losses.settle_notes()  # as above
         if await self._is_sound(sha256) and await self._reporter.add(sha256, as_of):
             run.add(added=1)
             self._means.record("replica.add", sha256, "ok")

@@ -301,6 +301,29 @@ async def test_whole_blob_that_the_log_wants_becomes_a_replica(keeper: Keeper) -
     assert keeper.held() == [name]
 
 
+async def test_damage_is_reported_while_a_long_comparison_reads_other_blobs(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A node that brings a full disk along reads for hours."""
+    name = keeper.store()
+    for _ in range(3):
+        keeper.store(nodes=("n2", "n3"))
+    held_at: list[bool] = []
+
+    async def take(_: int) -> None:
+        if not held_at:
+            keeper.rot(name)
+            file = keeper.path(name).stat()
+            damage = BlobDamaged(name, "as a reader found", file=(file.st_dev, file.st_ino))
+            await withdraw(keeper.disk, keeper.blobs, keeper.metrics, damage)
+        held_at.append(name in keeper.held())
+
+    monkeypatch.setattr(keeper.means.budget, "take", take)
+    await keeper.compare()
+    # One of the others, the damaged one from quarantine, and then the rest.
+    assert held_at[:4] == [True, True, False, False]
+
+
 async def test_damaged_blob_that_the_log_wants_becomes_none(keeper: Keeper) -> None:
     name = keeper.store(nodes=("n2", "n3"))
     keeper.rot(name)
