@@ -1,8 +1,8 @@
 """Deleting what the log has doomed here: read the list, act, report; then the next list.
 
 What somebody may be about to count on is spared (`node/pins.py`), and so is what is wanted again, if it lies
-here whole. A copy in quarantine goes with the replica. A file that is gone before the report is answered is
-simply gone when the list is read again: this is how it goes on after `kill -9`.
+here whole. A copy in quarantine goes with the replica, unless that is wanted. A file that is gone before the
+report is answered is simply gone when the list is read again: this is how it goes on after `kill -9`.
 """
 
 import logging
@@ -76,7 +76,8 @@ def _drop(means: Means, replica: DoomedReplica, is_kept: bool) -> Outcome:
                 raise
         if spared:
             return "spared"
-        quarantine.purge(sha256)
+        if not replica.wanted:  # damaged bytes are kept as long as others may not have better ones
+            quarantine.purge(sha256)
         forget_lost(blobs, sha256)
     except FilestoreError as error:
         _log.error("a doomed replica stays", extra={"sha256": sha256, "reason": error.details})

@@ -82,6 +82,18 @@ async def test_replica_that_is_wanted_again_is_spared(keeper: Keeper) -> None:
     assert keeper.held() == keeper.on_disk() == [name]
 
 
+async def test_bytes_in_quarantine_stay_while_the_replica_is_wanted_again(keeper: Keeper) -> None:
+    name = keeper.store(nodes=("n1", "n2", "n3"))
+    keeper.age(name)
+    Quarantine(keeper.blobs).take(name)
+    acts.release(keeper.state, name, "n1")
+    acts.mark(keeper.state, "n2", "down")
+    assert (await keeper.collect())["dropped"] == 1
+    assert keeper.quarantined() == [name]
+    assert (await keeper.compare())["restored"] == 1
+    assert keeper.held() == [name]
+
+
 async def test_directory_in_place_of_a_doomed_replica_goes(keeper: Keeper) -> None:
     name = keeper.store()
     keeper.doom(name)
