@@ -22,6 +22,7 @@ from coordinator.records import HEALTHY, RETURNING, NodeRecord
 from coordinator.rpc import Refused
 
 LOOK_S = 0.5
+RECOUNT_STEPS_MAX = 20  # in one look: a million replicas take minutes, and other nodes must be listened to
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +51,7 @@ class NodeKeeper:
                 await self._mark(nodes)
                 await self._take_back(nodes)
                 if self._means.store.is_recount_due():
-                    await recount(self._means.driver)
+                    await recount(self._means.driver, steps_max=RECOUNT_STEPS_MAX)
             except (Interrupted, Refused, FilestoreError) as reason:
                 _log.info("the states of nodes are not recorded now: %s", reason)
 

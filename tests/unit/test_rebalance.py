@@ -16,6 +16,7 @@ from coordinator.queries import GetNodeReplicas, GetReplicaCounts, ListDoomed
 from coordinator.reconcile.copies import BLOBS_AT_ONCE
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.rebalance import RELEASED_MAX, rebalance
+from coordinator.reconcile.recounting import STEP_ROWS, recount
 from coordinator.records import NodeRecord
 from coordinator.replica_records import DoomedPage, Dropped, NodeReplicas, ReplicaCounts
 from coordinator.state_view import StateView
@@ -116,3 +117,13 @@ async def test_no_replica_is_released_for_the_sake_of_one_that_is_not_there(tmp_
         [BLOBS, 0, BLOBS, BLOBS],
         BLOBS,
     )  # three have it, and n2 is too many
+
+
+async def test_recount_goes_no_further_than_it_is_told(tmp_path: Path) -> None:
+    async with member(tmp_path) as (driver, store):
+        await surplus(driver, store, Disks())
+        await apply(driver, commands.MarkNode(node_id="n1", state="down"))
+        assert await recount(driver, steps_max=1) == STEP_ROWS
+        assert store.is_recount_due()
+        assert await recount(driver) == BLOBS - STEP_ROWS
+        assert not store.is_recount_due()
