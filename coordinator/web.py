@@ -10,6 +10,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, TypeVar
 
 from aiohttp import hdrs, web
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 JSON_BYTES_MAX: Final = 1 << 20
+LAST_ACTS_S: Final = 1.0  # for requests that were cut off: to report what they have made durable, for one
 METRICS: Final = web.AppKey("metrics", Metrics)
 _log = logging.getLogger("filestore.http")
 T = TypeVar("T")
@@ -136,6 +138,9 @@ class Listener:
             _log.warning("cutting off requests", extra={"requests": self._connections.in_progress})
         await self._connections.cut_off_direct()
         await self._connections.shutdown(0.5)  # answers that are being written have this long
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LAST_ACTS_S):
+                await self._connections.drained.wait()
         await self._app.cleanup()
 
 

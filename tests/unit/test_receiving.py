@@ -68,6 +68,7 @@ class Shell:
     async def __aenter__(self) -> "Shell":
         routes = [web.put("/take", self.take), web.get("/count", self.count)]
         routes += [web.put("/refuse", self.refuse), web.put("/leave", self.leave)]
+        routes += [web.put("/settle", self.settle)]
         app = new_application(routes, component="test")
         self.listener = await serve(
             app, host="127.0.0.1", port=0, ssl_context=self.listening, patience=self.patience
@@ -102,6 +103,17 @@ class Shell:
             raise
         self.served += 1
         return json_response({"sha256": digest.hexdigest()})
+
+    async def settle(self, request: web.Request) -> web.Response:
+        """Asks somebody else when it is cut off."""
+        try:
+            async with aclosing(body_pieces(request)) as body:
+                async for _ in body:
+                    self.begun.set()
+        finally:
+            await asyncio.sleep(0.3)
+            self.ended.put_nowait(("settled", 0))
+        return json_response({})
 
     async def refuse(self, request: web.Request) -> web.Response:
         await self.leave(request)
@@ -374,6 +386,17 @@ def test_listener_that_is_closed_at_once_ends_a_body(run: Run) -> None:
         async with asyncio.timeout(10):
             await reader.read()
             assert (await shell.ended.get())[0] in ("ClientGone", "CancelledError")
+
+    run(scenario)
+
+
+def test_request_that_is_cut_off_does_its_last_acts_before_the_listener_is_closed(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        _, writer = await shell.connect()
+        writer.write(put("/settle", len(CONTENT)) + CONTENT[: 2 << 20])
+        await shell.begun.wait()
+        await shell.listener.close(0.0)
+        assert shell.ended.get_nowait() == ("settled", 0)
 
     run(scenario)
 
