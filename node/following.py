@@ -169,9 +169,7 @@ def _open(uploads: UploadStore, terms: LinkTerms, stop: int) -> Upload:
     try:
         _require_not_over(terms, upload.epoch)  # another may have led here while this one waited
         if upload.finished is not None and upload.offset != stop:  # of content that was given up since
-            upload.close()
-            uploads.discard(terms.file_uuid)
-            upload = uploads.open(terms.file_uuid, None, with_md5=terms.with_md5)
+            upload = uploads.reopen(upload, min(stop, terms.acknowledged_offset))
         upload.size_bytes = None  # what it was declared with is the holder's to know
         upload.enter_epoch(terms.epoch)
         if upload.finished is None:

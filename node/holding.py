@@ -84,7 +84,7 @@ class Holding:
                 await self._recover(self.upload.offset)
             return
         if self.upload.finished is not None and self.upload.offset != record.offset_bytes:
-            await self._reopen()
+            await self._reopen(record.offset_bytes)
         await disk.run(self.upload.rollback_to, record.offset_bytes)
         if self.upload.offset < record.offset_bytes or record.prefix_sha256 not in ("", self.upload.sha256):
             await self._recover(0)
@@ -187,7 +187,7 @@ class Holding:
             self._proposed_offset = offset
         if self.upload.finished is not None:
             assert offset == 0, "finished content goes as a whole"
-            await self._reopen()
+            await self._reopen(0)
         await self._services.disk.run(self.upload.rollback_to, offset)
         await self._services.disk.run(self.upload.enter_epoch, self.record.epoch)
         self._marked_offset = 0
@@ -200,15 +200,11 @@ class Holding:
             await self.rewind(0, EMPTY_SHA256)
             raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
 
-    async def _reopen(self) -> None:
-        """Open it anew, empty: finished content gives way."""
-        uploads, record = self._services.uploads, self.record
-        self.upload.close()
-        self.kept = None
-        await self._services.disk.run(uploads.discard, record.file_uuid)
-        self.kept = await self._services.disk.run(
-            uploads.open, record.file_uuid, record.size_bytes, with_md5=record.kind == VM
-        )
+    async def _reopen(self, stop: int) -> None:
+        """Open it anew, with its first `stop` bytes: finished content gives way."""
+        finished, self.kept = self.upload, None
+        self.kept = await self._services.disk.run(self._services.uploads.reopen, finished, stop)
+        self.kept.size_bytes = self.record.size_bytes
 
     async def _recover(self, sound_offset: int) -> None:
         """This disk has lost acknowledged bytes: another node goes on, or the client sends them again."""

@@ -32,9 +32,17 @@ from node.directories import (
 from node.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
 from node.flushing import FlushThreads
 from node.names import is_uuid
-from node.segments import FINISHED_BYTES, BlobMissing, FinishedBlob, SegmentHasher, decode_finished
+from node.segments import (
+    FINISHED_BYTES,
+    BlobDamaged,
+    BlobMissing,
+    FinishedBlob,
+    SegmentHasher,
+    decode_finished,
+)
 from node.upload import EPOCH_FILE, Upload, open_or_create
 
+PREFIX_BYTES_MAX = 4 << 20  # of finished content that goes on as an upload; larger content was settled whole
 OPEN_UPLOADS_MAX = 384  # two descriptors each; of one in three this node is the holder
 
 
@@ -83,6 +91,29 @@ class UploadStore:
             raise PayloadTooLarge(f"The upload has {upload.offset} bytes already, more than {size_bytes}.")
         upload.size_bytes = upload.size_bytes if size_bytes is None else size_bytes
         return upload
+
+    def reopen(self, upload: Upload, stop: int) -> Upload:
+        """Finished content gives way to an upload of its first `stop` bytes, durable, for the same caller.
+
+        Another node may have gone on from there after a takeover, and rest on this copy. Of more than
+        PREFIX_BYTES_MAX, or when the disk has lost the content, nothing is kept. Raises what `open` and
+        `Upload.sync` do.
+        """
+        size_bytes = upload.size_bytes
+        try:
+            prefix = _prefix(upload, stop) if 0 < stop <= PREFIX_BYTES_MAX else b""
+        finally:
+            upload.close()
+        self.discard(upload.file_uuid)
+        fresh = self.open(upload.file_uuid, size_bytes, with_md5=upload.with_md5)
+        try:
+            if prefix:
+                fresh.append(prefix)
+                fresh.sync()
+        except BaseException:
+            fresh.close()
+            raise
+        return fresh
 
     def durable_offset(self, file_uuid: str) -> int:
         """How many bytes of the upload survive a crash; hashes nothing and waits for no holder.
@@ -263,6 +294,20 @@ class UploadStore:
             with_md5=with_md5,
             epoch=epoch,
         )
+
+
+def _prefix(upload: Upload, stop: int) -> bytes:
+    """The first bytes of finished content, as the disk gives them; fewer when there are fewer."""
+    try:
+        descriptor = upload.duplicate()
+    except (BlobMissing, BlobDamaged):
+        return b""
+    try:
+        return os.pread(descriptor, stop, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
 
 
 def _cut_to_durable(data: int, record: OffsetRecord, disk: Disk) -> None:

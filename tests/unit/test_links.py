@@ -209,6 +209,19 @@ def test_uploads_are_remembered_up_to_a_bound() -> None:
         links.require_newest("c", 0, laid(1, 4))
 
 
+async def test_member_that_had_finished_the_content_keeps_what_is_acknowledged_of_it(
+    nodes: list[Node],
+) -> None:
+    with upload_at(nodes[2], ACKNOWLEDGED + MORE) as upload:
+        upload.finish()
+    terms = LinkTerms(UUID, 1, with_md5=False, acknowledged_offset=len(ACKNOWLEDGED))
+    path = terms.path("agree", limit=str(len(ACKNOWLEDGED)))  # the next holder's
+    async with nodes[0].services.peers.request("n3", "POST", path) as answer:
+        assert answer.headers[OFFSET_HEADER] == str(len(ACKNOWLEDGED))
+    assert held(nodes[2]) == ACKNOWLEDGED
+    assert nodes[2].services.uploads.durable_offset(UUID) == len(ACKNOWLEDGED)
+
+
 async def test_hash_of_what_is_agreed_on_is_that_of_the_bytes(nodes: list[Node]) -> None:
     store(nodes[2], ACKNOWLEDGED)
     path = LinkTerms(UUID, 0, with_md5=False).path("agree", limit="1000")

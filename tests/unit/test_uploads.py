@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ca import errors
+from node import uploads
 from node.segments import BlobDamaged, FinishedBlob
 from tests.unit.upload_machine import (
     CONTENT,
@@ -52,6 +53,25 @@ def test_finish_asked_again_answers_the_same_also_after_a_restart(machine: Machi
         with pytest.raises(errors.ChecksumMismatch):
             upload.finish("0" * 64)
     assert_stored(machine, CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("stop", "prefix_bytes_max", "kept_bytes"),
+    [(70_000, 1 << 20, 70_000), (len(CONTENT) + 1, 1 << 30, len(CONTENT)), (70_000, 69_999, 0), (0, 1, 0)],
+)
+def test_finished_content_gives_way_to_an_upload_of_what_it_began_with(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, stop: int, prefix_bytes_max: int, kept_bytes: int
+) -> None:
+    monkeypatch.setattr(uploads, "PREFIX_BYTES_MAX", prefix_bytes_max)
+    finished = machine.uploads.open(UUID, None)
+    finished.append(CONTENT)
+    finished.finish()
+    with machine.uploads.reopen(finished, stop) as upload:
+        assert upload.offset == upload.durable_offset == kept_bytes
+        assert upload.sha256 == hashlib.sha256(CONTENT[:kept_bytes]).hexdigest()
+        upload.append(b"other")
+    machine.restart()
+    assert machine.uploads.durable_offset(UUID) == kept_bytes
 
 
 def test_finished_upload_whose_blob_is_gone_starts_over(machine: Machine) -> None:
