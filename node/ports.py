@@ -28,6 +28,7 @@ from node.transfer import transfer_routes
 from node.worker_numbers import WorkerNumbers
 
 Address = tuple[str, int]
+LOCAL_DRAIN_S = 1.0  # within END_TIMEOUT_S of `node/workers.py`
 
 
 class Ports:
@@ -49,8 +50,7 @@ class Ports:
 
     async def __aexit__(self, *_: object) -> None:
         await self.drain(0.0)
-        if self._local is not None:
-            await self._local.close()
+        await self.drain_local(0.0)
 
     async def open_local(self, numbers: WorkerNumbers) -> None:
         """Hear the other workers, if there are any. Raises OSError."""
@@ -101,6 +101,15 @@ class Ports:
         """
         listeners, self._listeners = self._listeners, []
         await asyncio.gather(*(listener.close(drain_s) for listener in listeners))
+
+    async def drain_local(self, drain_s: float = LOCAL_DRAIN_S) -> None:
+        """Hear the other workers no more, all of which have drained. Again is harmless.
+
+        A request that one of them broke off may be at its last acts here, for which it asks coordinators.
+        """
+        local, self._local = self._local, None
+        if local is not None:
+            await local.close(drain_s)
 
 
 def client_application(services: NodeServices, metrics: Metrics) -> web.Application:

@@ -144,6 +144,7 @@ async def _run(
                 await stop.wait()
                 _log.info("stopping")
                 await asyncio.gather(ports.drain(DRAIN_S), processes.drain(DRAIN_S))
+                await ports.drain_local()
                 await node.services.records.leave()
             for task in owned:
                 task.cancel()

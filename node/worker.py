@@ -80,6 +80,7 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
         await ports.drain(ORPHAN_DRAIN_S if orders.gone.is_set() else DRAIN_S)
         await node.services.records.leave()
         await _say_drained(orders)
+        await ports.drain_local()
         for task in owned:
             task.cancel()
 
