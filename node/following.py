@@ -197,6 +197,7 @@ def _terms(request: web.Request) -> LinkTerms:
         request.query.get("md5") == "1",
         _number(request, "acknowledged"),
         request.query.get("laid", ""),
+        _number(request, "proposed") if "proposed" in request.query else 0,  # older ones do not say
     )
 
 

@@ -66,7 +66,13 @@ class Holding:
     def terms(self) -> LinkTerms:
         """What members must know."""
         record = self.record
-        return LinkTerms(record.file_uuid, record.epoch, record.kind == VM, record.offset_bytes)
+        return LinkTerms(
+            record.file_uuid,
+            record.epoch,
+            record.kind == VM,
+            record.offset_bytes,
+            proposed_offset=self._proposed_offset,
+        )
 
     async def open(self) -> None:
         """Open the file, and bring it to where the log stands in a new epoch.

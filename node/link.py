@@ -59,6 +59,7 @@ class LinkTerms:
     """What a member must know of the upload. `epoch` fences: older ones are refused.
 
     `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
+    `proposed_offset`: what the log may say by now, in a report whose answer is not known.
     `laid`: which link this is of those that the holder has laid, see `node/laid.py`; "" where none is laid.
     """
 
@@ -67,6 +68,7 @@ class LinkTerms:
     with_md5: bool
     acknowledged_offset: int = 0
     laid: str = ""
+    proposed_offset: int = 0
 
     def path(self, action: str, **more: str) -> str:
         """What to ask of the upload on a peer port, under these terms."""
@@ -74,6 +76,7 @@ class LinkTerms:
             "epoch": str(self.epoch),
             "md5": str(int(self.with_md5)),
             "acknowledged": str(self.acknowledged_offset),
+            "proposed": str(self.proposed_offset),
             **({"laid": self.laid} if self.laid else {}),
             **more,
         }
@@ -203,17 +206,21 @@ class Link:
     async def _agree(self) -> int:
         """The offset up to which the member has the same bytes, and where the link begins.
 
-        What is acknowledged is never dropped on the way to there: it may be what the write quorum rests on.
-        So a node in the middle of a chain that has less itself waits until it can tell whether the member
-        has the same.
+        What is acknowledged, or may be, is never dropped on the way to there: the write quorum may rest on
+        it. So a node in the middle of a chain that has less itself waits until it can tell whether the
+        member has the same.
         """
         acknowledged = self._terms.acknowledged_offset
-        theirs, sha256 = await self._ask(max(self._source.limit, acknowledged))
-        if not await self._source.more(theirs - 1):
-            raise PeerFailed(self.member, "has more than was ever sent")
-        if sha256 != await self._source.prefix_sha256(theirs) and theirs > acknowledged:
-            theirs, sha256 = await self._ask(acknowledged)
-        return theirs if sha256 == await self._source.prefix_sha256(theirs) else 0
+        proposed = max(acknowledged, self._terms.proposed_offset)
+        for limit in (max(self._source.limit, proposed), proposed, acknowledged):
+            theirs, sha256 = await self._ask(limit)
+            if not await self._source.more(theirs - 1):
+                raise PeerFailed(self.member, "has more than was ever sent")
+            if sha256 == await self._source.prefix_sha256(theirs):
+                return theirs
+            if theirs <= acknowledged:
+                break
+        return 0
 
     async def _ask(self, limit: int) -> tuple[int, str]:
         """Have the member go back to `limit`: the offset where it stands, and the sha256 up to it."""

@@ -14,7 +14,16 @@ from tests.unit.state import ADMIN, Refusal, State, create
 
 NAMES = ("n1", "n2", "n3")
 WRITE_QUORUM = 2
-WEIGHTS = {"open": 3, "write": 5, "link": 6, "report": 5, "deliver": 2, "rewind": 1, "take_over": 1}
+WEIGHTS = {
+    "open": 3,
+    "write": 5,
+    "link": 6,
+    "chain": 3,
+    "report": 5,
+    "deliver": 2,
+    "rewind": 1,
+    "take_over": 1,
+}
 WALKS = 200
 WALK_STEPS = 80
 HOLDER_SHARE = 0.75  # of the steps that the present holder does; others act on what they knew
@@ -23,6 +32,30 @@ LATE_SHARE = 0.2
 
 def sha256_of(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
+
+
+def agreed(sender: "Node", member: "Node", record: Any, proposed: int) -> bool:
+    """What both have is the same afterwards; False while the sender has less and cannot tell.
+
+    `record`, `proposed`: what the holder knows of the log, and what it has said to it.
+    """
+    acknowledged = record["offset_bytes"]
+    proposed = max(acknowledged, proposed)
+    for limit in (max(len(sender.content), proposed), proposed, acknowledged):
+        member.content = member.content[:limit]
+        if len(member.content) > len(sender.content):
+            return False
+        if sender.content.startswith(member.content):
+            return True
+        if len(member.content) <= acknowledged:
+            break
+    member.content = b""
+    return True
+
+
+def receive(sender: "Node", member: "Node", number: int) -> None:
+    more = number % (len(sender.content) - len(member.content) + 1)
+    member.content = sender.content[: len(member.content) + more]
 
 
 @dataclass
@@ -86,15 +119,27 @@ class Model:
             self.linked[other] = set()
             member.record = None  # its own requests are ended by the lock
         member.epoch = holder.epoch
-        acknowledged = holder.record["offset_bytes"]
-        member.content = member.content[: len(holder.content)]
-        if not holder.content.startswith(member.content):
-            member.content = member.content[:acknowledged]
-        if not holder.content.startswith(member.content):
-            member.content = b""
-        more = number % (len(holder.content) - len(member.content) + 1)
-        member.content = holder.content[: len(member.content) + more]
-        self.linked[name].add(other)
+        if agreed(holder, member, holder.record, holder.proposed):
+            receive(holder, member, number)
+            self.linked[name].add(other)
+
+    def chain(self, name: str, other: str, number: int, _is_late: bool) -> None:
+        """The holder links to one member, and that one, whatever it has, on to the third."""
+        self.link(name, other, number, False)
+        holder, middle = self.nodes[name], self.nodes[other]
+        if other not in self.linked[name] or holder.record is None or holder.epoch != holder.record["epoch"]:
+            return
+        third = next(node for node in NAMES if node not in (name, other))
+        last = self.nodes[third]
+        if middle.epoch != holder.epoch or last.epoch > middle.epoch:
+            return
+        if last.epoch < middle.epoch:
+            self.linked[third] = set()
+            last.record = None
+        last.epoch = middle.epoch
+        if agreed(middle, last, holder.record, holder.proposed):
+            receive(middle, last, number)
+            self.linked[name].add(third)
 
     def report(self, name: str, _other: str, _number: int, is_late: bool) -> None:
         node = self.nodes[name]

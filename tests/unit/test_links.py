@@ -55,13 +55,16 @@ async def agree(
         return answer.status, answer.headers.get(OFFSET_HEADER, "")
 
 
-async def test_member_behind_one_that_lacks_acknowledged_bytes_keeps_its_own(nodes: list[Node]) -> None:
+@pytest.mark.parametrize("name", ["acknowledged", "proposed"])
+async def test_member_behind_one_that_lacks_acknowledged_bytes_keeps_its_own(
+    nodes: list[Node], name: str
+) -> None:
     middle, last = nodes[1], nodes[2]
     store(last, ACKNOWLEDGED)
     sent = middle.services.metrics.replica_bytes.labels("sent")
     with upload_at(middle, b"") as upload:
         source = Source(middle.services.disk, upload)
-        laying = link_to_last(middle, source, sent)
+        laying = link_to_last(middle, source, sent, **{name: len(ACKNOWLEDGED)})
         running = asyncio.create_task(laying.run())
         await until_answered(last)
         assert held(last) == ACKNOWLEDGED
@@ -82,7 +85,8 @@ async def test_member_with_other_bytes_starts_over_once_that_is_known(nodes: lis
     store(last, bytes(len(ACKNOWLEDGED)))
     with upload_at(middle, b"") as upload:
         source = Source(middle.services.disk, upload)
-        laying = link_to_last(middle, source, middle.services.metrics.replica_bytes.labels("sent"))
+        sent = middle.services.metrics.replica_bytes.labels("sent")
+        laying = link_to_last(middle, source, sent, acknowledged=len(ACKNOWLEDGED))
         running = asyncio.create_task(laying.run())
         await until_answered(last)
         upload.append(ACKNOWLEDGED)
@@ -99,7 +103,7 @@ async def test_member_whose_disk_hangs_at_the_end_is_given_up(
     monkeypatch.setattr(link, "END_S", 0.6)
     goes_on = threading.Event()
 
-    def hang(_: int) -> None:
+    def hang(_descriptor: int) -> None:
         goes_on.wait()
 
     hanging = dataclasses.replace(nodes[2].services.blobs.disk, fdatasync=hang)
@@ -117,12 +121,14 @@ async def test_member_whose_disk_hangs_at_the_end_is_given_up(
     assert running.durable == {"n3": 0}
 
 
-def link_to_last(middle: Node, source: Source, sent: Counter) -> Link:
+def link_to_last(
+    middle: Node, source: Source, sent: Counter, *, acknowledged: int = 0, proposed: int = 0
+) -> Link:
     """From the middle of the chain to its end."""
     return Link(
         middle.services.peers,
         source,
-        LinkTerms(UUID, 0, with_md5=False, acknowledged_offset=len(ACKNOWLEDGED)),
+        LinkTerms(UUID, 0, with_md5=False, acknowledged_offset=acknowledged, proposed_offset=proposed),
         ["n3"],
         on_change=lambda: None,
         sent=sent,
