@@ -49,6 +49,11 @@ class NodeChoice:
         node.turns += 1
         return node
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether every node was dropped: there is none to take."""
+        return not self._nodes
+
     def any_awake(self) -> bool:
         """Whether there is a node that has not failed just now."""
         return not all(self.is_resting(node) for node in self._nodes)

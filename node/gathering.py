@@ -132,6 +132,8 @@ class _Gathering:
     async def _bring(self, first: int, stop: int) -> None:
         """One range from one source; what of it does not come goes back into the line."""
         writer = await self._means.disk.run(self._partial.writer, first, stop)
+        if self._choice.is_empty:  # the last one was dropped since this range left the line
+            raise _none_left()
         source = self._choice.take()
         started_s = time.monotonic()
         failure: PeerFailed | SegmentMismatch | None = None

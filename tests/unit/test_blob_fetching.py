@@ -186,6 +186,36 @@ async def test_source_that_falls_silent_is_replaced(
     assert blob_path(nodes[0]).read_bytes() == CONTENT
 
 
+async def test_range_that_waits_while_the_last_source_is_denounced_finds_no_source(nodes: list[Node]) -> None:
+    hasher = SegmentHasher()
+    hasher.update(CONTENT)
+    sums, dropped = encode_sidecar(hasher.sums()), asyncio.Event()
+    paces = iter([True])  # for the first range; the others wait
+
+    async def pace(_: int) -> None:
+        if not next(paces, False):
+            await dropped.wait()
+
+    async def send_rot(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, over: asyncio.Event
+    ) -> None:
+        while not (head := await reader.readuntil(b"\r\n\r\n")).startswith(b"HEAD "):
+            if b"/sums" in head:
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(sums) + sums)
+            else:
+                start, stop = 0, 4 * SEGMENT_BYTES
+                span = b"bytes %d-%d/%d" % (start, stop - 1, len(CONTENT))
+                writer.write(b"HTTP/1.1 206 Partial Content\r\nContent-Range: %s\r\n" % span)
+                writer.write(b"Content-Length: %d\r\n\r\n" % (stop - start) + bytes(stop - start))
+        dropped.set()
+        await over.wait()
+
+    async with impostor(nodes[2], send_rot) as port:
+        introduce(nodes, ports={"n3": port})
+        with pytest.raises(Unavailable):
+            await fetch(nodes[0], ["n3"], pace=pace)
+
+
 async def test_two_callers_share_one_fetch(nodes: list[Node]) -> None:
     nodes[1].store(CONTENT)
     await asyncio.gather(*(fetch(nodes[0], ["n2"]) for _ in range(5)))
