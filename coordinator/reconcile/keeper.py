@@ -8,13 +8,14 @@ healthy when that has ended.
 import asyncio
 import logging
 import time
+from collections.abc import Callable, Collection
 
 import uuid_utils
 
 from ca.errors import FilestoreError
 from coordinator.commands import MarkNode
 from coordinator.job_runs import Interrupted, applied
-from coordinator.node_orders import OrderFailed
+from coordinator.node_orders import NodeOrders, OrderFailed
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.recounting import recount
 from coordinator.reconcile.states import Attention
@@ -23,6 +24,7 @@ from coordinator.rpc import Refused
 
 LOOK_S = 0.5
 RECOUNT_STEPS_MAX = 20  # in one look: a million replicas take minutes, and other nodes must be listened to
+STOPPED_REST_S = 60.0  # between two comparisons of one node that looks at all it has
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +36,7 @@ class NodeKeeper:
         self._means = means
         self._down_after_s = down_after_s
         self._attention = Attention()
-        self._orders: dict[str, str] = {}  # by returning node: the order that it compares by
-        self._told: dict[str, str] = {}  # by returning node: why it does not go on, as it was logged
+        self._comparisons = Comparisons(means.orders)
         self.has_returned = False
 
     async def run(self) -> None:
@@ -45,7 +46,7 @@ class NodeKeeper:
             nodes = self._means.view().nodes
             self._attention.look(nodes, self._means.health, at_s=time.monotonic())
             if not self._means.driver.is_leader:
-                self._orders.clear()
+                self._comparisons.keep([])
                 continue
             try:
                 await self._mark(nodes)
@@ -62,33 +63,56 @@ class NodeKeeper:
 
     async def _take_back(self, nodes: list[NodeRecord]) -> None:
         returning = [node for node in nodes if node.state == RETURNING and node.peer_port]
-        gone = set(self._orders) - {node.node_id for node in returning}
-        for node_id in gone:
-            del self._orders[node_id]
+        self._comparisons.keep([node.node_id for node in returning])
         async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(self._has_compared(node)) for node in returning]
+            asked = [group.create_task(self._comparisons.is_made(node)) for node in returning]
         for node, has_compared in zip(returning, asked, strict=True):
             if not has_compared.result():
                 continue
             command = MarkNode(node_id=node.node_id, state=HEALTHY)
             await applied(self._means.driver, command, NodeRecord)
-            self._orders.pop(node.node_id, None)
             self.has_returned = True
             _log.warning("the node %s is back: its replicas count again", node.node_id)
 
-    async def _has_compared(self, node: NodeRecord) -> bool:
-        order_id = self._orders.setdefault(node.node_id, str(uuid_utils.uuid7()))
+
+class Comparisons:
+    """What returning nodes were told to compare. `clock_s` is any steady clock's.
+
+    One that has stopped itself is not gone on with: an operator has it made, and then the next one, begun
+    STOPPED_REST_S later, finds nothing to stop at.
+    """
+
+    def __init__(self, orders: NodeOrders, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._orders = orders
+        self._clock_s = clock_s
+        self._order_ids: dict[str, str] = {}
+        self._rests_until_s: dict[str, float] = {}
+        self._told: dict[str, str] = {}  # why a node is not taken back yet, as it was logged
+
+    def keep(self, node_ids: Collection[str]) -> None:
+        """Forget all nodes but these."""
+        for known in (self._order_ids, self._rests_until_s, self._told):
+            for node_id in set(known) - set(node_ids):
+                del known[node_id]
+
+    async def is_made(self, node: NodeRecord) -> bool:
+        """Whether a node has compared its disk with the log; it is told to, if it was not."""
+        if self._clock_s() < self._rests_until_s.get(node.node_id, 0.0):
+            return False
+        order_id = self._order_ids.setdefault(node.node_id, str(uuid_utils.uuid7()))
         try:
-            state = await self._means.orders.custody(node, "compare", order_id)
+            state = await self._orders.custody(node, "compare", order_id)
         except OrderFailed as failure:
             self._tell(node.node_id, failure.reason)
             return False
         if state.state == "stopped":
             self._tell(node.node_id, state.reason)
+            del self._order_ids[node.node_id]
+            self._rests_until_s[node.node_id] = self._clock_s() + STOPPED_REST_S
         return state.state == "completed"
 
     def _tell(self, node_id: str, reason: str) -> None:
-        """Why a node is not taken back yet, once."""
+        """Once."""
         if self._told.get(node_id) != reason:
             self._told[node_id] = reason
             _log.warning("the node %s is not taken back yet: %s", node_id, reason)

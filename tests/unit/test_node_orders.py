@@ -10,9 +10,11 @@ from aiohttp import web
 
 from ca.certificates import Authority
 from coordinator.node_orders import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState
+from coordinator.reconcile.keeper import STOPPED_REST_S, Comparisons
 from coordinator.records import NodeRecord
-from coordinator.web import new_application, serve
+from coordinator.web import json_response, new_application, serve
 from node.lost import list_lost
+from node.orders import Orders
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get
 from tests.unit.peer_ports import contexts_of
 
@@ -96,12 +98,14 @@ async def test_node_says_whether_it_holds_a_blob_and_notes_one_that_it_misses(
 
 
 @asynccontextmanager
-async def answering(node: Node, body: bytes) -> AsyncIterator[NodeRecord]:
-    """A listener with the node's certificate that answers every order so."""
+async def answering(node: Node, body: bytes | Orders) -> AsyncIterator[NodeRecord]:
+    """A listener with the node's certificate that answers every order so, or as these orders stand."""
 
     async def answer(request: web.Request) -> web.Response:
-        await request.read()
-        return web.Response(body=body, content_type="application/json")
+        told = await request.read()
+        if isinstance(body, bytes):
+            return web.Response(body=body, content_type="application/json")
+        return json_response(body.give(msgspec.json.decode(told)["order_id"], yes_really=False))
 
     app = new_application([web.post("/custody/{kind}", answer)], component="node")
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=node.contexts.peer.listening, peer=True)
@@ -134,3 +138,25 @@ async def test_answer_that_is_no_state_fails_the_order(
     async with answering(nodes[0], body) as node:
         with pytest.raises(OrderFailed, match="answered"):
             await orders.custody(node, "scrub", "o1")
+
+
+async def test_returning_node_whose_comparison_stopped_compares_again_later(
+    nodes: list[Node], orders: NodeOrders
+) -> None:
+    now_s = 100.0
+    given, comparisons = Orders(lambda: None), Comparisons(orders, clock_s=lambda: now_s)
+    async with answering(nodes[0], given) as node:
+        assert not await comparisons.is_made(node)
+        first = given.next()
+        assert first is not None
+        first.end("too many are missing")
+        assert not await comparisons.is_made(node)
+        now_s += STOPPED_REST_S - 1
+        assert not await comparisons.is_made(node)
+        assert given.next() is None  # a comparison looks at everything: not at once again
+        now_s += 1
+        assert not await comparisons.is_made(node)
+        second = given.next()
+        assert second is not None
+        second.end()
+        assert await comparisons.is_made(node)
