@@ -8,6 +8,7 @@ from typing import Final
 
 from ca.errors import Unavailable
 from coordinator.audit import AuditLog
+from coordinator.caution import CAUTION_SHARE, is_too_many
 from coordinator.client import MetadataClient
 from coordinator.queries import GetNodeReplicas, KnownReplicas
 from coordinator.replica_records import KnownReplica, NodeReplicas
@@ -19,8 +20,6 @@ from node.metrics import NodeMetrics
 from node.quarantine import Quarantine
 
 PAGE_BLOBS: Final = 200  # in one question, report or job for the disk's threads
-STOP_SHARE: Final = 0.10  # a pass that would take more of this node's blobs away than this,
-STOP_BLOBS: Final = 100  # and more than so many, is more likely a mistake than the truth
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +42,9 @@ class Pass:
 
     def require_few(self, count: int, of: int, what: str) -> None:
         """Raises Stopped when so many of this node's blobs are too many at once."""
-        if not self.yes_really and count > max(STOP_BLOBS, of * STOP_SHARE):
+        if not self.yes_really and is_too_many(count, of):
             raise Stopped(
-                f"{count} of {of} blobs on this node {what}: more than {STOP_SHARE:.0%} at once. "
+                f"{count} of {of} blobs on this node {what}: more than {CAUTION_SHARE:.0%} at once. "
                 "If that is what you expect, run the job again with yes_really."
             )
 

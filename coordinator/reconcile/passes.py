@@ -5,6 +5,7 @@ and what lies on the disks is compared with the log (compare).
 import asyncio
 
 from ca.errors import Conflict
+from coordinator.caution import CAUTION_BLOBS, CAUTION_SHARE, is_too_many
 from coordinator.commands import Collect
 from coordinator.job_runs import Progress
 from coordinator.node_orders import Custody
@@ -15,13 +16,6 @@ from coordinator.replica_records import Collected, ReplicaCounts
 
 COLLECT_ROWS = 200
 COLLECT_REST_S = 0.02  # after each step, as of `expire`
-CAUTION_SHARE = 0.1  # a run that would do away with more of all blobs than this stops
-CAUTION_BLOBS = 100  # if it is more than so many
-
-
-def is_too_many(going: int, blobs: int) -> bool:
-    """Whether so many of so many blobs are more than goes without a question."""
-    return going > CAUTION_BLOBS and going > blobs * CAUTION_SHARE
 
 
 async def gc(means: Means, progress: Progress) -> None:

@@ -4,11 +4,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.calls import HeartbeatCall
+from coordinator.caution import is_too_many
 from coordinator.health import NodeHealth
 from coordinator.placement import Candidate
 from coordinator.reconcile.drain import draining, plan_release
 from coordinator.reconcile.facts import Facts
-from coordinator.reconcile.passes import is_too_many
 from coordinator.reconcile.rebalance import find_imbalance, is_surplus, plan_move
 from coordinator.reconcile.repair import plan_repair
 from coordinator.reconcile.states import TICK_S_MAX, Attention
