@@ -7,10 +7,10 @@ might still want.
 """
 
 import logging
-from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Final
 
+from coordinator.held_pages import held_pages
 from coordinator.queries import FindBlob, ListReplicas
 from coordinator.records import BlobRecord
 from coordinator.replica_records import HeldReplica, ReplicaPage
@@ -56,7 +56,7 @@ class Comparison:
     async def _settle_missing(self, run: Pass, held: int) -> None:
         """What the log names this node for. All is looked at before anything is done."""
         means, absent = self._means, list[Look]()
-        async with aclosing(self._held()) as pages:
+        async with aclosing(held_pages(self._list, means.node_id, rows=PAGE_BLOBS)) as pages:
             async for replicas in pages:
                 looks = await means.disk.run(_look_at, means, replicas)
                 run.add(looked=len(looks))
@@ -73,15 +73,6 @@ class Comparison:
                 found.append((seen.sha256, "missing" if seen.damage is None else "damaged"))
             restored, _ = await self._losses.settle(found)
             run.add(restored=restored)
-
-    async def _held(self) -> AsyncGenerator[list[HeldReplica], None]:
-        after, more = "", True
-        while more:
-            query = ListReplicas(node_id=self._means.node_id, after=after, limit=PAGE_BLOBS)
-            page = await self._means.metadata.read(query, ReplicaPage)
-            yield [replica for replica in page.replicas if not replica.doomed]
-            more = page.more
-            after = page.replicas[-1].sha256 if page.replicas else after
 
     async def _settle_unknown(self, run: Pass, held: int) -> None:
         """What lies here and the log does not name this node for."""
@@ -180,8 +171,10 @@ class Comparison:
 
     async def _log_index(self) -> int:
         """One that is known before what follows is looked at. Raises FilestoreError."""
-        query = ListReplicas(node_id=self._means.node_id, limit=1)
-        return (await self._means.metadata.read(query, ReplicaPage)).log_index
+        return (await self._list(ListReplicas(node_id=self._means.node_id, limit=1))).log_index
+
+    async def _list(self, query: ListReplicas) -> ReplicaPage:
+        return await self._means.metadata.read(query, ReplicaPage)
 
 
 def _look_at(means: Means, replicas: list[HeldReplica]) -> list[Look]:

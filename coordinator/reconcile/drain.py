@@ -13,9 +13,10 @@ import uuid_utils
 
 from ca.errors import Conflict, NotFound
 from coordinator.commands import ReleaseReplica
+from coordinator.held_pages import held_pages
 from coordinator.job_runs import Progress
 from coordinator.node_orders import OrderFailed
-from coordinator.queries import GetNodeReplicas, ListReplicas
+from coordinator.queries import GetNodeReplicas
 from coordinator.reconcile.copies import Copier, in_parallel
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
@@ -86,15 +87,9 @@ async def release(means: Means, progress: Progress, sha256: str, node_id: str) -
 
 async def held_by(means: Means, node_id: str) -> AsyncIterator[HeldReplica]:
     """What the log names a node for and does not have it drop, in the order of the sha256."""
-    after = ""
-    while True:
-        page = await means.ask(ListReplicas(node_id=node_id, after=after, limit=PAGE_ROWS), ReplicaPage)
-        for replica in page.replicas:
-            if not replica.doomed:
-                yield replica
-        if not page.more:
-            return
-        after = page.replicas[-1].sha256
+    async for page in held_pages(lambda query: means.ask(query, ReplicaPage), node_id, rows=PAGE_ROWS):
+        for replica in page:
+            yield replica
 
 
 async def have_dropped(means: Means, progress: Progress, node_id: str) -> bool:
