@@ -87,10 +87,9 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
 
 async def _until_known_or_told(known: Coroutine[None, None, None], orders: Orders) -> None:
     """Requests that come before the cluster is known would be refused here; others serve or wait."""
-    waits = {asyncio.create_task(known), asyncio.create_task(orders.drain.wait())}
-    try:
+    async with asyncio.TaskGroup() as group:
+        waits = {group.create_task(known), group.create_task(orders.drain.wait())}
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
         for wait in waits:
             wait.cancel()
 
