@@ -8,6 +8,7 @@ import uvloop
 from deploy.commands.addresses import METAVAR, member_of
 from deploy.commands.coordinator_data import bundle, rebuild, restore, snapshot
 from deploy.commands.coordinator_group import add, remove, status, transfer_leader
+from deploy.commands.options import data_option, http_option
 
 
 @click.group()
@@ -97,13 +98,8 @@ def init(
 
 
 @coordinator.command()
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option(
-    "--http",
-    default=None,
-    metavar="127.0.0.1:PORT",
-    help="Also serve plain HTTP on loopback, for a proxy on this host.",
-)
+@data_option()
+@http_option
 @click.option(
     "--down-after",
     type=click.FloatRange(1, 7 * 86_400),

@@ -7,13 +7,9 @@ import click
 from deploy.commands.addresses import METAVAR, member_of
 from deploy.commands.connection import Connection, connection_options
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
+from deploy.commands.options import data_option
 
-_data = click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True,
-    help="The directory of a coordinator.",
-)
+_data = data_option("The directory of a coordinator.")
 _output = click.option(
     "--output",
     "-o",

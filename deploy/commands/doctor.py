@@ -7,15 +7,11 @@ import click
 
 from ca.errors import InvalidRequest
 from coordinator.findings import Findings
+from deploy.commands.options import data_option
 
 
 @click.command()
-@click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True,
-    help="The directory of a coordinator or of a node.",
-)
+@data_option("The directory of a coordinator or of a node.")
 @click.option("--deep", is_flag=True, help="Read every byte of blobs and snapshots too.")
 def doctor(data: Path, deep: bool) -> int:
     """Check one data directory, of either role, and change nothing. Its process must not run meanwhile.

@@ -9,6 +9,7 @@ import uvloop
 
 from deploy.commands.connection import read_text
 from deploy.commands.node_group import drain, remove, undrain
+from deploy.commands.options import data_option, http_option
 
 API_PORT = 7443
 PEER_PORT = 7444
@@ -84,7 +85,7 @@ def join(
 
 
 @node.command()
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
+@data_option()
 @click.option(
     "--coordinator",
     "coordinator_url",
@@ -104,13 +105,8 @@ def reconnect(data: Path, coordinator_url: str) -> None:
 
 
 @node.command()
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), required=True)
-@click.option(
-    "--http",
-    default=None,
-    metavar="127.0.0.1:PORT",
-    help="Also serve plain HTTP on loopback, for a proxy on this host.",
-)
+@data_option()
+@http_option
 @click.option(
     "--workers",
     type=click.IntRange(1, WORKERS_MAX),

@@ -6,6 +6,7 @@ import click
 
 from ca.secretfiles import write_secret
 from deploy.commands.connection import Connection, connection_options
+from deploy.commands.options import data_option
 from node.client import Client
 
 
@@ -15,12 +16,7 @@ def token() -> None:
 
 
 @token.command()
-@click.option(
-    "--data",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    required=True,
-    help="The directory of a coordinator on this machine.",
-)
+@data_option("The directory of a coordinator on this machine.")
 @click.option(
     "--output",
     "-o",
