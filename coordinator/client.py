@@ -218,11 +218,6 @@ class MetadataClient:
         """The coordinators that this client knows, and where they are."""
         return [link.coordinator for link in self._links.values()]
 
-    @property
-    def coordinator_ids(self) -> tuple[str, ...]:
-        """The coordinators that this client knows."""
-        return tuple(self._links)
-
     async def heartbeat(self, coordinator_id: str, call: HeartbeatCall) -> HeartbeatReply | None:
         """Tell one coordinator that this member lives; None when it does not confirm it in time."""
         if (link := self._links.get(coordinator_id)) is None:

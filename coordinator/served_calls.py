@@ -18,7 +18,6 @@ from coordinator.commands import RecordProgress
 from coordinator.logs import REQUEST_ID, log_call
 
 DURATION_BUCKETS_S: Final = (0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-OUTCOMES: Final = ("ok", "refused", "not_leader", "retry", "failed")
 MALFORMED: Final = "malformed"
 _QUIET: Final = (ReadCall, HeartbeatCall, StatusCall, RecordProgress)  # many, and nothing anyone looks for
 _FIXED: Final = {wire.OK: "ok", wire.NOT_LEADER: "not_leader", wire.RETRY: "retry", Internal.code: "failed"}

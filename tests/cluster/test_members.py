@@ -44,7 +44,7 @@ async def as_node(cluster: Cluster, member: Member) -> AsyncIterator[MetadataCli
     client = MetadataClient(identity, config.coordinators, lambda: context)
     running = asyncio.create_task(client.run())
     try:
-        for coordinator_id in client.coordinator_ids:
+        for coordinator_id in [record.coordinator_id for record in client.coordinators]:
             await until_heard(client, coordinator_id)
         yield client
     finally:

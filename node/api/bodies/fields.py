@@ -101,7 +101,6 @@ Deleted = Annotated[
 
 # ---- files ------------------------------------------------------------------------------------------------
 FileUuid = Annotated[Uuid, Meta(description="The file.")]
-GivenFileUuid = Annotated[GivenUuid, Meta(description="The file.")]
 BucketId = Annotated[Uuid, Meta(description="The bucket. The default one's id is all zeros.")]
 GivenBucketId = Annotated[
     GivenUuid, Meta(description="The bucket that the file goes into. Left out: the default one.")
@@ -158,14 +157,6 @@ GivenSha256 = Annotated[
         extra_json_schema={"pattern": f"^{_ANY_HEX}{{64}}$"},
     ),
 ]
-Md5 = Annotated[
-    str,
-    Meta(
-        description="MD5 of the content.",
-        examples=["098f6bcd4621d373cade4e832627b4f6"],
-        extra_json_schema={"pattern": f"^{_ANY_HEX}{{32}}$"},
-    ),
-]
 MaybeMd5 = Annotated[
     str,
     Meta(
@@ -181,16 +172,6 @@ FileStatus = Annotated[
         "available; tombstoned when its retention has passed; deleted at last.",
         examples=["available"],
         extra_json_schema={"enum": ["pending", "uploading", "available", "tombstoned", "deleted"]},
-    ),
-]
-FileState = Annotated[
-    Literal["pending", "uploading", "available", "tombstoned", "deleted"],
-    Meta(description="As `status` of a file.", examples=["available"]),
-]
-FilenamePrefix = Annotated[
-    str,
-    Meta(
-        max_length=LABEL_CHARS_MAX, description="What a filename begins with; case counts.", examples=["lab"]
     ),
 ]
 RetentionHours = Annotated[
