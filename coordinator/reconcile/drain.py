@@ -127,6 +127,8 @@ async def _empty(means: Means, progress: Progress, node_id: str) -> None:
     copier = Copier(means, progress)
 
     async def move(replica: HeldReplica) -> None:
+        if node_id not in draining(means.facts()):  # somebody has thought better of it
+            return
         progress.add(looked_at=1)
         blob = means.blob(replica.sha256)
         copies = [] if blob is None else plan_release(blob, means.facts())
