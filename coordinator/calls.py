@@ -84,7 +84,8 @@ class MintReply(Struct, frozen=True):
 class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     """A node lives. The node is who its certificate says, whatever it writes here.
 
-    `takes_bytes`: its disk has taken some lately.
+    `takes_bytes`: its disk has taken some lately. `scrubbed_since_ms`: all its replicas were read from the
+    disk, or came, after that; 0 when it does not know.
 
     Each process of a node sends its own, to learn of a new view; only the first speaks for the node.
     """
@@ -94,6 +95,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     uploads: Count
     is_primary: bool = True
     takes_bytes: bool = True
+    scrubbed_since_ms: Count = 0
     at_ms: Count = 0  # its clock when this was sent; 0 from members of older versions
 
 
@@ -225,6 +227,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     uploads: int
     clock_offset_ms: int | None = None  # its clock less this coordinator's; None while it is not known
     disk: str = DISK_OK
+    scrubbed_since_ms: int = 0  # see HeartbeatCall
 
 
 class CertificateEnd(Struct, frozen=True):
@@ -237,7 +240,8 @@ class CertificateEnd(Struct, frozen=True):
 class StatusReply(Struct, frozen=True, kw_only=True):
     """The cluster as this coordinator sees it; `coordinators` are the voters and learners.
 
-    `at_ms` is its clock; `runs` those of jobs that have not ended; `certificates` those that end soon;
+    `schedules`: seconds between two runs of each job, as this coordinator would have them. `at_ms` is its
+    clock; `runs` those of jobs that have not ended; `certificates` those that end soon;
     `replicas` how the blobs stand, None from older versions.
     """
 
@@ -253,6 +257,7 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     runs: list[JobRunRecord] = []
     certificates: list[CertificateEnd] = []
     replicas: ReplicaCounts | None = None
+    schedules: dict[str, float] = {}
 
 
 AnyCall = (

@@ -18,9 +18,10 @@ from prometheus_client.registry import Collector
 from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK
 from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
-from coordinator.jobs import JOBS
+from coordinator.jobs import JOBS, Amounts, amounts_of
 from coordinator.ledger import Ledger
 from coordinator.queries import GetReplicaCounts
+from coordinator.records import JobRunRecord
 from coordinator.replica_records import ReplicaCounts
 from coordinator.rpc import value_of
 
@@ -118,6 +119,22 @@ class ClusterMetrics(Collector):
             failed.add_metric([job.name], int(has_failed))
             completed.add_metric([job.name], completed_at_ms / 1000)
         yield from (running, failed, completed)
+        yield from self._amounts()
+
+    def _amounts(self) -> Iterator[Metric]:
+        """Of the newest run of each job, all zero if there is none."""
+        found = {run.job_name: amounts_of(_result(run)) for run in self._ledger.store.newest_runs()}
+        readings: dict[str, tuple[str, Callable[[Amounts], int]]] = {
+            "looked": ("What the newest run of the job has looked at.", lambda a: a.looked),
+            "done": ("What it has done: copied, released, dropped, read.", lambda a: a.done),
+            "left": ("What it has still to do, as far as it knows.", lambda a: a.left or 0),
+            "bytes": ("Bytes that it has copied, read or freed.", lambda a: a.size_bytes),
+        }
+        for name, (text, read) in readings.items():
+            gauge = GaugeMetricFamily(f"filestore_job_{name}", text, labels=["job_name"])
+            for job in JOBS:
+                gauge.add_metric([job.name], read(found[job.name]) if job.name in found else 0)
+            yield gauge
 
     def _disk(self) -> Iterator[Metric]:
         log = self._ledger.log
@@ -127,6 +144,10 @@ class ClusterMetrics(Collector):
             size_bytes = self._files.state.stat().st_size
             yield _gauge("filestore_database_size_bytes", "The database file.", size_bytes)
             yield _gauge("filestore_disk_free_bytes", "Free bytes.", log.free_bytes())
+
+
+def _result(run: JobRunRecord) -> dict[str, object]:
+    return msgspec.json.decode(run.result, type=dict[str, object]) if run.result else {}
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -53,6 +53,7 @@ class Progress:
         self._run = run
         self._noted_at_s = float("-inf")
         self.result: Result = _result_of(run)
+        self.count_left: Callable[[], int] | None = None  # asked for `left` whenever the result is recorded
 
     @property
     def run_id(self) -> str:
@@ -80,6 +81,8 @@ class Progress:
 
     async def record(self, status: str) -> None:
         """Put status and result into the log. Raises Interrupted when the run has ended already."""
+        if self.count_left is not None:
+            self.result["left"] = self.count_left()
         command = RecordRun(
             run_id=self._run.run_id,
             node_id=self._own_id,

@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
@@ -47,6 +48,31 @@ class JobKind(Struct, frozen=True, kw_only=True):
     description: str
     schedule_s: float = 0.0
     takes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How far a run is, whatever its job calls that. `left` is None while the job does not know it."""
+
+    looked: int
+    done: int
+    left: int | None
+    size_bytes: int
+
+
+def amounts_of(result: Mapping[str, object]) -> Amounts:
+    """From the result of a run. What a job counts as done is the last step of its work."""
+    counts = {name: value for name, value in result.items() if isinstance(value, int)}
+
+    def first(*names: str) -> int:
+        return next((counts[name] for name in names if name in counts), 0)
+
+    return Amounts(
+        looked=first("looked", "looked_at", "blobs", "done"),
+        done=first("done", "dropped", "released", "copied", "looked"),
+        left=counts.get("left"),
+        size_bytes=first("bytes", "blob_bytes"),
+    )
 
 
 JOBS = (

@@ -172,6 +172,7 @@ class _Member:
         self._own_id = config.id
         self._ledger = ledger
         self._credential = files.credential()
+        self._schedules = config.schedules
         self.removed = removed
         self.view = StateView(ledger.store)
         self.authority = ClusterAuthority(
@@ -224,6 +225,7 @@ class _Member:
             operations=self.operations,
             digests=self.digests,
             credential=self._credential,
+            schedules=self._schedules,
         )
 
     async def readiness(self) -> str:

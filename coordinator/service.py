@@ -8,7 +8,7 @@ heartbeats.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 import uuid_utils
@@ -63,7 +63,7 @@ from coordinator.digests import Digests
 from coordinator.driver import Driver
 from coordinator.endings import ending_soon
 from coordinator.health import PLACEABLE_S, NodeHealth
-from coordinator.jobs import check_parameters, job_kind
+from coordinator.jobs import JOBS, check_parameters, job_kind
 from coordinator.operations import Operations
 from coordinator.placement import Candidate, choose
 from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken, GetReplicaCounts
@@ -95,6 +95,7 @@ class Service:
         operations: Operations,
         digests: Digests,
         credential: Credential,
+        schedules: Mapping[str, float],
     ) -> None:
         self._identity = identity
         self._driver = driver
@@ -106,6 +107,7 @@ class Service:
         self._operations = operations
         self._digests = digests
         self._credential = credential
+        self._schedules = {job.name: schedules.get(job.name, job.schedule_s) for job in JOBS}
         self._callers = Callers(view)
         self._started_s = time.monotonic()
 
@@ -337,6 +339,7 @@ class Service:
             write_quorum=view.write_quorum,
             runs=self._store.running_runs(),
             certificates=ending_soon(self._store, self._credential, self._identity.id, at_ms=at_ms),
+            schedules=self._schedules,
             replicas=msgspec.msgpack.decode(self._answer(GetReplicaCounts()), type=ReplicaCounts),
         )
 
@@ -385,6 +388,7 @@ class Service:
                     uploads=beat.uploads,
                     clock_offset_ms=heard.clock_offset_ms if heard else None,
                     disk=self._health.disk(node.node_id),
+                    scrubbed_since_ms=min(beat.scrubbed_since_ms, now_ms()),
                 )
             )
         return states

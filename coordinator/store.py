@@ -260,6 +260,11 @@ class Store:
         with self._reading:
             return jobs.running(self._reader)
 
+    def newest_runs(self) -> list[JobRunRecord]:
+        """The newest run of each job that ever ran."""
+        with self._reading:
+            return jobs.newest(self._reader)
+
     def last_started_at_ms(self, job_name: str) -> int | None:
         """When the newest run of a job began; None if it never ran."""
         with self._reading:

@@ -96,6 +96,11 @@ class NodeMetrics:
             "Bytes of replicas read from the disk to find damage.",
             registry=registry,
         )
+        self.scrubbed_since = Gauge(
+            "filestore_scrubbed_since_timestamp_seconds",
+            "Every replica here was read from the disk, or came, after this time; 0 if that is not known.",
+            registry=registry,
+        )
         self.custody_stopped = Gauge(
             "filestore_custody_stopped",
             "1 while a pass would give up too many blobs at once: collect, compare or scrub.",

@@ -20,6 +20,7 @@ OF_THE_NODE: Final = frozenset(
         "filestore_disk_free_bytes",
         "filestore_disk_size_bytes",
         "filestore_disk_writable",
+        "filestore_scrubbed_since_timestamp_seconds",
         "filestore_view_age_seconds",
     }
 )

@@ -39,11 +39,25 @@ _log = logging.getLogger(__name__)
 
 
 class Cycle(Struct, kw_only=True):
-    """How far a cycle is: everything up to the name `after` was read, all of it when `is_over`."""
+    """How far a cycle is: everything up to the name `after` was read, all of it when `is_over` by itself.
+
+    `before_ms`: everything else was read, or came, after that.
+    """
 
     began_at_ms: int
+    before_ms: int = 0
     after: str = ""
     is_over: bool = False
+    was_stopped: bool = False  # by too much damage
+
+    @property
+    def since_ms(self) -> int:
+        """All there is was read, or came, after that; 0 when it is not known."""
+        return self.began_at_ms if self.is_over and not self.was_stopped else self.before_ms
+
+    def next(self, at_ms: int) -> "Cycle":
+        """The cycle that begins now."""
+        return Cycle(began_at_ms=at_ms, before_ms=self.since_ms)
 
 
 class Scrubber:
@@ -58,11 +72,18 @@ class Scrubber:
         self._own = Pass()  # of the cycle that nobody has ordered
         self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
         self._saved_at_s = 0.0
+        self._since_ms = 0
+
+    @property
+    def since_ms(self) -> int:
+        """All replicas here were read, or came, after this time; 0 while that is not known."""
+        return self._since_ms
 
     async def run(self) -> None:
         """Scrub for ever."""
         await self._means.view.wait_until_fresh()
         cycle = await self._means.disk.run(self._load)
+        self._noted(cycle)
         while True:
             try:
                 cycle = await self.look(cycle)
@@ -75,10 +96,10 @@ class Scrubber:
     async def look(self, cycle: Cycle) -> Cycle:
         """Whatever is due now; the cycle as it is then. Raises FilestoreError, OSError."""
         while ordered := self.orders.waiting():
-            cycle = await self._ordered(ordered)
+            cycle = await self._ordered(ordered, cycle)
         now_ms = int(self._means.clock_s() * 1000)
         if cycle.is_over and abs(now_ms - cycle.began_at_ms) >= SCRUB_S * 1000:
-            cycle, self._own = Cycle(began_at_ms=now_ms), Pass()
+            cycle, self._own = cycle.next(now_ms), Pass()
         if not cycle.is_over:
             await self._by_itself(cycle)
         return cycle
@@ -91,20 +112,20 @@ class Scrubber:
         except Stopped as reason:
             stopped.set(1)
             _log.error("custody stopped itself", extra={"kind": "scrub", "reason": str(reason)})
-            cycle.is_over = True
+            cycle.is_over = cycle.was_stopped = True
             await self._save(cycle, at_once=True)
         else:
             if cycle.is_over:
                 stopped.set(0)
 
-    async def _ordered(self, ordered: list[Order]) -> Cycle:
+    async def _ordered(self, ordered: list[Order], before: Cycle) -> Cycle:
         """A whole cycle for these orders."""
         first = ordered[0]
         first.run.counts.clear()
         first.run.add(looked=0, bytes=0, damaged=0)
         for order in ordered:
             order.has_begun, order.run = True, first.run
-        cycle = Cycle(began_at_ms=int(self._means.clock_s() * 1000))
+        cycle = before.next(int(self._means.clock_s() * 1000))
         reason = ""
         try:
             await self._go_on(cycle, first)
@@ -180,10 +201,18 @@ class Scrubber:
     def _load(self) -> Cycle:
         try:
             return msgspec.json.decode(self._state.read_bytes(), type=Cycle)
-        except (FileNotFoundError, msgspec.MsgspecError):
+        except FileNotFoundError:
+            at_ms = int(self._means.clock_s() * 1000)
+            return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
+        except msgspec.MsgspecError:
             return Cycle(began_at_ms=int(self._means.clock_s() * 1000))
 
+    def _noted(self, cycle: Cycle) -> None:
+        self._since_ms = cycle.since_ms
+        self._means.metrics.scrubbed_since.set(cycle.since_ms / 1000)
+
     async def _save(self, cycle: Cycle, *, at_once: bool = False) -> None:
+        self._noted(cycle)
         now_s = asyncio.get_running_loop().time()
         if at_once or now_s - self._saved_at_s >= SAVE_S:
             self._saved_at_s = now_s

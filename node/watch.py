@@ -40,6 +40,7 @@ class DiskWatch:
         self._locks = locks
         self._is_primary = is_primary
         self._uploads_elsewhere = uploads_elsewhere
+        self.scrubbed_since_ms: Callable[[], int] = lambda: 0  # see `Scrubber.since_ms`, which comes later
         self._free_bytes = 0
         self._total_bytes = 0
         self._writable_at_s = float("-inf")
@@ -55,6 +56,7 @@ class DiskWatch:
             len(self._locks) + self._uploads_elsewhere(),
             self._is_primary,
             takes_bytes=is_writable or not self._has_looked,
+            scrubbed_since_ms=self.scrubbed_since_ms(),
         )
 
     @property

@@ -96,7 +96,12 @@ def list_page(question: Question, query: ListJobRuns) -> JobRunPage:
 def last(question: Question, query: GetLastRuns) -> list[JobRunRecord]:
     """The newest run of each job that ever ran, by name. Admin only."""
     require_admin(question.users, query.caller)
-    rows = question.db.execute(
+    return newest(question.db)
+
+
+def newest(db: sqlite3.Connection) -> list[JobRunRecord]:
+    """The newest run of each job that ever ran, by name."""
+    rows = db.execute(
         f"SELECT {_COLUMNS} FROM job_runs WHERE sequence IN"
         " (SELECT MAX(sequence) FROM job_runs GROUP BY job_name) ORDER BY job_name"
     ).fetchall()

@@ -16,7 +16,7 @@ from coordinator.commands import ReleaseReplica
 from coordinator.held_pages import held_pages
 from coordinator.job_runs import Progress
 from coordinator.node_orders import OrderFailed
-from coordinator.queries import GetNodeReplicas
+from coordinator.queries import GetNodeReplicas, ListReplicas
 from coordinator.reconcile.copies import Copier, in_parallel
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
@@ -53,9 +53,9 @@ async def drain(means: Means, progress: Progress) -> None:
     if named and not means.node(named).draining:
         raise Conflict(f"The node {named} is not draining.")
     await recount(means.driver)
+    progress.count_left = lambda: sum(_held(means, node_id) for node_id in draining(means.facts()))
     for node_id in [named] if named else draining(means.facts()):
         await _empty(means, progress, node_id)
-    progress.result["left"] = sum(_held(means, node_id) for node_id in draining(means.facts()))
 
 
 def draining(facts: Facts) -> list[str]:

@@ -9,10 +9,10 @@ from coordinator.caution import CAUTION_BLOBS, CAUTION_SHARE, is_too_many
 from coordinator.commands import Collect
 from coordinator.job_runs import Progress
 from coordinator.node_orders import Custody
-from coordinator.queries import CountCollectable, GetReplicaCounts
+from coordinator.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
 from coordinator.reconcile.custody import HOW_TO_GO_ON, Order, order_all
 from coordinator.reconcile.means import Means
-from coordinator.replica_records import Collected, ReplicaCounts
+from coordinator.replica_records import Collected, NodeReplicas, ReplicaCounts
 
 COLLECT_ROWS = 200
 COLLECT_REST_S = 0.02  # after each step, as of `expire`
@@ -39,14 +39,16 @@ async def gc(means: Means, progress: Progress) -> None:
 
 
 async def scrub(means: Means, progress: Progress) -> None:
-    """Have nodes read what they have not read for long. The result: looked, bytes, damaged."""
+    """Have nodes read what they have not read for long. The result: looked, bytes, damaged, left."""
+    _count_left(means, progress)
     await _order(means, progress, "scrub", _named(means, progress))
 
 
 async def compare(means: Means, progress: Progress) -> None:
     """Have nodes compare their disks with the log. The result: looked, missing, restored, unknown,
-    quarantined.
+    quarantined, left.
     """
+    _count_left(means, progress)
     await _order(means, progress, "compare", _named(means, progress))
 
 
@@ -73,6 +75,15 @@ def _named(means: Means, progress: Progress) -> list[str]:
     if (named := progress.parameters.node_id) != "":
         return [means.node(named).node_id]
     return sorted(means.facts().heard)
+
+
+def _count_left(means: Means, progress: Progress) -> None:
+    """What the nodes were named for when the run began, less what they have looked at since."""
+    held = sum(
+        means.look(GetNodeReplicas(node_id=node_id), NodeReplicas).replicas
+        for node_id in _named(means, progress)
+    )
+    progress.count_left = lambda: max(held - int(progress.result.get("looked", 0)), 0)
 
 
 async def _order(means: Means, progress: Progress, kind: Custody, node_ids: list[str]) -> None:

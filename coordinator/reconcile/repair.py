@@ -34,9 +34,10 @@ def plan_repair(blob: ShortBlob, facts: Facts) -> list[Copy]:
 async def repair(means: Means, progress: Progress) -> None:
     """One pass over the blobs that lack replicas.
 
-    The result: looked_at, copied, bytes; failed copies; left: blobs that nobody can help now; lost: blobs
-    that nobody holds.
+    The result: looked_at, copied, bytes; failed copies; left: blobs that lack replicas still, those that
+    nobody can help now included, counted to 10,000; lost: blobs that nobody holds.
     """
+    progress.count_left = lambda: _left(means)
     await recount(means.driver)
     copier = Copier(means, progress)
     under_way: set[str] = set()
@@ -45,7 +46,7 @@ async def repair(means: Means, progress: Progress) -> None:
         if blob.sha256 in under_way:  # it lacks fewer since a copy of it was made, and is listed again
             return
         copies = plan_repair(blob, means.facts())
-        progress.add(looked_at=1, left=0 if copies else 1)
+        progress.add(looked_at=1)
         under_way.add(blob.sha256)
         try:
             await copier.make_all(copies)
@@ -61,6 +62,12 @@ def is_due(means: Means) -> bool:
     """Whether a blob that somebody holds lacks replicas that there are nodes for."""
     page = means.look(_first(means.facts(), rows=1), ShortPage)
     return bool(page.blobs) or means.store.is_recount_due()
+
+
+def _left(means: Means) -> int:
+    missing_min = means.facts().missing_min
+    short = means.look(GetReplicaCounts(), ReplicaCounts).short
+    return sum(blobs for missing, blobs in short.items() if missing >= missing_min)
 
 
 async def _short(means: Means) -> AsyncIterator[ShortBlob]:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ca.errors import Unavailable
+from coordinator.jobs import amounts_of
 from deploy.commands.connection import Connection, connection_options, line_of
 from deploy.progress import table_console
 from node.client import Client
@@ -53,6 +54,8 @@ def print_status(answer: dict[str, Any], *, at_s: float) -> None:
         console.print(_runs(answer["runs"], at_s))
     for problem in answer.get("problems", ()):
         _line(console, f"! {problem}")
+    if oldest := _unscrubbed(answer["nodes"]):
+        _line(console, oldest)
     if replicas := answer.get("replicas"):
         _line(console, _replicas(replicas))
     word = answer.get("health") or "healthy"
@@ -71,13 +74,12 @@ def gibibytes(size_bytes: int) -> str:
 def progress_of(run: Mapping[str, Any], at_s: float) -> tuple[str, str]:
     """What a run has done, and the time that the rest takes at its pace; "" while that cannot be told."""
     result = run["result"] if isinstance(run["result"], dict) else {}
-    counts = {name: value for name, value in result.items() if isinstance(value, int)}
-    done, left = counts.get("done", counts.get("looked", 0)), counts.get("left")
-    shown = ", ".join(f"{name} {value}" for name, value in counts.items())
+    shown = ", ".join(f"{name} {value}" for name, value in result.items() if isinstance(value, int))
+    amounts = amounts_of(result)
     started_s = datetime.fromisoformat(run["started_at"]).timestamp()
-    if left is None or done <= 0 or at_s <= started_s:
+    if amounts.left is None or amounts.done <= 0 or at_s <= started_s:
         return shown, ""
-    return shown, duration((at_s - started_s) / done * left)
+    return shown, duration((at_s - started_s) / amounts.done * amounts.left)
 
 
 def duration(seconds: float) -> str:
@@ -129,6 +131,12 @@ def _replicas(replicas: dict[str, Any]) -> str:
     short = ", ".join(f"{blobs} lack {missing}" for missing, blobs in replicas["short"].items()) or "none"
     others = ", ".join(f"{name} {replicas[name]}" for name in ("lost", "unreferenced", "doomed"))
     return f"replicas: short {short}, {others}"
+
+
+def _unscrubbed(nodes: list[dict[str, Any]]) -> str:
+    """Where the replicas lie that nobody has read from the disk for longest."""
+    known = [(node["scrubbed_since"], node["id"]) for node in nodes if node.get("scrubbed_since")]
+    return f"oldest unscrubbed: on {min(known)[1]}, since {min(known)[0]}" if known else ""
 
 
 def _clock(member: dict[str, Any]) -> str:

@@ -191,6 +191,7 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         zone=seen.node.zone,
         weight=seen.node.weight,
         disk=seen.disk,
+        scrubbed_since=rfc3339(seen.scrubbed_since_ms or None),
         clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
     )
 

@@ -1,5 +1,7 @@
 """Background jobs and their runs: `/api/v1/jobs`. Admins only."""
 
+import math
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -8,6 +10,7 @@ from aiohttp import web
 
 from ca.errors import Conflict
 from ca.identity import check_member_id
+from coordinator.calls import StatusReply
 from coordinator.commands import CancelRun, TriggerJob
 from coordinator.jobs import JOBS, job_kind
 from coordinator.queries import GetJobRun, GetLastRuns, ListJobRuns
@@ -64,15 +67,19 @@ async def trigger(request: web.Request) -> web.Response:
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    """Every job there is, with its newest run. Admins only."""
+    """Every job there is, with its newest run, and when the leading coordinator runs it by itself. Admins
+    only.
+    """
     caller = await authenticate(request)
-    runs = await request.app[API].metadata.read(GetLastRuns(caller=caller), list[JobRunRecord])
+    metadata = request.app[API].metadata
+    runs = await metadata.read(GetLastRuns(caller=caller), list[JobRunRecord])
     newest = {run.job_name: body_of(run) for run in runs}
+    schedules = _schedules(await metadata.status(caller))
     jobs = [
         JobBody(
             job_name=kind.name,
             description=kind.description,
-            schedule_s=int(kind.schedule_s),
+            schedule_s=math.ceil(schedules.get(kind.name, kind.schedule_s)),
             last_run=newest.get(kind.name, msgspec.UNSET),
         )
         for kind in sorted(JOBS, key=lambda kind: kind.name)
@@ -115,6 +122,12 @@ async def cancel_run(request: web.Request) -> web.Response:
         command = CancelRun(caller=caller, run_id=run_id)
         run = await request.app[API].metadata.propose(command, JobRunRecord)
     return json_response(body_of(run))
+
+
+def _schedules(replies: Mapping[str, StatusReply | None]) -> dict[str, float]:
+    """Those that the leader goes by; nothing while it does not answer."""
+    led = [reply for reply in replies.values() if reply is not None and reply.coordinator.role == "leader"]
+    return max(led, key=lambda reply: reply.coordinator.term).schedules if led else {}
 
 
 def body_of(run: JobRunRecord) -> JobRunBody:

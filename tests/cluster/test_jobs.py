@@ -60,6 +60,20 @@ def test_jobs_are_listed_on_the_command_line(cluster: Cluster) -> None:
     assert [job["job_name"] for job in jobs] == sorted(kind.name for kind in JOBS)
 
 
+@pytest.mark.long
+def test_jobs_are_listed_with_the_schedules_of_the_coordinators(own_cluster: Cluster) -> None:
+    coordinators = own_cluster.coordinators
+    own_cluster.kill(*coordinators)
+    for member in coordinators:
+        path = own_cluster.data(member) / "coordinator.json"
+        config = json.loads(path.read_text()) | {"schedules": {"scrub": 7200.5, "rebalance": 0}}
+        path.write_text(json.dumps(config))
+    own_cluster.restart(*coordinators)
+    own_cluster.leader()
+    jobs = {job["job_name"]: job["schedule_s"] for job in own_cluster.get("/jobs").json["jobs"]}
+    assert (jobs["scrub"], jobs["rebalance"], jobs["expire"]) == (7201, 0, 60)
+
+
 def test_unknown_job_is_refused_in_one_line(cluster: Cluster) -> None:
     done = cluster.filestore("job", "run", "nonsense")
     assert done.returncode == 1

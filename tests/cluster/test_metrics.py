@@ -4,6 +4,7 @@ import math
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -66,6 +67,24 @@ def test_leader_tells_how_nodes_jobs_and_disk_are(cluster: Cluster) -> None:
     assert value(found, "filestore_rpc_calls_total", call="propose", outcome="ok") > 0
 
 
+def test_newest_run_of_a_job_tells_how_far_it_is(cluster: Cluster) -> None:
+    content = b"read again" * 1000
+    cluster.store(content)
+
+    def told() -> bool:
+        run = cluster.post("/jobs/scrub")
+        found = families(cluster, cluster.leader())
+        amounts = [
+            value(found, f"filestore_job_{name}", job_name="scrub") for name in ("looked", "done", "bytes")
+        ]
+        left = value(found, "filestore_job_left", job_name="scrub")
+        assert run.status in (202, 409)
+        return amounts[0] >= 3 and amounts[1] == amounts[0] and amounts[2] >= 3 * len(content) and left == 0
+
+    wait_until(told, what="the numbers of a run", timeout_s=60)
+    assert value(families(cluster, cluster.leader()), "filestore_job_looked", job_name="rebalance") >= 0
+
+
 def test_completed_job_has_its_time_on_every_coordinator(cluster: Cluster) -> None:
     begun_at_s = int(time.time())
     run = cluster.post("/jobs/snapshot")
@@ -79,6 +98,18 @@ def test_completed_job_has_its_time_on_every_coordinator(cluster: Cluster) -> No
     wait_until(all_tell, what="the end of the job", timeout_s=30)
     for member in cluster.coordinators:
         assert value(families(cluster, member), "filestore_job_failed", job_name="snapshot") == 0
+
+
+def test_node_tells_since_when_all_its_replicas_were_read(cluster: Cluster) -> None:
+    def told(nodes: list[Any]) -> bool:
+        return all(node["scrubbed_since"] for node in nodes)
+
+    wait_until(lambda: told(cluster.get("/cluster/status").json["nodes"]), what="scrubbing", timeout_s=60)
+    shown = cluster.filestore("status").stdout.decode()
+    assert re.search(r"oldest unscrubbed: on \S+, since 20", shown)
+    for member in cluster.nodes:
+        since_s = value(families(cluster, member), "filestore_scrubbed_since_timestamp_seconds")
+        assert 0 < since_s <= time.time()
 
 
 def test_disk_of_a_node_that_takes_bytes_is_writable(cluster: Cluster) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coordinator import commands
 from coordinator.calls import HeartbeatCall
+from coordinator.caution import CAUTION_BLOBS
 from coordinator.driver import Driver
 from coordinator.health import NodeHealth
 from coordinator.job_runs import Progress, applied
@@ -21,12 +22,12 @@ from coordinator.records import NodeRecord
 from coordinator.replica_records import DoomedPage, Dropped, NodeReplicas, ReplicaCounts
 from coordinator.state_view import StateView
 from coordinator.store import Store
-from node.keeping import STOP_BLOBS, Pass, Stopped
+from node.keeping import Pass, Stopped
 from tests.unit.state import ADMIN, complete, create, join, join_token
 from tests.unit.test_job_runs import apply, member, trigger
 
 NODES = ("n1", "n2", "n3", "n4")
-BLOBS = 3 * STOP_BLOBS
+BLOBS = 3 * CAUTION_BLOBS
 
 
 class Disks(NodeOrders):
@@ -104,7 +105,7 @@ async def test_node_that_does_not_drop_what_was_released_is_asked_for_no_more(tm
         first = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
         await run(means, "r2")
         second = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
-    assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + BLOBS_AT_ONCE <= STOP_BLOBS
+    assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + BLOBS_AT_ONCE <= CAUTION_BLOBS
     assert second == first
 
 

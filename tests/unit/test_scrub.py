@@ -86,6 +86,23 @@ async def test_next_cycle_begins_when_the_period_is_over(keeper: Keeper) -> None
     assert scrubbed_bytes(keeper) == 2 * SIZE_BYTES
 
 
+async def test_time_since_which_all_was_read_moves_only_when_a_cycle_is_over(keeper: Keeper) -> None:
+    keeper.store()
+    scrubber = keeper.custody.scrubber
+    first = scrubber._load()
+    assert first.since_ms == first.began_at_ms
+    first = await scrubber.look(first)
+    assert scrubber.since_ms == first.began_at_ms > 0
+    keeper.later_s = SCRUB_S + 1
+    second = first.next(first.began_at_ms + 1000)
+    assert second.since_ms == first.began_at_ms
+    assert second.next(first.began_at_ms + 2000).since_ms == first.began_at_ms  # it did not end
+    second = await scrubber.look(second)
+    assert scrubber.since_ms == second.began_at_ms == first.began_at_ms + 1000
+    told = keeper.registry.get_sample_value("filestore_scrubbed_since_timestamp_seconds")
+    assert told == scrubber.since_ms / 1000
+
+
 async def test_order_reads_everything_at_once_and_tells_what_it_found(keeper: Keeper) -> None:
     names = [keeper.store() for _ in range(3)]
     scrubber = keeper.custody.scrubber

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from coordinator.calls import CoordinatorStatus, StatusReply
+from coordinator.jobs import Amounts, amounts_of
 from coordinator.replica_records import ReplicaCounts
 from deploy.commands.status import progress_of
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
@@ -124,6 +125,21 @@ def test_draining_node_alone_is_healthy() -> None:
 def test_rest_of_a_run_is_told_at_its_pace() -> None:
     run = {"started_at": "1970-01-01T00:00:00.000Z", "result": {"done": 10, "left": 30, "error": "x"}}
     assert progress_of(run, 100.0) == ("done 10, left 30", "5 min")
+
+
+@pytest.mark.parametrize(
+    ("result", "amounts"),
+    [
+        ({}, Amounts(0, 0, None, 0)),
+        ({"looked_at": 9, "copied": 3, "bytes": 30, "failed": 1, "left": 5}, Amounts(9, 3, 5, 30)),
+        ({"looked_at": 9, "copied": 4, "released": 3, "left": 0, "error": "x"}, Amounts(9, 3, 0, 0)),
+        ({"looked": 9, "bytes": 7, "damaged": 1, "left": 2}, Amounts(9, 9, 2, 7)),
+        ({"blobs": 2, "blob_bytes": 20, "replicas": 6, "dropped": 5, "left": 1}, Amounts(2, 5, 1, 20)),
+        ({"done": 4, "uploads": 4}, Amounts(4, 4, None, 0)),
+    ],
+)
+def test_result_of_every_job_tells_how_far_it_is(result: dict[str, object], amounts: Amounts) -> None:
+    assert amounts_of(result) == amounts
 
 
 @pytest.mark.parametrize("result", [{}, {"done": 10}, {"done": 0, "left": 5}, None])

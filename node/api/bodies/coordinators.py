@@ -10,6 +10,7 @@ from node.api.bodies.fields import (
     Deleted,
     IpAddress,
     MaybeMemberId,
+    MaybeTimestamp,
     MemberId,
     Port,
     Text,
@@ -161,6 +162,13 @@ class NodeState(Struct, frozen=True, kw_only=True):
             extra_json_schema={"enum": ["ok", "low", "failed"]},
         ),
     ] = "ok"
+    scrubbed_since: Annotated[
+        MaybeTimestamp,
+        Meta(
+            description="Every replica there was read from the disk, or came, after this time; "
+            '"" when that is not known.'
+        ),
+    ] = ""
     clock_offset_ms: ClockOffset | UnsetType = UNSET
 
 
