@@ -28,6 +28,12 @@ class Candidate:
         """Whether `size_bytes` more leave the reserve untouched."""
         return self.free_bytes - size_bytes >= self.reserve_bytes
 
+    def can_repair(self, size_bytes: int) -> bool:
+        """Whether `size_bytes` more leave half of the reserve, which is for what a disk must do in any case:
+        a blob with too few replicas is worse than a disk with little room.
+        """
+        return self.free_bytes - size_bytes >= self.reserve_bytes // 2
+
     @property
     def reserve_bytes(self) -> int:
         """What stays free for deletes, repair and the log."""

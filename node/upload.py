@@ -4,6 +4,7 @@ The files, and the order of writes that makes an offset true, are told in `node/
 they belong into worker threads.
 """
 
+import errno
 import logging
 import os
 import time
@@ -17,6 +18,7 @@ from node.blobs import BlobStore
 from node.directories import storage_error
 from node.durable import Octets, OffsetRecord, write_all
 from node.flushing import FlushThreads
+from node.partial import SPARE_BYTES
 from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished
 
 EPOCH_FILE = "epoch"
@@ -120,6 +122,7 @@ class Upload:
             raise PayloadTooLarge(f"The upload was declared with {self.size_bytes} bytes.")
         self._preallocate(self.offset + len(buffer))
         try:
+            self._require_room(len(buffer))
             write_all(self._disk, self._data, buffer, self.offset)
         except OSError as error:
             self._end_behind()
@@ -353,11 +356,19 @@ class Upload:
         end = stop + PREALLOCATED_BYTES
         if self.size_bytes is not None:
             end = min(end, self.size_bytes)
+        if self._blobs.free_bytes() < end - self.offset + SPARE_BYTES:
+            return
         try:
             self._disk.preallocate(self._data, self.offset, end - self.offset)
             self._allocated_bytes = end
         except OSError:
             self._allocated_bytes = None
+
+    def _require_room(self, size_bytes: int) -> None:
+        """Raises OSError when so many bytes take of what this node needs to record and delete."""
+        reserved_bytes = max((self._allocated_bytes or 0) - self.offset, 0)
+        if self._blobs.free_bytes() + reserved_bytes < size_bytes + SPARE_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _sync_behind(self) -> None:
         """Begins the next sync when it is time, and takes note of the one before. Raises as `sync` does."""

@@ -39,7 +39,7 @@ def plan_release(blob: BlobRecord, facts: Facts) -> list[Copy]:
     short = ShortBlob(
         sha256=blob.sha256, size_bytes=blob.size_bytes, missing=lacking, holders=blob.replicas, doomed=[]
     )
-    return plan_repair(short, facts)
+    return plan_repair(short, facts, into_reserve=False)
 
 
 async def drain(means: Means, progress: Progress) -> None:

@@ -14,10 +14,11 @@ from coordinator.replica_records import ReplicaCounts, ShortBlob, ShortPage
 PAGE_ROWS = 100
 
 
-def plan_repair(blob: ShortBlob, facts: Facts) -> list[Copy]:
+def plan_repair(blob: ShortBlob, facts: Facts, *, into_reserve: bool = True) -> list[Copy]:
     """The copies to make of a blob; none when nobody can be asked for it, or nobody can take it.
 
-    A node that has yet to drop the blob is no target: the log would refuse it.
+    A node that has yet to drop the blob is no target: the log would refuse it. `into_reserve`: where too few
+    have room, nodes that would take of their reserve are targets too.
     """
     sources = facts.sources(blob.holders)
     good = facts.good(blob.holders)
@@ -25,9 +26,13 @@ def plan_repair(blob: ShortBlob, facts: Facts) -> list[Copy]:
     if not sources or lacking <= 0:
         return []
     excluded = {*blob.holders, *blob.doomed}
-    takers = [c for c in facts.candidates if c.node_id not in excluded and c.has_room(blob.size_bytes)]
-    taken_zones = {facts.zone(node_id) for node_id in good}
-    targets = choose(blob.sha256, takers, lacking, taken_zones=taken_zones)
+    others = [c for c in facts.candidates if c.node_id not in excluded]
+    roomy = [c for c in others if c.has_room(blob.size_bytes)]
+    targets = choose(blob.sha256, roomy, lacking, taken_zones={facts.zone(node_id) for node_id in good})
+    if into_reserve and len(targets) < lacking:
+        able = [c for c in others if c not in roomy and c.can_repair(blob.size_bytes)]
+        taken_zones = {facts.zone(node_id) for node_id in (*good, *targets)}
+        targets += choose(blob.sha256, able, lacking - len(targets), taken_zones=taken_zones)
     return [Copy(blob.sha256, blob.size_bytes, target, sources) for target in targets]
 
 

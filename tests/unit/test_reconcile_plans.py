@@ -1,5 +1,6 @@
 """What the reconcilers decide, from facts that are handed in."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -83,8 +84,20 @@ def test_no_copy_is_planned_without_a_source_that_answers() -> None:
 
 def test_full_and_silent_nodes_get_no_copies() -> None:
     cluster = facts(node("n1"), node("n2", "down"), node("n3"), node("n4"), silent=("n4",), free={"n3": 6})
-    assert plan_repair(short("n1", "n2", size_bytes=2 * GIB), cluster) == []
+    assert plan_repair(short("n1", "n2", size_bytes=4 * GIB), cluster) == []
     assert [copy.target for copy in plan_repair(short("n1", "n2"), cluster)] == ["n3"]
+
+
+def test_repair_takes_of_the_reserve_where_nobody_else_has_room_and_a_drain_does_not() -> None:
+    nodes = [node("n1"), node("n2"), node("n3"), node("n4"), node("n5", draining=True)]
+    tight = facts(*nodes, free={"n3": 6, "n4": 4})
+    large = short("n1", "n2", size_bytes=2 * GIB)
+    assert [copy.target for copy in plan_repair(large, tight)] == ["n3"]
+    assert plan_repair(large, tight, into_reserve=False) == []
+    roomy = facts(*nodes, free={"n3": 6})
+    for content in range(20):
+        of_content = msgspec.structs.replace(large, sha256=f"{content}")
+        assert [copy.target for copy in plan_repair(of_content, roomy)] == ["n4"]
 
 
 def test_fewer_replicas_are_wanted_where_there_are_fewer_nodes() -> None:

@@ -1,0 +1,79 @@
+"""A real file system with little room: what a node needs for itself is not given to uploads."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from ca.errors import InsufficientStorage
+from node.blobs import BlobStore
+from node.content.locks import UploadLocks
+from node.disk import DiskWorkers
+from node.durable import Disk
+from node.partial import SPARE_BYTES
+from node.upload import Upload
+from node.uploads import UploadStore
+from node.watch import PROBE_S, DiskWatch
+from tests.cluster.failing_disk import failing_disk
+
+UUID = "0192d3a4-0000-7000-8000-000000000001"
+PIECE = os.urandom(1 << 20)
+ROOM_BYTES = 10 << 20  # beside the reserve
+
+
+def append(upload: Upload, pieces: int) -> None:
+    for _ in range(pieces):
+        upload.append(PIECE)
+        upload.sync()
+
+
+def test_upload_leaves_the_reserve_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    with failing_disk(tmp_path / "image", mounted):
+        blobs = BlobStore(mounted / "data")
+        uploads = UploadStore(blobs)
+        ballast = os.open(mounted / "ballast", os.O_WRONLY | os.O_CREAT)
+        os.posix_fallocate(ballast, 0, blobs.free_bytes() - SPARE_BYTES - ROOM_BYTES)
+        with uploads.open(UUID, None) as upload:
+            with pytest.raises(InsufficientStorage):
+                append(upload, 64)
+            kept = upload.durable_offset
+            assert 2 * len(PIECE) <= kept <= ROOM_BYTES
+            assert upload.offset == kept
+            assert blobs.free_bytes() > SPARE_BYTES * 0.9  # metadata of the file system takes some
+            os.ftruncate(ballast, 0)
+            os.fsync(ballast)
+            append(upload, 64)
+            assert upload.finish().size_bytes == kept + 64 * len(PIECE)
+        os.close(ballast)
+        uploads.close()
+        blobs.close()
+
+
+async def test_disk_that_takes_no_bytes_is_told_and_told_again_when_it_does(tmp_path: Path) -> None:
+    faults: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        if faults:
+            raise OSError(faults[0], os.strerror(faults[0]))
+        os.fsync(descriptor)
+
+    disk, blobs = DiskWorkers(), BlobStore(tmp_path / "data", disk=Disk(fsync=fsync))
+    watch = DiskWatch(disk, blobs, UploadLocks())
+    assert watch.heartbeat().takes_bytes  # nobody has looked yet: there is no reason for an alarm
+    await watch.look()
+    assert watch.heartbeat().takes_bytes
+    assert watch.heartbeat().free_bytes > 0
+    for fault in (errno.EIO, errno.EROFS):
+        faults[:] = [fault]
+        watch._writable_at_s -= PROBE_S
+        await watch.look()
+        assert not watch.heartbeat().takes_bytes
+        assert watch.heartbeat().free_bytes == 0
+        faults.clear()
+        await watch.look()
+        assert watch.heartbeat().takes_bytes
+    disk.close()
+    blobs.close()
