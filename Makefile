@@ -4,6 +4,7 @@
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
 #   make sim     the consensus under simulated faults (SIM_S=600)     make mutants   bugs that its tests must catch
 #   make chaos   real coordinators under real faults (CHAOS_S=600)
+#   make healing random operations on nodes, replicas and disks, then the verdict (HEALING_OPERATIONS=1000)
 #   make contract   requests made from the OpenAPI document, and its answers held against it
 #   make long    the tests of real processes that take longest: coordinators that come, go and die, healing, cut uploads
 #   make clients stock clients that are interrupted: tuspy, tus-js-client, curl, wget, aria2c
@@ -37,7 +38,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test long check sim mutants chaos clients browser prometheus contract bench constraints clean
+.PHONY: run install test long check sim mutants chaos healing clients browser prometheus contract bench constraints clean
 
 run: $(INSTALLED)
 	@exec $(BIN)/filestore dev --data $(DATA)
@@ -71,6 +72,9 @@ mutants: $(INSTALLED)
 
 chaos: $(INSTALLED)
 	$(BIN)/python -m tests.chaos
+
+healing: $(INSTALLED)
+	$(BIN)/python -m tests.healing
 
 clients: $(INSTALLED)
 	$(BIN)/python -m pytest -m long tests/clients

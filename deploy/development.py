@@ -149,6 +149,12 @@ class DevelopmentCluster:
             member.id, [member.role, "run", "--data", str(self.data(member)), *options], log
         )
 
+    def add_node(self, member: Member, token: str) -> None:
+        """Have one more node join, and start it; it is not ready yet. Raises FilestoreError."""
+        asyncio.run(self._join(member, token))
+        self.layout = msgspec.structs.replace(self.layout, members=[*self.layout.members, member])
+        self.start_member(member)
+
     def wait_healthy(self, *, timeout_s: float = START_TIMEOUT_S) -> None:
         """Until every member is ready and the cluster calls every node healthy. Raises Unavailable."""
         self._wait_ready(self.layout.members, timeout_s=timeout_s)
@@ -264,19 +270,21 @@ class DevelopmentCluster:
 
     async def _join_nodes(self) -> None:
         """Join every node. The tokens go from hand to hand in this process and are in no argument or file."""
-        coordinator = self.layout.of_role("coordinator")[0]
         async with self.client() as client:
             for member in self.layout.of_role("node"):
                 answer = await client.create_join_token(node_id=member.id)
-                await join(
-                    self.data(member),
-                    token=str(answer["token"]),
-                    node_id=member.id,
-                    coordinator_url=coordinator.url,
-                    address=LOOPBACK,
-                    api_port=member.api_port,
-                    peer_port=member.peer_port,
-                )
+                await self._join(member, str(answer["token"]))
+
+    async def _join(self, member: Member, token: str) -> None:
+        await join(
+            self.data(member),
+            token=token,
+            node_id=member.id,
+            coordinator_url=self.layout.of_role("coordinator")[0].url,
+            address=LOOPBACK,
+            api_port=member.api_port,
+            peer_port=member.peer_port,
+        )
 
     def _wait_ready(self, members: list[Member], *, timeout_s: float = START_TIMEOUT_S) -> None:
         context = client_context(self.ca.read_text())

@@ -24,7 +24,7 @@ import pytest
 
 from ca.tls import client_context
 from deploy.development import DevelopmentCluster, Member
-from deploy.processes import stop_children, wait_until
+from deploy.processes import free_ports, last_line, stop_children, wait_until
 
 FILESTORE = str(Path(sys.executable).with_name("filestore"))
 REQUEST_TIMEOUT_S = 30.0
@@ -146,6 +146,22 @@ class Cluster:
         for member in members:
             self._development.start_member(member)
 
+    def runs(self, member: Member) -> bool:
+        """Whether its process has not ended."""
+        return self._development.children[member.id].runs
+
+    def last_words(self, member: Member) -> str:
+        """How its process ended, and the last line that it logged."""
+        child = self._development.children[member.id]
+        return f"{child.obituary()}: {last_line(child.log)}"
+
+    def add_node(self, node_id: str, token: str) -> Member:
+        """A node joins; its process is started and not ready yet."""
+        api_port, peer_port = free_ports(2)
+        member = Member(id=node_id, role="node", api_port=api_port, peer_port=peer_port)
+        self._development.add_node(member, token)
+        return member
+
     def wait_healthy(self, timeout_s: float = 60.0) -> None:
         self._development.wait_healthy(timeout_s=timeout_s)
 
@@ -240,8 +256,8 @@ class Cluster:
         assert answer.status == 200, answer.body
         return self.remember(str(answer.json["token"]))
 
-    def join_token(self, **fields: Any) -> str:
-        answer = self.post("/cluster/join-tokens", fields)
+    def join_token(self, *, node: Member | None = None, **fields: Any) -> str:
+        answer = self.post("/cluster/join-tokens", fields, node=node)
         assert answer.status == 201, answer.body
         return self.remember(str(answer.json["token"]))
 

@@ -1,0 +1,1 @@
+"""Random operations on a real cluster that heals itself: clients, nodes that come and go, bad disks."""

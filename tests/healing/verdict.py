@@ -1,0 +1,115 @@
+"""When all is quiet: is every file there, on every node, and does each disk hold what the log names it for?
+
+What of a disk is not compared: what lies in quarantine, which is kept for a week whatever becomes of it, and
+sidecars whose blob is gone, which are harmless and tiny.
+"""
+
+import itertools
+import os
+import re
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from deploy.development import Member
+from tests.cluster.test_doctor import doctor
+from tests.healing.damage import is_sound
+from tests.healing.ledger import File
+from tests.healing.stage import REPLICAS, Stage
+
+READERS: Final = 4
+SHOWN_MAX: Final = 20
+_SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
+
+
+def judge(stage: Stage) -> list[str]:
+    """Everything that is wrong, what clients met included."""
+    faults = list(stage.ledger.faults)
+    for found in (_files(stage), _blobs(stage), _disks(stage)):
+        faults += itertools.islice(found, SHOWN_MAX)
+    return faults
+
+
+def examine(stage: Stage) -> list[str]:
+    """What `filestore doctor` finds in the directories, once the processes have ended."""
+    faults = []
+    for member in stage.cluster.members:
+        if member.id not in stage.removed:
+            done = doctor(stage.cluster.data(member), "--deep")
+            if done.exception is not None or done.return_value != 0:
+                faults.append(f"doctor of {member.id}: {done.exception or done.output[-2000:]}")
+    return faults
+
+
+def _files(stage: Stage) -> Iterator[str]:
+    """Every available file reads identical on every node; what was acknowledged is available."""
+    status = dict(stage.logged("SELECT file_uuid, status FROM files"))
+    for file in stage.ledger.files.values():
+        found = status.get(file.file_uuid, "")
+        if file.is_deleted and found:
+            yield f"{file.file_uuid} is {found}, and its deletion was acknowledged"
+        if file.is_stored and not file.is_deletion_asked and found != "available":
+            yield f"{file.file_uuid} is {found or 'gone'}, and its upload was acknowledged"
+    if strangers := set(status) - set(stage.ledger.files):
+        yield f"nobody knows the files {sorted(strangers)}"
+    available = [file for file in stage.ledger.files.values() if status.get(file.file_uuid) == "available"]
+    with ThreadPoolExecutor(READERS) as readers:
+        for wrong in readers.map(lambda file: _misread(stage, file), available):
+            yield from wrong
+
+
+def _misread(stage: Stage, file: File) -> list[str]:
+    expected, faults = file.content.bytes(), []
+    for node in stage.nodes:
+        answer = stage.cluster.get(f"/files/{file.file_uuid}", node=node)
+        if (answer.status, answer.body) != (200, expected):
+            faults.append(f"{file.file_uuid} ({file.content.sha256}) at {node.id}: {answer.status}")
+    return faults
+
+
+def _blobs(stage: Stage) -> Iterator[str]:
+    """No blob without a file, none without its replicas, by word of the log."""
+    counted = "SELECT sha256, reference_count, missing FROM blobs ORDER BY sha256"
+    files = dict(stage.logged("SELECT blob_sha256, COUNT(*) FROM files GROUP BY blob_sha256"))
+    files.pop(None, None)
+    replicas = dict(stage.logged("SELECT sha256, COUNT(*) FROM blob_replicas GROUP BY sha256"))
+    for sha256, reference_count, missing in stage.logged(counted):
+        if reference_count != files.pop(sha256, 0) or reference_count == 0:
+            yield f"blob {sha256} has the reference count {reference_count}, which is wrong"
+        if replicas.get(sha256, 0) != REPLICAS or missing:
+            yield f"blob {sha256} has {replicas.get(sha256, 0)} replicas, {missing} missing"
+    for sha256 in files:
+        yield f"files name the blob {sha256}, which the log does not know"
+
+
+def _disks(stage: Stage) -> Iterator[str]:
+    """Each node has what the log names it for, and nothing else."""
+    sql = (
+        "SELECT r.sha256, b.size_bytes FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
+        " WHERE r.node_id = ?"
+    )
+    for node in stage.nodes:
+        named: dict[str, int] = dict(stage.logged(sql, node.id))
+        lying = _lying(stage, node)
+        names = {name for name in lying if _SHA256.fullmatch(name)}
+        yield from (f"{node.id} lacks {name}" for name in sorted(set(named) - names))
+        yield from (f"{node.id} has {name}, and should not" for name in sorted(names - set(named)))
+        for name in sorted(names & set(named)):
+            if not is_sound(stage.blob(node, name)):
+                yield f"{node.id} has other bytes as {name}"
+        if lacking := {f"{name}.sums" for name in names} - set(lying):
+            yield f"{node.id} lacks {sorted(lacking)}"
+        if stray := {name for name in lying if not _SHA256.fullmatch(name.removesuffix(".sums"))}:
+            yield f"{node.id} has files that belong to no blob: {sorted(stray)}"
+        used_bytes = sum(lying[name] for name in names)
+        if used_bytes != sum(named.values()):
+            yield f"{node.id} uses {used_bytes} bytes for blobs, the log says {sum(named.values())}"
+
+
+def _lying(stage: Stage, node: Member) -> dict[str, int]:
+    """The size of every file below a node's blobs, by its name."""
+    found = {}
+    for directory, _, names in os.walk(stage.cluster.data(node) / "blobs"):
+        for name in names:
+            found[name] = os.lstat(os.path.join(directory, name)).st_size  # noqa: PTH118
+    return found
