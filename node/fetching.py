@@ -51,7 +51,7 @@ class _Fetch:
     callers: int = 0
 
     async def keep_pace(self, size_bytes: int) -> None:
-        """Wait until so many bytes may be asked for."""
+        """Wait until so many bytes are paid for."""
         if self.pace is not None:
             await self.pace(size_bytes)
 
@@ -81,9 +81,10 @@ class Fetches:
     ) -> None:
         """A whole replica lies here, verified and durable, when this returns.
 
-        `sources`: nodes that may have it, the best first; this one is left out. `pace` is awaited before each
-        range; a fetch that several share has none as soon as one of them has none. Raises Unavailable when no
-        source can give it (what has come is kept for the next time), InsufficientStorage, Internal.
+        `sources`: nodes that may have it, the best first; this one is left out. `pace` is awaited for each
+        piece that comes; a fetch that several share has none as soon as one of them has none. Raises
+        Unavailable when no source can give it (what has come is kept for the next time),
+        InsufficientStorage, Internal.
         """
         blob = FinishedBlob(sha256, size_bytes)
         others = [node_id for node_id in dict.fromkeys(sources) if node_id != self._node_id][:SOURCES_MAX]

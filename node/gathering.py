@@ -26,7 +26,7 @@ from node.client_ranges import first_failure
 from node.coverage import Span
 from node.disk import DiskWorkers, write_overlapped
 from node.metrics import NodeMetrics
-from node.partial import Partial, SegmentMismatch, SpanWriter, byte_stop
+from node.partial import Partial, SegmentMismatch, SpanWriter
 from node.peers import PeerClient, PeerFailed, pieces
 from node.segments import SEGMENT_BYTES, SegmentHasher
 
@@ -39,7 +39,7 @@ CHECK_TIMEOUT_S = 5.0  # for a source to read one segment again
 STRIKES_MAX = 3
 HASHED_BYTES = 4 * SEGMENT_BYTES  # in one job for the disk's threads
 
-Pace = Callable[[int], Awaitable[None]]  # returns when so many bytes may be asked for
+Pace = Callable[[int], Awaitable[None]]  # returns when so many bytes are paid for
 
 _log = logging.getLogger(__name__)
 
@@ -97,9 +97,7 @@ class _Gathering:
         while (span := await self._next()) is not None:
             self._running += 1
             try:
-                first, stop = span
-                await self._pace(byte_stop(stop, self._partial.blob) - first * SEGMENT_BYTES)
-                await self._bring(first, stop)
+                await self._bring(*span)
             finally:
                 self._running -= 1
                 self._wake()
@@ -182,6 +180,9 @@ class _Gathering:
         received_bytes = self._means.metrics.replica_bytes.labels("received")
         async for piece in pieces(node_id, answer):
             received_bytes.inc(len(piece))
+            # Piece by piece: whole ranges would come in bursts, which clients of either node feel. What is
+            # not taken here is not sent there.
+            await self._pace(len(piece))
             yield piece
 
     def _succeeded(self, source: NodeRecord) -> None:

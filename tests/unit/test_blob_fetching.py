@@ -260,7 +260,8 @@ async def test_pace_is_awaited_for_every_byte(nodes: list[Node]) -> None:
         asked.append(size_bytes)
 
     await fetch(nodes[0], ["n2"], pace=pace)
-    assert (sum(asked), max(asked)) == (len(CONTENT), 16 << 20)
+    assert sum(asked) == len(CONTENT)
+    assert max(asked) < SEGMENT_BYTES  # in small steps, which clients of either node do not feel
 
 
 async def test_blob_larger_than_the_disk_is_refused(nodes: list[Node]) -> None:
