@@ -11,7 +11,7 @@ from typing import Final
 
 RATE_MAX: Final = 400_000_000  # bytes per second: what one good disk gives, and more than a gigabit wire
 RATE_MIN: Final = 20_000_000  # 50 TB in 30 days
-BUSY_BYTES_PER_S: Final = 1_000_000  # of clients: less than this is no reason to give way
+BUSY_BYTES_PER_S: Final = 100_000  # of clients: 25 small files, whose readers feel it as well
 LOOK_S: Final = 1.0
 STEPS_S_MAX: Final = 30.0  # that one look makes up for: enough to come from any rate to any other
 WAIT_S_MAX: Final = 1.0  # in one sleep: then the rate is looked at again

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from node import scrub
-from node.budget import LOOK_S, Budget
+from node.budget import LOOK_S, RATE_MAX, Budget
 from node.scrub import SCRUB_S, Cycle
 from node.segments import SEGMENT_BYTES
 from tests.unit.custody_node import SIZE_BYTES, Keeper
@@ -163,6 +163,17 @@ def test_budget_that_nobody_looked_at_for_long_has_given_way_to_clients_meanwhil
         budget.look(at_s)
         rates.append(budget.rate)
     assert rates == [80, 15, 80]
+
+
+def test_readers_of_small_files_are_clients_too() -> None:
+    seen = [0.0]
+    budget = Budget(lambda: seen[0])
+    rates = []
+    for at_s, files in ((100.0, 0), (100.0 + LOOK_S, 30), (100.0 + 2 * LOOK_S, 3)):
+        seen[0] += files * 4096
+        budget.look(at_s)
+        rates.append(budget.rate / RATE_MAX)
+    assert rates == [1, 0.5, 1]
 
 
 async def test_budget_lets_nobody_pass_before_the_bytes_are_paid_for() -> None:
