@@ -1,5 +1,8 @@
 """Blobs that stay open, so that a hot one costs no walk through directories and no sidecar read per request.
 
+The bytes of a small one stay too once they were read, and are handed out under the same conditions as those
+in the page cache: the file is what it was, and its segment is trusted now.
+
 Bounded: the one used longest ago is closed first. What is kept under a name is handed out only while the
 file is what it was when it was opened: a link less, a rename or a write shows in what the kernel tells about
 it. The store also says at once when a name is deleted, replaced or put aside (`forget`), so that no
@@ -16,24 +19,24 @@ from node.segments import OpenBlob
 from node.trust import FileIdentity
 
 OPEN_BLOBS_MAX = 256  # descriptors; a tenth of what a process may have where the limit is low
+CONTENT_BYTES_MAX = 64 << 10  # of one blob that is kept in memory too: 16 MiB for all of them
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Kept:
     blob: OpenBlob
     identity: FileIdentity
     links: int
+    content: bytes = b""  # all of it, of a small blob that was read
 
     def is_unchanged(self) -> bool:
         """Whether the file is what it was when it was opened. Raises OSError."""
-        facts, known = os.fstat(self.blob.fd), self.identity
+        facts, known = os.fstat(self.blob.fd), self.identity  # the descriptor's device and inode stay
         return (
             facts.st_ctime_ns == known.changed_at_ns  # a link, a rename or a write: all of them change it
             and facts.st_nlink == self.links
             and facts.st_size == known.size_bytes
             and facts.st_mtime_ns == known.modified_at_ns
-            and facts.st_ino == known.inode
-            and facts.st_dev == known.device
         )
 
 
@@ -67,7 +70,8 @@ class OpenBlobs:
             return kept.blob.duplicate()
 
     def read_cached(self, sha256: str, start: int, stop: int) -> bytes:
-        """These bytes (not empty) if nothing has to be waited for: a kept blob, trusted, in the page cache.
+        """These bytes (not empty) if nothing has to be waited for: a kept blob, trusted, in memory or the
+        page cache.
 
         Else b"". For the event loop, and for little at a time: others wait meanwhile. Raises OSError.
         """
@@ -79,8 +83,15 @@ class OpenBlobs:
                 self._drop(sha256)
                 return b""
             self._kept.move_to_end(sha256)
-            trusted = kept.blob.is_trusted(start, stop, identity=kept.identity)
-            return read_cached(kept.blob.fd, start, stop - start) if trusted else b""
+            if not kept.blob.is_trusted(start, stop, identity=kept.identity):
+                return b""
+            if kept.content:
+                return kept.content[start:stop]
+            piece = read_cached(kept.blob.fd, start, stop - start)
+            if stop - start == kept.blob.size_bytes <= CONTENT_BYTES_MAX:
+                # A change since the look at the file shows at the next look, before this is used.
+                kept.content = piece
+            return piece
 
     def is_ready(self, sha256: str, start: int, stop: int) -> bool:
         """Whether these bytes (not empty) are of a kept blob and trusted: nothing has to be read before they

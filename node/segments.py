@@ -268,6 +268,8 @@ class OpenBlob:
         `identity` is that of the file as it is now, from who has just looked.
         """
         found = identity or FileIdentity.of(self.fd)
+        if 0 <= start < stop <= SEGMENT_BYTES:
+            return self._trusted.holds(self.sha256, 0, found)
         for index in range(start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0):
             if not self._trusted.holds(self.sha256, index, found):
                 return False

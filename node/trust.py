@@ -67,9 +67,11 @@ class TrustedSegments:
             blob = self._blobs.get(sha256)
             if blob is None:
                 return False
-            if blob.identity is not identity and blob.identity != identity:
-                self._drop(sha256)
-                return False
+            if blob.identity is not identity:
+                if blob.identity != identity:
+                    self._drop(sha256)
+                    return False
+                blob.identity = identity  # who asks again mostly asks with the same object
             self._blobs.move_to_end(sha256)
             found_at_s = blob.found_at_s.get(index)
             return found_at_s is not None and self._clock() - found_at_s < TRUSTED_S

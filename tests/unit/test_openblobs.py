@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from node.blobs import BlobStore
-from node.openblobs import OpenBlobs
+from node.openblobs import CONTENT_BYTES_MAX, OpenBlobs
 from node.quarantine import Quarantine
 
 CONTENT = os.urandom(10_000)
@@ -99,6 +99,48 @@ def test_file_without_a_name_is_not_kept(store: BlobStore, tmp_path: Path) -> No
         path_of(tmp_path).unlink()
         store.opened.keep(blob, forgotten=store.opened.forgotten)
     assert len(store.opened) == 0
+
+
+def read_when_trusted(store: BlobStore, name: str, start: int, stop: int) -> bytes:
+    """A file that has just changed is not trusted yet."""
+    while not store.opened.is_ready(name, start, stop):
+        with store.open_kept(name) as blob:
+            blob.verify_range(start, stop)
+    return store.opened.read_cached(name, start, stop)
+
+
+def test_small_blob_that_was_read_stays_in_memory(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_when_trusted(store, NAME, 0, 10_000) == CONTENT
+    monkeypatch.setattr("node.openblobs.read_cached", lambda *_: b"")
+    assert store.opened.read_cached(NAME, 0, 10_000) == CONTENT
+    assert store.opened.read_cached(NAME, 10, 20) == CONTENT[10:20]
+    assert store.opened.read_cached(NAME, 0, 10_001) == b""
+
+
+def test_large_blob_does_not(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = os.urandom(CONTENT_BYTES_MAX + 1)
+    name = put(store, content)
+    assert read_when_trusted(store, name, 0, len(content)) == content
+    monkeypatch.setattr("node.openblobs.read_cached", lambda *_: b"")
+    assert store.opened.read_cached(name, 0, len(content)) == b""
+
+
+def test_part_of_a_blob_is_not_taken_for_all_of_it(store: BlobStore) -> None:
+    assert read_when_trusted(store, NAME, 10, 20) == CONTENT[10:20]
+    assert store.opened.read_cached(NAME, 0, 10_000) == CONTENT
+
+
+@pytest.mark.parametrize("act", ["written", "deleted", "distrusted"])
+def test_bytes_in_memory_go_with_the_trust_in_the_file(store: BlobStore, tmp_path: Path, act: str) -> None:
+    assert read_when_trusted(store, NAME, 0, 10_000) == CONTENT
+    if act == "written":
+        path_of(tmp_path).chmod(0o600)
+        path_of(tmp_path).write_bytes(bytes(10_000))
+    elif act == "deleted":
+        store.delete(NAME)
+    else:
+        store._trusted.forget(NAME)
+    assert store.opened.read_cached(NAME, 0, 10_000) == b""
 
 
 def test_blob_used_longest_ago_is_closed_first(tmp_path: Path) -> None:
