@@ -34,6 +34,7 @@ _HEADERS: Final = frozenset({"alg", "kid", "typ"})  # so no crit, jku, x5u, x5c,
 _CLAIMS: Final = ("iss", "aud", "sub", "iat", "nbf", "exp", "jti", "gen", "roles", "groups")
 _COORDINATE_BYTES: Final = 32
 _VERIFIED_MAX: Final = 4096  # remembered tokens: a few MB, more callers than a lab has
+_LATELY_MAX: Final = 512  # of those, by text: 2 MiB at most
 _INTEGER_MAX: Final = 2**53 - 1
 _NAME: Final = re.compile(r"[A-Za-z0-9._@:-]+")
 _BASE64URL: Final = r"[A-Za-z0-9_-]+"
@@ -152,6 +153,7 @@ class Verifier:
         self._authority = _authority(cluster)
         self._keys = {str(jwk.get("kid")): _public_key(jwk) for jwk in jwks}
         self._verified: dict[bytes, _Signed] = {}
+        self._lately: dict[str, _Signed] = {}  # of those, by the token itself: a digest costs more than that
 
     def verify(self, token: str, *, now_ms: int) -> Claims:
         """The claims of a good token at `now_ms`.
@@ -170,6 +172,9 @@ class Verifier:
         return self._signed(token).claims
 
     def _signed(self, token: str) -> _Signed:
+        known = self._lately.get(token) if type(token) is str else None
+        if known is not None:
+            return known
         if not isinstance(token, str) or len(token) > TOKEN_BYTES_MAX or not token.isascii():
             raise Unauthorized("not a compact JWT of at most 4 KiB")
         digest = hashlib.sha256(token.encode("ascii")).digest()
@@ -181,6 +186,9 @@ class Verifier:
             if len(self._verified) >= _VERIFIED_MAX:
                 self._verified.clear()
             self._verified[digest] = signed
+        if len(self._lately) >= _LATELY_MAX:
+            self._lately.clear()
+        self._lately[token] = signed
         return signed
 
     def _check_signature(self, token: str) -> _Signed:
