@@ -1,5 +1,6 @@
 """The line of an answer says the same whichever way it was written."""
 
+import asyncio
 import json
 import logging
 import sys
@@ -78,3 +79,34 @@ def test_stderr_that_is_no_file_gets_the_line_too(
     logs.setup("node")  # capsys stands for it in memory
     log(PATHS[0])
     assert json.loads(capsys.readouterr().err)["path"] == PATHS[0]
+
+
+async def test_lines_of_answers_come_in_order_before_what_is_logged_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root_logger: logging.Logger
+) -> None:
+    with (tmp_path / "log").open("w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        logs.setup("node")
+        for number in range(3 * logs.LINES_HELD_MAX + 1):
+            log(f"/{number}")
+        root_logger.warning("after them")
+        log("/last")
+        shown = (tmp_path / "log").read_text().splitlines()
+        await asyncio.sleep(0)  # the end of this turn
+        text = (tmp_path / "log").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    numbers = [f"/{number}" for number in range(3 * logs.LINES_HELD_MAX + 1)]
+    assert [line.get("path", line["message"]) for line in lines] == [*numbers, "after them", "/last"]
+    assert text.splitlines()[: len(shown)] == shown
+    assert len(shown) == len(numbers) + 1
+
+
+async def test_lines_that_are_held_back_are_written_when_logging_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, root_logger: logging.Logger
+) -> None:
+    with (tmp_path / "log").open("w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        logs.setup("node")
+        log(PATHS[0])
+        root_logger.handlers[0].flush()
+        assert json.loads((tmp_path / "log").read_text())["path"] == PATHS[0]
