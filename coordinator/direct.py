@@ -136,7 +136,8 @@ class DirectConnection(web.RequestHandler):
         if self._manager is not None:
             self._manager.requests_count += 1
         if answer.send is None:
-            transport.writelines(answer.pieces)
+            pieces = answer.pieces
+            transport.write(pieces[0]) if len(pieces) == 1 else transport.writelines(pieces)
             self._begin_idling()
             spent_s = time.perf_counter() - started_s
             self.direct_ended(answer, status=answer.status, size_bytes=answer.size_bytes, duration_s=spent_s)

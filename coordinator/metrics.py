@@ -50,11 +50,12 @@ class Metrics:
 
     def observe_request(self, *, method: str, route: str, status: int, duration_s: float) -> None:
         """Count one request. `route` is a template from the router or a fixed word in parentheses."""
-        known = method if method in METHODS else "OTHER"
-        found = self._children.get((known, route, status))
+        found = self._children.get((method, route, status))
         if found is None:  # looking labels up costs more than counting
+            known = method if method in METHODS else "OTHER"
             found = self._requests.labels(known, route, str(status)), self._durations.labels(known, route)
-            self._children[known, route, status] = found
+            if known == method:
+                self._children[method, route, status] = found
         count, durations = found
         count.inc()
         durations.observe(duration_s)

@@ -8,11 +8,12 @@ hot, or not plain, or would be refused, is left to that.
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import aclosing, closing
 from typing import Final
 
 import uuid_utils
+from msgspec import Struct
 
 from ca.errors import FilestoreError
 from coordinator.direct import DirectAnswer, Drain
@@ -31,17 +32,25 @@ from node.services import NodeServices
 from node.stalling import StallWatch
 
 Kept = Callable[[Caller, str], ContentRecord | None]  # a record as good as one that is asked for now
-_SendFile = Callable[
-    [bytes, ContentRecord, int, int, asyncio.Transport, Drain], Coroutine[object, object, None]
-]
 
 ROUTE: Final = "/api/v1/files/{file_uuid}"
 SENT_BYTES_MAX: Final = 8 << 20  # of more the ordinary way costs little, and checks segments while it sends
 _PATH: Final = BEGINNING.decode().removeprefix("GET ")
 CONTENTS_DESCRIBED_MAX: Final = 4096
-_PART: Final = b"HTTP/1.1 206 Partial Content\r\n%bContent-Range: bytes %d-%d/%d\r\nContent-Length: %d\r\n%b"
-_WHOLE: Final = b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n%b"
-_CLOSING_LINES: Final = b"Date: %b\r\nServer: Filestore\r\nX-Request-Id: %b\r\n\r\n"
+JOINED_BYTES_MAX: Final = 16 << 10  # of a body: up to here a copy costs less than a second piece of a write
+_PART: Final = b"HTTP/1.1 206 Partial Content\r\n%bContent-Range: bytes %d-%d/%d\r\nContent-Length: %d\r\n"
+_WHOLE: Final = b"HTTP/1.1 200 OK\r\n%bContent-Length: %d\r\n"
+_CLOSING_LINES: Final = b"Date: %b\r\nServer: Filestore\r\nX-Request-Id: "
+_END_OF_HEAD: Final = b"\r\n\r\n"
+
+
+class _Described(Struct, frozen=True):
+    """What all answers with a content have in common. `whole` is the head of 200, up to its date."""
+
+    content: ContentRecord
+    lines: bytes
+    whole: bytes
+    path: str
 
 
 class HotPath:
@@ -51,6 +60,8 @@ class HotPath:
         self._services = services
         self._kept = kept
         self._sent_bytes = services.metrics.download_bytes.labels("local")
+        self._described: dict[str, _Described] = {}
+        self._dated = (0, b"")  # the closing lines of a second
 
     def answer(self, data: bytes, transport: asyncio.Transport) -> DirectAnswer | None:
         """The answer to what a client sent, None when that has to go the ordinary way."""
@@ -73,9 +84,9 @@ class HotPath:
                 if not body:
                     return None
                 self._sent_bytes.inc(stop - start)
-                return _answer(content, fields, start, stop, body=body)
+                return self._answer(content, fields, start, stop, body=body)
             if is_plain and self._is_sendable(content, start, stop):
-                return _answer(content, fields, start, stop, send=self._send_file)
+                return self._answer(content, fields, start, stop)
         except OSError:
             pass  # whoever reads it in earnest meets this again
         return None
@@ -94,6 +105,46 @@ class HotPath:
         return stop - start <= SENT_BYTES_MAX and self._services.blobs.opened.is_ready(
             content.file.blob_sha256, start, stop
         )
+
+    def _answer(
+        self, content: ContentRecord, fields: Fields, start: int, stop: int, *, body: bytes = b""
+    ) -> DirectAnswer:
+        """The answer that `serve_content` and the shell around it would give; without a body it is sent."""
+        known = self._described.get(content.file.file_uuid)
+        if known is None or known.content is not content:
+            if len(self._described) >= CONTENTS_DESCRIBED_MAX:
+                self._described.clear()
+            known = self._described[content.file.file_uuid] = _describe(content)
+        is_part = fields.first >= 0
+        head = known.whole
+        if is_part:
+            head = _PART % (known.lines, start, stop - 1, content.file.size_bytes, stop - start)
+        request_id = fields.request_id or str(uuid_utils.uuid7())
+        ending = (head, self._closing_lines(), request_id.encode("ascii"), _END_OF_HEAD)
+        pieces: tuple[bytes, ...]
+        if body and len(body) <= JOINED_BYTES_MAX:
+            pieces = (b"".join((*ending, body)),)
+            size_bytes = len(pieces[0])
+        else:
+            pieces = (b"".join(ending), body)
+            size_bytes = len(pieces[0]) + stop - start
+        send = None if body else functools.partial(self._send_file, pieces[0], content, start, stop)
+        return DirectAnswer(
+            request_id=request_id,
+            route=ROUTE,
+            path=known.path,
+            status=206 if is_part else 200,
+            size_bytes=size_bytes,
+            pieces=pieces,
+            send=send,
+        )
+
+    def _closing_lines(self) -> bytes:
+        """Those that every answer ends with, up to the id of its request."""
+        now_s = int(time.time())
+        if self._dated[0] != now_s:
+            self._dated = (now_s, _CLOSING_LINES % http_date(now_s * 1000).encode("ascii"))
+        return self._dated[1]
 
     async def _send_file(
         self,
@@ -160,43 +211,9 @@ class HotPath:
         return sender.at
 
 
-def _answer(
-    content: ContentRecord,
-    fields: Fields,
-    start: int,
-    stop: int,
-    *,
-    body: bytes = b"",
-    send: _SendFile | None = None,
-) -> DirectAnswer:
-    """The answer that `serve_content` and the shell around it would give."""
-    file = content.file
-    is_part = fields.first >= 0
-    request_id = fields.request_id or str(uuid_utils.uuid7())
-    lines = _content_lines(file.blob_sha256, file.filename, content.available_at_ms, file.content_type)
-    closing_lines = _CLOSING_LINES % (_date(int(time.time())), request_id.encode("ascii"))
-    if is_part:
-        head = _PART % (lines, start, stop - 1, file.size_bytes, stop - start, closing_lines)
-    else:
-        head = _WHOLE % (lines, stop - start, closing_lines)
-    return DirectAnswer(
-        request_id=request_id,
-        route=ROUTE,
-        path=_PATH + file.file_uuid,
-        status=206 if is_part else 200,
-        size_bytes=len(head) + stop - start,
-        pieces=(head, body),
-        send=None if send is None else functools.partial(send, head, content, start, stop),
-    )
-
-
-@functools.lru_cache(CONTENTS_DESCRIBED_MAX)
-def _content_lines(sha256: str, filename: str, available_at_ms: int, content_type: str) -> bytes:
+def _describe(content: ContentRecord) -> _Described:
     """The lines that belong to the content, and to every private answer."""
-    headers = {**describe(sha256, filename, available_at_ms), **PRIVATE_POLICY, "Content-Type": content_type}
-    return lines_of(headers)
-
-
-@functools.lru_cache(2)
-def _date(at_s: int) -> bytes:
-    return http_date(at_s * 1000).encode("ascii")
+    file = content.file
+    facts = describe(file.blob_sha256, file.filename, content.available_at_ms)
+    lines = lines_of({**facts, **PRIVATE_POLICY, "Content-Type": file.content_type})
+    return _Described(content, lines, _WHOLE % (lines, file.size_bytes), _PATH + file.file_uuid)
