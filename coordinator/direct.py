@@ -31,7 +31,8 @@ _log = logging.getLogger("filestore.http")
 
 
 class DirectAnswer(Struct, frozen=True, kw_only=True):
-    """An answer to one GET. `pieces` are written at once; or `send` sends all of it, head included.
+    """An answer to one GET. `send` sends all of it, or what is left; else `pieces` are written at once. With
+    neither it was sent already.
 
     `route` is the template and `path` the text for metrics and logs, `size_bytes` that of head and body.
     """
@@ -137,7 +138,10 @@ class DirectConnection(web.RequestHandler):
             self._manager.requests_count += 1
         if answer.send is None:
             pieces = answer.pieces
-            transport.write(pieces[0]) if len(pieces) == 1 else transport.writelines(pieces)
+            if len(pieces) == 1:
+                transport.write(pieces[0])
+            elif pieces:
+                transport.writelines(pieces)
             self._begin_idling()
             spent_s = time.perf_counter() - started_s
             self.direct_ended(answer, status=answer.status, size_bytes=answer.size_bytes, duration_s=spent_s)

@@ -21,6 +21,29 @@ BURST_BYTES = 1 << 20  # of one connection; then the others on the loop have the
 _REFUSED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
+def send_now(transport: asyncio.Transport, head: bytes, blob: OpenBlob, start: int, stop: int) -> int:
+    """Send the head, and what of bytes `start` to `stop` the socket takes at once, a burst at most.
+
+    How many bytes of both went out: 0 when the first of them have to come from the disk, or nothing is taken.
+    Whatever is wrong is left to who sends the rest. Nothing may wait in the transport's buffer.
+    """
+    burst_stop = min(start + BURST_BYTES, stop)
+    if not is_cached(blob.fd, start, burst_stop):
+        return 0
+    facts = transport.get_extra_info("socket")
+    borrowed = socket.socket(facts.family, facts.type, facts.proto, facts.fileno())
+    sent_bytes = 0
+    try:
+        sent_bytes = borrowed.send(head, socket.MSG_MORE | socket.MSG_DONTWAIT)
+        if sent_bytes == len(head):
+            sent_bytes += os.sendfile(borrowed.fileno(), blob.fd, start, burst_stop - start)
+    except OSError:
+        pass
+    finally:
+        borrowed.detach()  # the descriptor is the transport's
+    return sent_bytes
+
+
 class SendfileRefused(Exception):
     """The kernel does not do it with this file or socket: send copies instead, from where it stopped."""
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import aclosing, closing
 from typing import Final
 
+import msgspec
 import uuid_utils
 from msgspec import Struct
 
@@ -26,7 +27,7 @@ from node.content.hothead import BEGINNING, Fields, lines_of, parse_head
 from node.content.sources import NoReplica, note_failure, read_anywhere
 from node.reading import PIECE_BYTES, open_blob
 from node.segments import BlobDamaged, BlobMissing
-from node.sendfile import FileSender, SendfileRefused
+from node.sendfile import FileSender, SendfileRefused, send_now
 from node.sending import SMALL_BYTES, STALL_TIMEOUT_S
 from node.services import NodeServices
 from node.stalling import StallWatch
@@ -85,8 +86,8 @@ class HotPath:
                     return None
                 self._sent_bytes.inc(stop - start)
                 return self._answer(content, fields, start, stop, body=body)
-            if is_plain and self._is_sendable(content, start, stop):
-                return self._answer(content, fields, start, stop)
+            if is_plain and stop - start <= SENT_BYTES_MAX:
+                return self._send_at_once(content, fields, start, stop, transport)
         except OSError:
             pass  # whoever reads it in earnest meets this again
         return None
@@ -101,15 +102,33 @@ class HotPath:
         content = self._kept(Caller(claims.subject, claims.generation, token), file_uuid)
         return content if content is not None and services.node_id in content.replicas else None
 
-    def _is_sendable(self, content: ContentRecord, start: int, stop: int) -> bool:
-        return stop - start <= SENT_BYTES_MAX and self._services.blobs.opened.is_ready(
-            content.file.blob_sha256, start, stop
-        )
+    def _send_at_once(
+        self, content: ContentRecord, fields: Fields, start: int, stop: int, transport: asyncio.Transport
+    ) -> DirectAnswer | None:
+        """An answer of which as much is sent as goes at once: a range of 1 MiB needs no task then.
+
+        None when something has to be verified first. Raises OSError.
+        """
+        blob = self._services.blobs.opened.take(content.file.blob_sha256)
+        if blob is None:
+            return None
+        with blob:
+            if stop > blob.size_bytes or not blob.is_trusted(start, stop):
+                return None
+            answer = self._answer(content, fields, start, stop)
+            (head,) = answer.pieces
+            sent_bytes = send_now(transport, head, blob, start, stop)
+        at = start + max(0, sent_bytes - len(head))
+        self._sent_bytes.inc(at - start)
+        if at == stop:
+            return msgspec.structs.replace(answer, pieces=())
+        send = functools.partial(self._send_file, head[sent_bytes:], content, at, stop)
+        return msgspec.structs.replace(answer, send=send)
 
     def _answer(
         self, content: ContentRecord, fields: Fields, start: int, stop: int, *, body: bytes = b""
     ) -> DirectAnswer:
-        """The answer that `serve_content` and the shell around it would give; without a body it is sent."""
+        """The answer that `serve_content` and the shell around it would give; `body` may come otherwise."""
         known = self._described.get(content.file.file_uuid)
         if known is None or known.content is not content:
             if len(self._described) >= CONTENTS_DESCRIBED_MAX:
@@ -126,9 +145,9 @@ class HotPath:
             pieces = (b"".join((*ending, body)),)
             size_bytes = len(pieces[0])
         else:
-            pieces = (b"".join(ending), body)
-            size_bytes = len(pieces[0]) + stop - start
-        send = None if body else functools.partial(self._send_file, pieces[0], content, start, stop)
+            joined = b"".join(ending)
+            pieces = (joined, body) if body else (joined,)
+            size_bytes = len(joined) + stop - start
         return DirectAnswer(
             request_id=request_id,
             route=ROUTE,
@@ -136,7 +155,6 @@ class HotPath:
             status=206 if is_part else 200,
             size_bytes=size_bytes,
             pieces=pieces,
-            send=send,
         )
 
     def _closing_lines(self) -> bytes:
@@ -155,14 +173,15 @@ class HotPath:
         transport: asyncio.Transport,
         drain: Drain,
     ) -> None:
-        """Send head and bytes `start` to `stop`, from another replica on when this one fails.
+        """Send what is left of the head, and bytes `start` to `stop`, from another replica on when this one
+        fails.
 
         Raises ConnectionError, Unavailable when no replica is left.
         """
         services, at = self._services, start
         with StallWatch(transport, STALL_TIMEOUT_S) as watch:
             with closing(FileSender(transport, services.disk, watch)) as sender:
-                unsent = sender.send_head(head)
+                unsent = sender.send_head(head) if head else b""
                 if not unsent:
                     at = await self._send_own(sender, content, start, stop)
             if unsent:

@@ -88,6 +88,30 @@ async def test_over_tls_small_answers_are_hot_and_the_same(nodes: list[Node]) ->
         assert set(running.taken) == {small}  # the first may come before aiohttp's loop has begun
 
 
+async def test_range_that_the_socket_takes_at_once_needs_no_task(
+    running: HotNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.content.hotpath.FileSender", None)
+    request_bytes = asking(f"Range: bytes=5-{sending.SMALL_BYTES + 5}")
+    sent = [request_bytes, END]
+    answer = await exchange(running.hot, sent)
+    assert steady(answer) == steady(await exchange(running.ordinary, sent))
+    assert running.taken == [request_bytes]
+
+
+@pytest.mark.parametrize("sent_bytes", [0, 1, 40])
+async def test_range_of_which_nothing_or_half_a_head_went_is_sent_by_a_task(
+    running: HotNode, monkeypatch: pytest.MonkeyPatch, sent_bytes: int
+) -> None:
+    def send_little(transport: asyncio.Transport, head: bytes, *_: object) -> int:
+        return os.write(transport.get_extra_info("socket").fileno(), head[:sent_bytes]) if sent_bytes else 0
+
+    monkeypatch.setattr("node.content.hotpath.send_now", send_little)
+    sent = [HOT[5], HOT[5], END]
+    assert steady(await exchange(running.hot, sent)) == steady(await exchange(running.ordinary, sent))
+    assert running.taken == [HOT[5], HOT[5]]
+
+
 SMUGGLED = [
     [HOT[0] + HOT[1], END],
     [HOT[0][:40], HOT[0][40:], HOT[1], END],
