@@ -37,14 +37,17 @@ async def send_body(request: web.Request, response: web.StreamResponse, body: As
 
     What `body` raises after that, and a stall, break the connection: an answer never ends early in silence.
     """
+    assert response.content_length is not None, "only a body of known length goes past aiohttp"
     piece = await anext(body, None)
     await response.prepare(request)
     transport = _transport(request)
     with StallWatch(transport, STALL_TIMEOUT_S) as watch:
-        while piece is not None:
+        if piece is not None:
             watch.written_bytes += len(piece)
             await response.write(piece)
-            piece = await anext(body, None)
+        async for piece in body:
+            watch.written_bytes += len(piece)
+            await _write_past(request, transport, piece)
         await response.write_eof()
 
 
@@ -110,7 +113,6 @@ class FileBody:
         await self._send_copies(blob, until)
 
     async def _send_copies(self, blob: OpenBlob, until: int) -> None:
-        writer = self._request.writer
         while self.at < until:
             size_bytes = min(PIECE_BYTES, until - self.at)
             piece = await read_piece(self._disk, blob, self.at, size_bytes)
@@ -120,13 +122,7 @@ class FileBody:
                 await self._response.write(piece)
                 self._head_is_out = True
                 continue
-            # What aiohttp does for each write is worth a tenth of the encryption.
-            if self._transport.is_closing():
-                raise ClientGone("the client went away while its answer went out")
-            self._transport.write(piece)
-            writer.output_size += len(piece)
-            if self._request.protocol.writing_paused:
-                await writer.drain()
+            await _write_past(self._request, self._transport, piece)
 
     async def end(self) -> None:
         """The whole body was sent."""
@@ -147,6 +143,19 @@ class FileBody:
             self._transport.set_write_buffer_limits(high=0)
             await writer.drain()
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+
+async def _write_past(request: web.Request, transport: asyncio.Transport, piece: Piece) -> None:
+    """Write behind a head that is out. What aiohttp does for each write is worth a tenth of the encryption.
+
+    Raises ConnectionError.
+    """
+    if transport.is_closing():
+        raise ClientGone("the client went away while its answer went out")
+    transport.write(piece)
+    request.writer.output_size += len(piece)
+    if request.protocol.writing_paused:
+        await request.writer.drain()
 
 
 def _transport(request: web.Request) -> asyncio.Transport:
