@@ -33,9 +33,10 @@ async def bulk_pieces(
         return
     try:
         while body.lacking_bytes or body.has_pieces:
-            async with asyncio.timeout(stall_timeout_s):
-                taken = await body.take()
-            yield taken
+            if not body.has_pieces:
+                async with asyncio.timeout(stall_timeout_s):
+                    await body.wait()
+            yield body.take()
     except TimeoutError as error:
         raise PeerFailed(node_id, "fell silent") from error
     except OSError as error:
@@ -80,22 +81,35 @@ class _BulkBody(asyncio.BufferedProtocol):
         """Whether something has come that was not taken."""
         return bool(self._pieces or self._filled_bytes)
 
-    async def take(self) -> Piece:
-        """The next bytes, at least one. Raises OSError when the connection ended before."""
+    async def wait(self) -> None:
+        """Until something has come. Raises OSError when the connection ended before."""
         while not self.has_pieces:
             if self._failure is not None:
                 raise self._failure
             self._changed.clear()
             await self._changed.wait()
-        if self._pieces:
-            piece = self._pieces.popleft()
-        else:  # not worth waiting for the rest of a buffer; the buffer is used again
-            piece = bytes(memoryview(self._buffer)[: self._filled_bytes])
-            self._filled_bytes = 0
+
+    def take(self) -> Piece:
+        """The next bytes of those that have come, at least one."""
+        piece = self._pieces.popleft() if self._pieces else self._take_unfilled()
         self._held_bytes -= len(piece)
         if self._paused and self._held_bytes <= AHEAD_BYTES // 2:
             self._paused = False
             self._transport.resume_reading()
+        return piece
+
+    def _take_unfilled(self) -> Piece:
+        """What is in a buffer that is not full: its rest is not worth waiting for.
+
+        TLS fills nearly all of it in one go, and a copy of that costs more than another buffer.
+        """
+        piece: Piece
+        if self._filled_bytes >= BUFFER_BYTES // 2:
+            piece, self._buffer = self._buffer, bytearray()
+            del piece[self._filled_bytes :]
+        else:  # the buffer is used again
+            piece = bytes(memoryview(self._buffer)[: self._filled_bytes])
+        self._filled_bytes = 0
         return piece
 
     def get_buffer(self, _sizehint: int) -> memoryview:
