@@ -13,6 +13,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from coordinator.web import ClientGone
 from node.disk import DiskWorkers
+from node.pagecache import read_cached
 from node.peers import Piece
 from node.reading import PIECE_BYTES, read_piece
 from node.segments import OpenBlob
@@ -115,7 +116,9 @@ class FileBody:
     async def _send_copies(self, blob: OpenBlob, until: int) -> None:
         while self.at < until:
             size_bytes = min(PIECE_BYTES, until - self.at)
-            piece = await read_piece(self._disk, blob, self.at, size_bytes)
+            piece = read_cached(blob.fd, self.at, size_bytes)
+            if not piece:
+                piece = await read_piece(self._disk, blob, self.at, size_bytes)
             self.at += len(piece)
             self._watch.written_bytes += len(piece)
             if not self._head_is_out:
