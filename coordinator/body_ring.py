@@ -2,11 +2,11 @@
 
 While a ring has a connection nothing else reads from it; it never takes a byte behind the body. Buffers are
 used again, and bounded: BUFFERS_MAX for a body, SHARED_BUFFERS_MAX for all bodies of the process together,
-beyond which each still gets BUFFERS_MIN. With all of them full the socket is not read. For one event loop.
+beyond which each still gets BUFFERS_MIN. With all of them full the socket is not read. Whoever takes bytes
+takes all that have come: the faster they come, the fewer hand-overs there are. For one event loop.
 """
 
 import asyncio
-from collections import deque
 from typing import Final
 
 BUFFER_BYTES: Final = 512 * 1024
@@ -56,8 +56,8 @@ class BodyRing(asyncio.BufferedProtocol):
         self._transport: asyncio.Transport | None = None
         self._filling: bytearray | None = pool.take(0)
         self._filled_bytes = 0
-        self._full: deque[tuple[bytearray, int]] = deque()
-        self._lent: deque[bytearray] = deque()
+        self._full: list[tuple[bytearray, int]] = []
+        self._lent: list[bytearray] = []
         self._is_lost = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
@@ -69,24 +69,23 @@ class BodyRing(asyncio.BufferedProtocol):
         transport.set_protocol(self)
         transport.resume_reading()
 
-    async def next_piece(self, timeout_s: float) -> memoryview | None:
-        """The next bytes, after waiting for them up to `timeout_s`: None for nothing yet.
+    async def next_pieces(self, timeout_s: float) -> list[memoryview]:
+        """All bytes that have come, in order, after waiting for some up to `timeout_s`: [] for nothing yet.
 
-        They are the caller's until it asks for the second piece after them. Raises EOFError when the
-        connection was lost before the body was whole. Not to be called after the last piece.
+        They are the caller's until it asks again. Raises EOFError when the connection was lost before the
+        body was whole. Not to be called after the last piece.
         """
-        self._take_back_lent(keep=1)
+        self._take_back_lent()
         if not self._full and not self._is_lost:
             await self._wait(timeout_s)
         if not self._full and self._filled_bytes:
             self._close_buffer()
-        if not self._full:
-            if self._is_lost:
-                raise EOFError
-            return None
-        buffer, length = self._full.popleft()
-        self._lent.append(buffer)
-        return memoryview(buffer)[:length]
+        if not self._full and self._is_lost:
+            raise EOFError
+        pieces = [memoryview(buffer)[:length] for buffer, length in self._full]
+        self._lent = [buffer for buffer, _ in self._full]
+        self._full.clear()
+        return pieces
 
     @property
     def is_drained(self) -> bool:
@@ -153,9 +152,10 @@ class BodyRing(asyncio.BufferedProtocol):
             self._transport.pause_reading()
             self._is_paused = True
 
-    def _take_back_lent(self, *, keep: int) -> None:
-        while len(self._lent) > keep:
-            self._pool.give(self._lent.popleft())
+    def _take_back_lent(self) -> None:
+        for buffer in self._lent:
+            self._pool.give(buffer)
+        self._lent.clear()
         if not (self._is_paused and self.left_bytes) or self._is_lost:
             return
         self._filling = self._pool.take(len(self._full) + len(self._lent))

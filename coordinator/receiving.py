@@ -5,7 +5,7 @@ wanted: it sends nothing to those that refuse it.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from coordinator.rates import BodyPace
 
 PIECE_BYTES_MAX: Final = 1 << 20  # of a streamed body: what one hand-over to a worker thread is worth
 RING_BYTES_MIN: Final = 1 << 20  # a shorter body is not worth taking the connection from the parser
+Batch = Sequence[bytes | memoryview]  # pieces of a body, one behind the other
 _CONTINUED: Final = web.RequestKey("continued", bool)
 
 
@@ -47,49 +48,50 @@ async def body_chunks(request: web.Request) -> AsyncGenerator[bytes, None]:
             yield piece
 
 
-async def body_pieces(request: web.Request) -> AsyncGenerator[bytes | memoryview, None]:
-    """The body as `body_chunks` gives it, for a caller that is done with a piece before it asks for the
-    second one after it: their memory is used again.
+async def body_batches(request: web.Request) -> AsyncGenerator[Batch, None]:
+    """The body as it comes, each time all that is here, while more goes on arriving into bounded buffers.
 
-    A long body of known length comes without a copy. Close it (`aclosing`) when not all of it is read.
+    Raises as `body_chunks` does. The pieces are the caller's until it asks for the next batch: their memory
+    is used again. A long body of known length comes without a copy. Close it (`aclosing`) when not all of it
+    is read.
     """
     left_bytes = request.content_length or 0
     if request.content.is_eof() or left_bytes < RING_BYTES_MIN or hdrs.TRANSFER_ENCODING in request.headers:
         async for chunk in body_chunks(request):
-            yield chunk
+            yield [chunk]
         return
     await _say_continue(request)
     pace = BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
     ring: BodyRing | None = None
     while ring is None:
         if taken := _taken_at_once(request):
-            yield taken
+            yield [taken]
         elif request.content.at_eof():
             return
         else:  # nothing may come between that look and this: the ring would not have it
             ring = _lender(request).lend(left_bytes - request.content.total_bytes)
             if ring is None and (piece := await _awaited_piece(request, pace)):
-                yield piece
+                yield [piece]
     is_whole = False
     try:
-        async with aclosing(_from_ring(ring, pace)) as views:
-            async for view in views:
-                yield view
+        async with aclosing(_from_ring(ring, pace)) as batches:
+            async for batch in batches:
+                yield batch
         is_whole = True
     finally:
         _lender(request).take_back(whole=is_whole)
     request.content.feed_eof()
 
 
-async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[memoryview, None]:
+async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[Batch, None]:
     now_s = asyncio.get_running_loop().time
     try:
         while not ring.is_drained:
             started_s = now_s()
-            view = await ring.next_piece(pace.left_s)
-            pace.arrived(len(view or b""), waited_s=now_s() - started_s)
-            if view is not None:
-                yield view
+            views = await ring.next_pieces(pace.left_s)
+            pace.arrived(sum(map(len, views)), waited_s=now_s() - started_s)
+            if views:
+                yield views
     except EOFError as error:
         raise ClientGone("the client went away while it sent its body") from error
     finally:

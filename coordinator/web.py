@@ -30,14 +30,14 @@ from coordinator.direct import DIRECT
 from coordinator.json_bodies import decode_json
 from coordinator.metrics import Metrics
 from coordinator.rates import Patience
-from coordinator.receiving import body_chunks, body_pieces
+from coordinator.receiving import body_batches, body_chunks
 
 __all__ = [
     "METRICS",
     "ClientGone",
     "Listener",
+    "body_batches",
     "body_chunks",
-    "body_pieces",
     "decode_json",
     "error_response",
     "json_response",

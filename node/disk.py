@@ -64,6 +64,18 @@ async def write_overlapped(
                 _ = writing.cancelled() or writing.exception()  # seen: what ended the reading is raised
 
 
+async def write_batches(
+    disk: DiskWorkers, batches: AsyncGenerator[_T, None], write: Callable[[_T], object]
+) -> None:
+    """Hand every batch to `write` in a thread, and only then ask for the next one: more comes meanwhile.
+
+    Whatever is raised, no write runs any more by then, and `batches` is closed.
+    """
+    async with aclosing(batches):
+        async for batch in batches:
+            await disk.run(write, batch)
+
+
 async def _outlast(running: asyncio.Future[_T]) -> None:
     while not running.done():
         with suppress(asyncio.CancelledError):  # cancelled again: the thread still has to end first

@@ -1,13 +1,18 @@
-"""Syncing a file behind the back of whoever writes it: the disk works while the next bytes come.
+"""Work on a file beside whoever writes it: what came is synced while more comes, and hashed by another core.
 
 One sync of a file is under way at a time. What it made durable counts once it has ended well; what it raised
 is raised to the writer, who must end it before it looks back, cuts the file, or closes it.
 """
 
+import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import TypeVar
 
+HASH_THREADS = os.cpu_count() or 1
 FLUSH_THREADS = 4  # syncs at a time in one process; more would only wait for the same disk
+
+_T = TypeVar("_T")
 
 
 class FlushThreads:
@@ -15,6 +20,11 @@ class FlushThreads:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
+        self._hashing = ThreadPoolExecutor(HASH_THREADS, thread_name_prefix="hash")
+
+    def beside(self, job: Callable[[_T], None], subject: _T) -> Future[None]:
+        """Run what only computes in another thread; the caller waits for it."""
+        return self._hashing.submit(job, subject)
 
     def behind(self) -> "Behind":
         """For one file."""
@@ -23,6 +33,7 @@ class FlushThreads:
     def close(self) -> None:
         """No new ones are taken."""
         self._pool.shutdown(wait=True)
+        self._hashing.shutdown(wait=True)
 
 
 class Behind:

@@ -17,9 +17,10 @@ from msgspec import Meta, Struct
 
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound, Unavailable
 from coordinator.bounds import Text
-from coordinator.web import body_pieces, read_json
+from coordinator.receiving import Batch
+from coordinator.web import body_batches, read_json
 from node.damage import miss, verify_blob, withdraw
-from node.disk import write_overlapped
+from node.disk import write_batches
 from node.fetching import SOURCES_MAX
 from node.metrics import counted
 from node.names import is_sha256
@@ -117,10 +118,16 @@ async def _put(request: web.Request) -> web.StreamResponse:
         return web.Response()
     if size_bytes + SPARE_BYTES > await services.disk.run(services.blobs.free_bytes):
         raise InsufficientStorage("This node has no room for the replica.")
+    received = services.metrics.replica_bytes.labels("received")
     writer = await services.disk.run(services.blobs.receive, sha256, size_bytes)
+
+    def write(batch: Batch) -> None:  # in a worker thread
+        for piece in batch:
+            writer.write(piece)
+            received.inc(len(piece))
+
     try:
-        chunks = counted(body_pieces(request), services.metrics.replica_bytes.labels("received"))
-        await write_overlapped(services.disk, chunks, writer.write)
+        await write_batches(services.disk, body_batches(request), write)
         await services.disk.run(writer.finish)
     finally:
         await services.disk.run(writer.abort)

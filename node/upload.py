@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -25,6 +25,7 @@ EPOCH_FILE = "epoch"
 SYNC_BYTES = 32 * 1024 * 1024  # so many new bytes are worth a sync
 SYNC_S = 5.0  # and so old a byte is, however few came since: what a crash costs a slow client
 UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # further ahead of the disk nobody writes; a crash costs no more
+HASHED_BESIDE_BYTES = 1 << 20  # so much is worth another thread
 PREALLOCATED_BYTES = 64 << 20  # room that is reserved at once, so that a large file lies in few pieces
 
 _OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -85,7 +86,7 @@ class Upload:
         self._unsynced_bytes = 0
         self._unsynced_since_s = 0.0
         self._clock_s = clock_s
-        self._behind = threads.behind()
+        self._threads, self._behind = threads, threads.behind()
         self._behind_target = self._durable
         self._allocated_bytes: int | None = 0  # up to where room was reserved; None: not to be had here
 
@@ -110,28 +111,38 @@ class Upload:
         """The hash of the bytes up to `offset`, 64 lower-case hexadecimal digits."""
         return self.finished.sha256 if self.finished else self._hasher.sha256()
 
-    def append(self, buffer: Octets) -> int:
+    def append(self, *buffers: Octets) -> int:
         """Takes the next bytes, all or none; returns the new offset.
 
-        Begins to sync by itself, and waits for the disk only when it is UNSYNCED_BYTES_MAX behind. Raises
-        PayloadTooLarge beyond the declared size, Conflict after `finish`; InsufficientStorage and Internal
-        when the disk refuses: the upload then stands at its durable offset, or is broken after a failed sync.
+        Much of it is hashed by another thread while this one writes it. Begins to sync by itself, and waits
+        for the disk only when it is UNSYNCED_BYTES_MAX behind. Raises PayloadTooLarge beyond the declared
+        size, Conflict after `finish`; InsufficientStorage and Internal when the disk refuses: the upload then
+        stands at its durable offset, or is broken after a failed sync.
         """
         self._require_writable()
-        if self.size_bytes is not None and self.offset + len(buffer) > self.size_bytes:
+        offset, size_bytes = self.offset, sum(map(len, buffers))
+        if self.size_bytes is not None and offset + size_bytes > self.size_bytes:
             raise PayloadTooLarge(f"The upload was declared with {self.size_bytes} bytes.")
-        self._preallocate(self.offset + len(buffer))
+        self._preallocate(offset + size_bytes)
+        hashing = self._threads.beside(self._hash, buffers) if size_bytes >= HASHED_BESIDE_BYTES else None
         try:
-            self._require_room(len(buffer))
-            write_all(self._disk, self._data, buffer, self.offset)
+            self._require_room(offset, size_bytes)
+            for buffer in buffers:
+                write_all(self._disk, self._data, buffer, offset)
+                offset += len(buffer)
         except OSError as error:
+            if hashing is not None:
+                hashing.result()
             self._end_behind()
             self._go_back(self._durable)
             raise storage_error(error) from error
-        self._hasher.update(buffer)
+        if hashing is not None:
+            hashing.result()
+        else:
+            self._hash(buffers)
         if not self._unsynced_bytes:
             self._unsynced_since_s = self._clock_s()
-        self._unsynced_bytes += len(buffer)
+        self._unsynced_bytes += size_bytes
         self._sync_behind()
         return self.offset
 
@@ -364,11 +375,15 @@ class Upload:
         except OSError:
             self._allocated_bytes = None
 
-    def _require_room(self, size_bytes: int) -> None:
-        """Raises OSError when so many bytes take of what this node needs to record and delete."""
-        reserved_bytes = max((self._allocated_bytes or 0) - self.offset, 0)
+    def _require_room(self, offset: int, size_bytes: int) -> None:
+        """Raises OSError when so many bytes from there on take of what this node needs to record and delete."""
+        reserved_bytes = max((self._allocated_bytes or 0) - offset, 0)
         if self._blobs.free_bytes() + reserved_bytes < size_bytes + SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def _hash(self, buffers: Sequence[Octets]) -> None:
+        for buffer in buffers:
+            self._hasher.update(buffer)
 
     def _sync_behind(self) -> None:
         """Begins the next sync when it is time, and takes note of the one before. Raises as `sync` does."""

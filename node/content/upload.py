@@ -1,7 +1,7 @@
 """One request that writes an upload on the node that holds it: receive, make durable, complete.
 
-While one piece is hashed and written by a thread the next ones are read from the socket, into a bounded
-number of buffers (`coordinator/body_ring.py`), whatever the size of the body. Other nodes receive at the same
+While what has come is hashed and written by threads more is read from the socket, into a bounded number of
+buffers (`coordinator/body_ring.py`), whatever the size of the body. Other nodes receive at the same
 time (`node/chain.py`). However the request ends, its bytes are made durable on the write quorum and reported:
 what is acknowledged is what the log says.
 """
@@ -27,15 +27,15 @@ from ca.errors import (
 )
 from coordinator.commands import CompleteUpload, DeclareSize
 from coordinator.queries import GetUpload
+from coordinator.receiving import Batch
 from coordinator.records import PROJECT_FILE, Caller, ContentRecord, Manifest, UploadRecord
-from coordinator.web import body_pieces
+from coordinator.web import body_batches
 from node.archive import read_manifest
 from node.blobs import BlobStore
 from node.content.digests import Checksum
 from node.content.locks import Hold
 from node.damage import verify_blob
-from node.disk import write_overlapped
-from node.durable import Octets
+from node.disk import write_batches
 from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding, Overtaken
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
@@ -100,24 +100,24 @@ class Session:
         What came before is dropped when the first byte is here, not for a body that never comes. Raises
         InvalidRequest for an empty body where bytes were declared.
         """
-        chunks = self._chunks()
+        batches = self._batches()
         with self._receiving():
-            first = await anext(chunks, b"")
+            first: Batch = await anext(batches, [])
         if not first and self.record.size_bytes:
             raise InvalidRequest(f"The body is empty; {self.record.size_bytes} bytes were declared.")
         if self.upload.offset or self.record.offset_bytes:
             await self.holding.rewind(0, EMPTY_SHA256)
-        await self.receive(check=check, chunks=_joined(first, chunks), is_whole=True)
+        await self.receive(check=check, batches=_joined(first, batches), is_whole=True)
 
     async def receive(
         self,
         *,
         checksums: Sequence[Checksum] = (),
         check: Check = lambda _received_bytes: None,
-        chunks: AsyncGenerator[Octets, None] | None = None,
+        batches: AsyncGenerator[Batch, None] | None = None,
         is_whole: bool = False,
     ) -> None:
-        """Take the request's body in and make it durable. `chunks`: the body, if its reading has begun.
+        """Take the request's body in and make it durable. `batches`: the body, if its reading has begun.
 
         `is_whole`: it is all of the content, which `complete` is called for next. Small content is then made
         durable by that only.
@@ -134,15 +134,16 @@ class Session:
         if hashes:
             self.upload.hold()
 
-        def write(chunk: Octets) -> None:  # in a worker thread
+        def write(batch: Batch) -> None:  # in a worker thread
             for found in hashes:
-                found.update(chunk)
-            self.upload.append(chunk)
+                for piece in batch:
+                    found.update(piece)
+            self.upload.append(*batch)
             self.holding.written()
 
         try:
             with self._receiving():
-                await write_overlapped(self.services.disk, chunks or self._chunks(), write)
+                await write_batches(self.services.disk, batches or self._batches(), write)
             for checksum, found in zip(checksums, hashes, strict=True):
                 checksum.require(found)
             check(self.upload.offset - start)
@@ -254,13 +255,13 @@ class Session:
             _log.warning("an archive was not looked at", extra={"sha256": sha256, "reason": str(error)})
             return None
 
-    async def _chunks(self) -> AsyncGenerator[Octets, None]:
+    async def _batches(self) -> AsyncGenerator[Batch, None]:
         """The request's body; keeps the hold alive and the log informed while it flows."""
-        async with aclosing(body_pieces(self.request)) as pieces:
-            async for piece in pieces:
+        async with aclosing(body_batches(self.request)) as batches:
+            async for batch in batches:
                 self.hold.touch()
-                self.services.metrics.upload_bytes.inc(len(piece))
-                yield piece
+                self.services.metrics.upload_bytes.inc(sum(map(len, batch)))
+                yield batch
                 await self.holding.keep_up()
 
 
@@ -298,12 +299,12 @@ def _read_manifest(blobs: BlobStore, sha256: str) -> Manifest:
         return read_manifest(blob.fd, blob.size_bytes)
 
 
-async def _joined(first: Octets, rest: AsyncGenerator[Octets, None]) -> AsyncGenerator[Octets, None]:
+async def _joined(first: Batch, rest: AsyncGenerator[Batch, None]) -> AsyncGenerator[Batch, None]:
     async with aclosing(rest):
         if first:
             yield first
-        async for chunk in rest:
-            yield chunk
+        async for batch in rest:
+            yield batch
 
 
 def _connection_of(request: web.Request) -> tuple[Callable[[], bool], Callable[[], None]]:

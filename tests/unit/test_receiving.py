@@ -21,11 +21,11 @@ from ca.keys import new_key
 from ca.tls import Credential, client_context, server_context
 from coordinator import body_ring
 from coordinator.answers import ClientGone
-from coordinator.body_ring import BUFFER_BYTES, BUFFERS_MAX, BUFFERS_MIN, POOL, BufferPool
+from coordinator.body_ring import BUFFER_BYTES, BUFFERS_MAX, BUFFERS_MIN, POOL, BodyRing, BufferPool
 from coordinator.rates import Patience
-from coordinator.receiving import RING_BYTES_MIN
-from coordinator.web import Listener, body_pieces, json_response, new_application, serve
-from node.disk import DiskWorkers, write_overlapped
+from coordinator.receiving import RING_BYTES_MIN, Batch
+from coordinator.web import Listener, body_batches, json_response, new_application, serve
+from node.disk import DiskWorkers, write_batches
 from tests.unit.peer_nodes import CLUSTER
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -87,17 +87,21 @@ class Shell:
         """The whole body through a thread, as uploads take it."""
         digest, received = hashlib.sha256(), 0
 
-        async def pieces() -> AsyncGenerator[bytes | memoryview, None]:
+        async def batches() -> AsyncGenerator[Batch, None]:
             nonlocal received
-            async with aclosing(body_pieces(request)) as body:
-                async for piece in body:
+            async with aclosing(body_batches(request)) as body:
+                async for batch in body:
                     self.begun.set()
                     await self.go_on.wait()
-                    received += len(piece)
-                    yield piece
+                    received += sum(map(len, batch))
+                    yield batch
+
+        def write(batch: Batch) -> None:
+            for piece in batch:
+                digest.update(piece)
 
         try:
-            await write_overlapped(self.disk, pieces(), digest.update)
+            await write_batches(self.disk, batches(), write)
         except BaseException as error:
             self.ended.put_nowait((type(error).__name__, received))
             raise
@@ -122,9 +126,9 @@ class Shell:
     async def leave(self, request: web.Request) -> web.Response:
         """Has enough after the first MiB."""
         received = 0
-        async with aclosing(body_pieces(request)) as body:
-            async for piece in body:
-                received += len(piece)
+        async with aclosing(body_batches(request)) as body:
+            async for batch in body:
+                received += sum(map(len, batch))
                 if received > 1 << 20:
                     break
         return json_response({"received": received})
@@ -399,6 +403,32 @@ def test_request_that_is_cut_off_does_its_last_acts_before_the_listener_is_close
         assert shell.ended.get_nowait() == ("settled", 0)
 
     run(scenario)
+
+
+def arrive(ring: BodyRing, content: bytes) -> None:
+    while content:
+        room = ring.get_buffer(-1)
+        count = min(len(room), len(content))
+        room[:count] = content[:count]
+        ring.buffer_updated(count)
+        content = content[count:]
+
+
+async def test_all_that_has_come_is_taken_at_once_and_its_memory_used_again_at_the_next_asking() -> None:
+    pool = BufferPool()
+    ring = BodyRing(asyncio.Protocol(), len(CONTENT), pool)
+    first, last = CONTENT[: 4 * BUFFER_BYTES + 1], CONTENT[4 * BUFFER_BYTES + 1 :][: 3 * BUFFER_BYTES]
+
+    arrive(ring, first)
+    taken = await ring.next_pieces(1.0)
+    arrive(ring, last)
+
+    assert b"".join(taken) == first[:-1]
+    assert pool.used == BUFFERS_MAX
+    assert b"".join(await ring.next_pieces(1.0)) == first[-1:] + last[:-1]
+    assert pool.used == 4
+    ring.close()
+    assert pool.used == 0
 
 
 def test_pool_gives_every_body_its_least_and_all_together_no_more_than_their_share(
