@@ -23,7 +23,8 @@ from node.takeover import give_up
 from node.upload import Upload
 
 SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
-REPORT_BYTES = 16 << 20  # what the loss of the holder costs a fast client, about
+REPORT_BYTES = 16 << 20  # what the loss of the holder costs a client, about
+REPORT_GAP_S = 0.25  # or what comes within it: every coordinator syncs a report, and shares the machine
 REPORT_S = 2.0  # after so long fewer bytes are reported too: what a lost holder costs a slow client
 RENEW_S = 30.0  # without new bytes: the expiry moves on, and a deleted file ends the request
 EMPTY_SHA256 = hashlib.sha256().hexdigest()
@@ -119,7 +120,8 @@ class Holding:
                 self._loop.call_soon_threadsafe(self._start_chain)
             return
         unsynced_bytes = upload.sendable_offset - upload.durable_offset
-        if unsynced_bytes >= REPORT_BYTES or time.monotonic() - self._synced_at_s >= REPORT_S:
+        since_s = time.monotonic() - self._synced_at_s
+        if (unsynced_bytes >= REPORT_BYTES and since_s >= REPORT_GAP_S) or since_s >= REPORT_S:
             upload.begin_sync()
             self._synced_at_s = time.monotonic()
         mark = None
@@ -249,7 +251,9 @@ class Holding:
     def _is_report_due(self, chain: Chain) -> bool:
         since_s = self._loop.time() - self._reported_at_s
         new_bytes = min(self.upload.durable_offset, chain.quorum_offset()) - self.record.offset_bytes
-        return new_bytes >= REPORT_BYTES or (new_bytes > 0 and since_s >= REPORT_S) or since_s >= RENEW_S
+        if new_bytes >= REPORT_BYTES:
+            return since_s >= REPORT_GAP_S
+        return (new_bytes > 0 and since_s >= REPORT_S) or since_s >= RENEW_S
 
     async def _report_underway(self) -> None:
         """A coordinator that does not answer does not stop the bytes; a refusal does."""
