@@ -25,10 +25,9 @@ from ca.errors import Conflict, FilestoreError, InsufficientStorage, InvalidRequ
 from coordinator.web import ClientGone
 from node.api.access import Handler
 from node.content.passing import pass_on, worker_holding
-from node.disk import write_overlapped
+from node.disk import write_batches
 from node.laid import LaidLinks
 from node.link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
-from node.metrics import counted
 from node.names import is_sha256, is_uuid
 from node.partial import SPARE_BYTES
 from node.peers import PeerFailed
@@ -37,6 +36,7 @@ from node.services import NODE
 from node.upload import Upload
 from node.uploads import UploadStore
 
+PIECE_BYTES = 1 << 20  # of the body: what one hand-over to a thread is worth
 SYNC_BYTES = 16 << 20
 SYNC_S = 1.0
 IDLE_S = 120.0  # without a byte the holder has given this link up, or lost us
@@ -221,6 +221,7 @@ class _Following:
     def __init__(self, request: web.Request, upload: Upload, terms: LinkTerms, behind: list[str]) -> None:
         services = request.app[NODE]
         self._request, self._upload, self._services = request, upload, services
+        self._received = services.metrics.replica_bytes.labels("received")
         self._source = Source(services.disk, upload)
         self._next = (
             Link(
@@ -246,8 +247,7 @@ class _Following:
         telling = asyncio.create_task(self._tell(response), name="telling the node before")
         passing = asyncio.create_task(self._pass_on(), name="link to the next member")
         try:
-            received = self._services.metrics.replica_bytes.labels("received")
-            await write_overlapped(self._services.disk, counted(self._pieces(), received), self._write)
+            await write_batches(self._services.disk, self._pieces(), self._write)
             await self._services.disk.run(self._upload.sync)
             self._source.end()
             self._wake()
@@ -266,6 +266,7 @@ class _Following:
 
     async def _pieces(self) -> AsyncGenerator[bytes, None]:
         """The body as it comes. Raises ClientGone when the sender is lost, or silent for IDLE_S."""
+        self._request.content.set_read_chunk_size(PIECE_BYTES // 2)  # aiohttp buffers twice this
         while True:
             try:
                 async with asyncio.timeout(IDLE_S):
@@ -280,6 +281,7 @@ class _Following:
         """In a worker thread."""
         upload = self._upload
         upload.append(piece)
+        self._received.inc(len(piece))
         unsynced_bytes = upload.offset - upload.durable_offset
         if unsynced_bytes >= SYNC_BYTES or time.monotonic() - self._synced_at_s >= SYNC_S:
             upload.sync()

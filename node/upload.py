@@ -376,7 +376,7 @@ class Upload:
             self._allocated_bytes = None
 
     def _require_room(self, offset: int, size_bytes: int) -> None:
-        """Raises OSError when so many bytes from there on take of what this node needs to record and delete."""
+        """Raises OSError when so many bytes from there on leave too little to record and to delete."""
         reserved_bytes = max((self._allocated_bytes or 0) - offset, 0)
         if self._blobs.free_bytes() + reserved_bytes < size_bytes + SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

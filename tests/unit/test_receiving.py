@@ -111,7 +111,7 @@ class Shell:
     async def settle(self, request: web.Request) -> web.Response:
         """Asks somebody else when it is cut off."""
         try:
-            async with aclosing(body_pieces(request)) as body:
+            async with aclosing(body_batches(request)) as body:
                 async for _ in body:
                     self.begun.set()
         finally:
