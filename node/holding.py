@@ -36,6 +36,13 @@ class Overtaken(Exception):
     """The log says that another node holds the upload, or holds it in a later epoch. Nothing is lost."""
 
 
+def is_report_due(new_bytes: int, since_s: float) -> bool:
+    """Whether the log should hear of so many new bytes, so long after the last report."""
+    if new_bytes >= REPORT_BYTES:
+        return since_s >= REPORT_GAP_S
+    return (new_bytes > 0 and since_s >= REPORT_S) or since_s >= RENEW_S
+
+
 class Holding:
     """One request's use of the upload that this node holds. `close` it.
 
@@ -249,11 +256,8 @@ class Holding:
             source.close()
 
     def _is_report_due(self, chain: Chain) -> bool:
-        since_s = self._loop.time() - self._reported_at_s
         new_bytes = min(self.upload.durable_offset, chain.quorum_offset()) - self.record.offset_bytes
-        if new_bytes >= REPORT_BYTES:
-            return since_s >= REPORT_GAP_S
-        return (new_bytes > 0 and since_s >= REPORT_S) or since_s >= RENEW_S
+        return is_report_due(new_bytes, self._loop.time() - self._reported_at_s)
 
     async def _report_underway(self) -> None:
         """A coordinator that does not answer does not stop the bytes; a refusal does."""
