@@ -239,6 +239,7 @@ class _Following:
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._synced_at_s = time.monotonic()
+        self._told_offset = upload.durable_offset
 
     async def run(self) -> web.StreamResponse:
         """Until the sender ends the body, all is durable here, and the next link has ended too."""
@@ -282,11 +283,14 @@ class _Following:
         upload = self._upload
         upload.append(piece)
         self._received.inc(len(piece))
-        unsynced_bytes = upload.offset - upload.durable_offset
-        if unsynced_bytes >= SYNC_BYTES or time.monotonic() - self._synced_at_s >= SYNC_S:
-            upload.sync()
-            self._synced_at_s = time.monotonic()
+        durable_offset = upload.durable_offset
+        if durable_offset != self._told_offset:
+            self._told_offset = durable_offset
             self._loop.call_soon_threadsafe(self._wake)
+        is_old = time.monotonic() - self._synced_at_s >= SYNC_S
+        if upload.offset - durable_offset >= SYNC_BYTES or is_old:
+            upload.begin_sync()  # more is taken meanwhile; what it made durable is told with the next piece
+            self._synced_at_s = time.monotonic()
         self._loop.call_soon_threadsafe(self._source.move, upload.offset)
 
     async def _pass_on(self) -> None:
