@@ -104,6 +104,7 @@ def test_content_whose_last_sync_failed_is_not_available_before_it_was_synced_an
     upload.finish(offset)
 
 
+@pytest.mark.timeout(300)
 def test_node_that_dies_between_the_unlink_and_its_report_reports_after_its_start(
     lone_node: Cluster, tmp_path: Path
 ) -> None:
@@ -114,20 +115,22 @@ def test_node_that_dies_between_the_unlink_and_its_report_reports_after_its_star
     sidecar = path.with_name(path.name + ".sums")
     os.utime(sidecar, (0, 0))  # nobody was told of it lately
     assert lone_node.request("DELETE", f"/project-files/{file_uuid}").status == 200
+    upload = lone_node.data(node) / "uploads" / file_uuid
+    wait_until(lambda: not upload.exists(), what="the end of the upload, which pins it", timeout_s=90)
     pid = lone_node.pid(node)
     with injected(pid, "fsync:signal=KILL", tmp_path / "strace.log", path.parent):
         assert lone_node.post("/jobs/gc", {"grace_s": 0}).status == 202
-        wait_until(lambda: is_dead(pid), what="the end", timeout_s=60)
+        wait_until(lambda: is_dead(pid), what="the end", timeout_s=90)
     lone_node.kill(node)  # it has ended: this takes its exit code
     assert not path.exists()
     assert not sidecar.exists()
     assert logged(lone_node, rows, path.name) == [(path.name,)]
     lone_node.restart(node)
-    wait_until(lambda: not logged(lone_node, rows, path.name), what="the report", timeout_s=60)
+    wait_until(lambda: not logged(lone_node, rows, path.name), what="the report", timeout_s=90)
     wait_until(
         lambda: not logged(lone_node, "SELECT sha256 FROM blobs WHERE sha256 = ?", path.name),
         what="the end of the blob",
-        timeout_s=60,
+        timeout_s=90,
     )
     assert lone_node.get(f"/files/{file_uuid}").status == 404
     assert not path.exists()
