@@ -27,9 +27,9 @@ from pathlib import Path
 
 import msgspec
 
-from bench.heal_cluster import DOWN_AFTER_S, Healed, HealingCluster, Rate
+from bench.heal_cluster import DOWN_AFTER_S, Healed, HealingCluster
 from bench.reader import Order, Outcome, Reads, quantiles_ms
-from bench.rows import Row, as_json, show
+from bench.rows import Figure, Row, as_json, show
 
 RUNS = int(os.environ.get("HEAL_RUNS", "3"))
 TOTAL_BYTES = int(os.environ.get("HEAL_MIB", "1024")) << 20
@@ -106,7 +106,7 @@ class Readers:
         )
 
 
-def heal_quietly(cluster: HealingCluster, blobs: Sequence[str]) -> tuple[Healed, Rate]:
+def heal_quietly(cluster: HealingCluster, blobs: Sequence[str]) -> tuple[Healed, Figure]:
     """One death without clients, with its yardstick."""
     victim = cluster.holder(blobs[0])
     source = next(node for node in cluster.nodes if node != victim and cluster.has_all(node, blobs[:1]))
@@ -151,7 +151,7 @@ def rows(directory: Path) -> list[Row]:
     return found
 
 
-def _rates(case: str, pairs: Sequence[tuple[Healed, Rate]]) -> list[Row]:
+def _rates(case: str, pairs: Sequence[tuple[Healed, Figure]]) -> list[Row]:
     healed = [pair[0] for pair in pairs]
     rates = [(pair[0].rate, pair[1]) for pair in pairs]
     return [

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from bench.loaders import cpu_s
+from bench.rows import Figure
 from ca.tls import client_context, peer_client_context
 from coordinator.config import CoordinatorFiles
 from deploy.development import CLUSTER_NAME, DevelopmentCluster, Member
@@ -32,20 +33,12 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Rate:
-    """See `bench.rows.HasRate`: MB per second, and CPU seconds per GiB of all nodes together."""
-
-    per_s: float
-    server_cpu_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Healed:
     """Seconds from the death of a node, and the rate at which its replicas were made anew."""
 
     noticed_s: float
     healed_s: float
-    rate: Rate
+    rate: Figure
 
 
 class HealingCluster:
@@ -128,7 +121,7 @@ class HealingCluster:
         """Whether these lie on a node's disk."""
         return all(self._blob(node, sha256).exists() for sha256 in blobs)
 
-    def plain_copy(self, source: Member, blobs: Sequence[str], target: Member) -> Rate:
+    def plain_copy(self, source: Member, blobs: Sequence[str], target: Member) -> Figure:
         """What a plain client does with those of the blobs that the node has: over TLS into a synced file."""
         chosen = [sha256 for sha256 in blobs if self.has_all(source, [sha256])]
         size_bytes = sum(self._blob(source, sha256).stat().st_size for sha256 in chosen)
@@ -140,7 +133,7 @@ class HealingCluster:
                 _copy(connection.getresponse(), file)
         elapsed_s = time.perf_counter() - started_at_s
         path.unlink()
-        return Rate(size_bytes / elapsed_s / 1e6, (self._cpu_s() - before_s) * GIB / size_bytes)
+        return Figure(size_bytes / elapsed_s / 1e6, (self._cpu_s() - before_s) * GIB / size_bytes)
 
     def kill_and_heal(self, victim: Member, blobs: Sequence[str]) -> Healed:
         """SIGKILL, and wait until every blob has three replicas that count."""
@@ -171,7 +164,7 @@ class HealingCluster:
         healed_s = time.monotonic() - self._killed_at_s
         sql = "SELECT MIN(started_at_ms) FROM job_runs WHERE job_name = 'repair' AND started_at_ms > ?"
         took_s = time.time() - self._logged(sql, self._killed_at_ms)[0][0] / 1000
-        rate = Rate(size_bytes / took_s / 1e6, (self._cpu_s() - self._killed_cpu_s) * GIB / size_bytes)
+        rate = Figure(size_bytes / took_s / 1e6, (self._cpu_s() - self._killed_cpu_s) * GIB / size_bytes)
         return Healed(self._noticed_s, healed_s, rate)
 
     def rest(self, for_s: float) -> None:
