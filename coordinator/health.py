@@ -97,10 +97,9 @@ class NodeHealth:
         found = []
         for node in nodes:
             heard = self._heard.get(node.node_id)
-            is_placeable = node.peer_port and not node.draining and node.state == HEALTHY
             if heard is None or not heard.heartbeat.takes_bytes:
                 continue
-            if is_placeable and self.is_heard(node.node_id, at_s=at_s):
+            if node.takes_replicas and self.is_heard(node.node_id, at_s=at_s):
                 beat = heard.heartbeat
                 found.append(
                     Candidate(node.node_id, node.zone, node.weight, beat.free_bytes, beat.total_bytes)

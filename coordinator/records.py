@@ -316,6 +316,11 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     draining: bool = False
     state: str = HEALTHY
 
+    @property
+    def takes_replicas(self) -> bool:
+        """Whether a replica that is made there now counts."""
+        return self.peer_port > 0 and not self.draining and self.state == HEALTHY
+
 
 class CoordinatorRecord(Struct, frozen=True, kw_only=True):
     """A member of the Raft group. `role`: voter, or learner, which has no vote (dissertation, 4.2.1)."""

@@ -183,7 +183,7 @@ class Chain:
 
     def _substitutes(self, now_s: float) -> list[str]:
         nodes = self._view.current.nodes
-        known = sorted(node.node_id for node in nodes if node.peer_port and not node.draining)
+        known = sorted(node.node_id for node in nodes if node.takes_replicas)
         strangers = [name for name in known if name != self._node_id and name not in self._members]
         return [name for name in strangers if self._may_try(name, now_s)][:SUBSTITUTES_MAX]
 

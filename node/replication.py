@@ -131,7 +131,7 @@ class Replication:
         return holders
 
     def _substitutes(self, holders: Sequence[str], placement: Sequence[str]) -> list[str]:
-        known = sorted(node.node_id for node in self._view.current.nodes if node.peer_port)
+        known = sorted(node.node_id for node in self._view.current.nodes if node.takes_replicas)
         return [name for name in known if name not in holders and name not in placement][:SUBSTITUTES_MAX]
 
     async def _known_holders(self, blob: FinishedBlob, *, without: Sequence[str]) -> list[str]:

@@ -10,8 +10,10 @@ import pytest
 
 from coordinator.placement import Candidate, choose
 from deploy.development import Member
+from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import replica
+from tests.cluster.test_metrics import families, value
 
 pytestmark = pytest.mark.long  # run by `make long`
 
@@ -26,6 +28,16 @@ def four(tmp_path: Path) -> Iterator[Cluster]:
 
 def holders_of(cluster: Cluster, content: bytes) -> list[Member]:
     return [node for node in cluster.nodes if replica(cluster, node, content).exists()]
+
+
+def until_known(cluster: Cluster, node: Member) -> None:
+    """The node's view is newer than what was changed before this was called."""
+    since_s = time.monotonic()
+    wait_until(
+        lambda: value(families(cluster, node), "filestore_view_age_seconds") < time.monotonic() - since_s,
+        what="a view that was asked for since",
+        timeout_s=30,
+    )
 
 
 def test_node_without_a_copy_redirects_who_asks_for_it_and_serves_who_does_not(four: Cluster) -> None:
@@ -61,6 +73,20 @@ def test_another_node_stands_in_for_one_of_the_placement_that_died(four: Cluster
     for node in four.nodes:
         if node != dead:
             assert four.get(f"/files/{created['file_uuid']}", node=node).body == content
+
+
+def test_draining_node_stands_in_for_nobody(four: Cluster) -> None:
+    content = os.urandom(100_000)
+    created = four.create(size_bytes=len(content))
+    candidates = [Candidate(node.id, "", 100, 1 << 40, 1 << 40) for node in four.nodes]
+    holder, doomed = choose(created["file_uuid"], candidates, 2)
+    draining, last = (node for node in four.nodes if node.id not in (holder, doomed))
+    assert four.post(f"/cluster/nodes/{draining.id}/drain").status == 200
+    until_known(four, next(node for node in four.nodes if node.id == holder))
+    four.kill(next(node for node in four.nodes if node.id == doomed))
+    answer = four.request("PUT", created["upload_url"], content=content, timeout_s=60)
+    assert (answer.status, answer.json["status"]) == (200, "available")
+    assert {node.id for node in holders_of(four, content)} == {holder, last.id}
 
 
 def test_peer_that_hangs_does_not_hold_up_an_upload_with_enough_copies(own_cluster: Cluster) -> None:
