@@ -122,6 +122,7 @@ def run(directory: Path, count: int, report: Report) -> None:
             sums = "SELECT COUNT(*), IFNULL(SUM(size_bytes), 0) FROM blobs"
             ((report.blobs, report.blob_bytes),) = stage.logged(sums)
         except Unavailable as error:  # something was waited for that did not come
+            stage.watch()  # maybe since a process has ended
             report.faults = [*stage.ledger.faults, error.details]
         finally:
             (directory / "history.txt").write_text("\n".join([*stage.history, ""]))

@@ -48,6 +48,7 @@ def settle(stage: Stage) -> int:
             let_time_pass(stage, node)
         for name, parameters in JOBS:
             run_to_end(stage, name, parameters)
+        stage.watch()
         unrest = find_unrest(stage)
         stage.note(f"round {number}: {unrest or 'at rest'}")
         if not unrest:
