@@ -22,6 +22,7 @@ from node.partial import SPARE_BYTES
 from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished
 
 EPOCH_FILE = "epoch"
+SPARE_SHARE = 0.05  # of a disk: on a small one this is what uploads leave alone in place of SPARE_BYTES
 SYNC_BYTES = 32 * 1024 * 1024  # so many new bytes are worth a sync
 SYNC_S = 5.0  # and so old a byte is, however few came since: what a crash costs a slow client
 UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # further ahead of the disk nobody writes; a crash costs no more
@@ -378,7 +379,8 @@ class Upload:
     def _require_room(self, offset: int, size_bytes: int) -> None:
         """Raises OSError when so many bytes from there on leave too little to record and to delete."""
         reserved_bytes = max((self._allocated_bytes or 0) - offset, 0)
-        if self._blobs.free_bytes() + reserved_bytes < size_bytes + SPARE_BYTES:
+        left_bytes = self._blobs.free_bytes() + reserved_bytes - size_bytes
+        if left_bytes < SPARE_BYTES and left_bytes < self._blobs.total_bytes() * SPARE_SHARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _hash(self, buffers: Sequence[Octets]) -> None:

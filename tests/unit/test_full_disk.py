@@ -12,7 +12,7 @@ from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
 from node.durable import Disk
 from node.partial import SPARE_BYTES
-from node.upload import Upload
+from node.upload import SPARE_SHARE, Upload
 from node.uploads import UploadStore
 from node.watch import PROBE_S, DiskWatch
 from tests.cluster.failing_disk import failing_disk
@@ -35,14 +35,15 @@ def test_upload_leaves_the_reserve_and_goes_on_when_there_is_room(tmp_path: Path
         blobs = BlobStore(mounted / "data")
         uploads = UploadStore(blobs)
         ballast = os.open(mounted / "ballast", os.O_WRONLY | os.O_CREAT)
-        os.posix_fallocate(ballast, 0, blobs.free_bytes() - SPARE_BYTES - ROOM_BYTES)
+        reserve_bytes = min(SPARE_BYTES, int(blobs.total_bytes() * SPARE_SHARE))
+        os.posix_fallocate(ballast, 0, blobs.free_bytes() - reserve_bytes - ROOM_BYTES)
         with uploads.open(UUID, None) as upload:
             with pytest.raises(InsufficientStorage):
                 append(upload, 64)
             kept = upload.durable_offset
             assert 2 * len(PIECE) <= kept <= ROOM_BYTES
             assert upload.offset == kept
-            assert blobs.free_bytes() > SPARE_BYTES * 0.9  # metadata of the file system takes some
+            assert blobs.free_bytes() > reserve_bytes * 0.9  # metadata of the file system takes some
             os.ftruncate(ballast, 0)
             os.fsync(ballast)
             append(upload, 64)
