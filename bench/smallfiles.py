@@ -5,7 +5,10 @@
 Three coordinators and three nodes, three replicas, write quorum two, all on this machine with its clients.
 A file is two requests over kept HTTPS connections: its record at any node, its 4 KiB at the node that holds
 the upload, answered when the file is available. Beside it what one disk does at best with one thread: 4 KiB
-appended and synced. Syncs are counted by strace over SAMPLED files of one client; that slows them, so it
+appended and synced; and what was published of OpenStack Swift, on other machines, by its project lead: all on
+one machine (`swift-bench --saio` with the Hummingbird object server, gist.github.com/notmyname/18fcf28d),
+and empty objects on a cluster of unknown size (ssbench, 128 at once, gist.github.com/notmyname/2bb85acf).
+Syncs are counted by strace over SAMPLED files of one client; that slows them, so it
 comes last and is not timed.
 """
 
@@ -44,6 +47,7 @@ FILES = int(os.environ.get("SMALLFILES_FILES", "100000"))
 CLIENTS = int(os.environ.get("SMALLFILES_CLIENTS", "32"))
 FILE_BYTES = 4096
 SAMPLED = 50
+SWIFT_ONE_MACHINE, SWIFT_CLUSTER = 78.0, 631.9  # PUT per second; see above
 ATTACH_S = 1.0  # for strace to hold every thread
 _CALLS = re.compile(r"^\s*[\d.]+\s+[\d.]+\s+\d+\s+(\d+)\s+(?:\d+\s+)?(fsync|fdatasync)$", re.MULTILINE)
 
@@ -139,7 +143,11 @@ def syncs_per_file(cluster: DevelopmentCluster, clients: Clients, role: str) -> 
 
 def measure(directory: Path) -> dict[str, float]:
     """Every number, by name. Starts and ends the cluster."""
-    found = {"bare 4 KiB appends with fdatasync/s": yardstick.fdatasync_appends_per_s(directory)}
+    found = {
+        "bare 4 KiB appends with fdatasync/s": yardstick.fdatasync_appends_per_s(directory),
+        "Swift on one machine, published: PUT/s": SWIFT_ONE_MACHINE,
+        "Swift on a cluster, published: empty PUT/s": SWIFT_CLUSTER,
+    }
     cluster = DevelopmentCluster(directory / "cluster")
     try:
         cluster.start()

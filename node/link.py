@@ -34,9 +34,7 @@ HASH_READ_BYTES = 1 << 20
 TELL_S = 0.5  # how often a member says that it lives
 SILENCE_S = 3.0  # without a word a member is given up
 STALL_S = 10.0  # it speaks, and takes none of the bytes that wait for it
-END_S = (
-    40.0  # it has all bytes, and says not that they are durable: some 16 MiB on a disk that others use too
-)
+END_S = 40.0  # it has all bytes and does not say that they are durable: some 16 MiB on a busy disk
 HASH_BYTES_PER_S = 50_000_000  # a slow disk that others read too; a member may have to hash what it has
 MARK_BYTES = 1 << 20  # the prefix hash is kept this often, so that few must be read back
 MARKS_MAX = 1024
