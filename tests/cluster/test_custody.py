@@ -1,5 +1,6 @@
 """Custody by real nodes: damage is found, put aside, reported to the log, and the disk agrees with it."""
 
+import hashlib
 import http.client
 import json
 import os
@@ -18,6 +19,8 @@ from deploy.development import CLUSTER_NAME, Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import change_byte, replica
+from tests.cluster.test_jobs import run_job
+from tests.cluster.test_metrics import families, value
 
 SOON_S = 60.0
 DEADLINE_S = 30.0
@@ -106,8 +109,45 @@ def test_what_a_download_meets_is_reported_and_the_download_is_right(
     aside = cluster.data(node) / "quarantine" / path.name
     assert os.path.lexists(aside) == (spoil is not Path.unlink)
     assert cluster.get(f"/files/{file_uuid}", node=node).body == content
-    lines = (cluster.data(node) / "audit.log").read_text().splitlines()
-    assert any(json.loads(line)["object"] == path.name for line in lines)
+    assert "replica.lost" in audited(cluster, node, path)
+
+
+def test_damage_that_a_download_meets_and_that_the_scrub_job_finds_is_repaired_and_told(
+    cluster: Cluster,
+) -> None:
+    read, unread = os.urandom(9_000_000), os.urandom(300_000)
+    file_uuid = cluster.store(read)
+    cluster.store(unread)
+    spoiled = {
+        node: replica(cluster, node, kept)
+        for node, kept in zip(cluster.nodes[:2], (read, unread), strict=True)
+    }
+    before = {node: lost_count(cluster, node) for node in spoiled}
+    for path in spoiled.values():
+        change_byte(path, 200_000)
+    assert cluster.get(f"/files/{file_uuid}", node=cluster.nodes[0]).body == read
+    assert run_job(cluster, "scrub")["status"] == "completed"
+    for node, path in spoiled.items():
+        until_repaired(cluster, path)
+        assert lost_count(cluster, node) > before[node]
+        assert "replica.lost" in audited(cluster, node, path)
+
+
+def until_repaired(cluster: Cluster, path: Path) -> None:
+    """The log names every node again, and this replica is what its name says."""
+    names = [node.id for node in cluster.nodes]
+    wait_until(lambda: holders(cluster, path) == names, what="a replica made anew", timeout_s=SOON_S)
+    assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+
+
+def lost_count(cluster: Cluster, node: Member) -> float:
+    return value(families(cluster, node), "filestore_replicas_lost_total", reason="damaged")
+
+
+def audited(cluster: Cluster, node: Member, path: Path) -> set[str]:
+    """What the audit log of a node says was done with a blob."""
+    lines = map(json.loads, (cluster.data(node) / "audit.log").read_text().splitlines())
+    return {line["action"] for line in lines if line["object"] == path.name}
 
 
 def test_ordered_scrub_finds_a_flipped_bit_and_nothing_else(cluster: Cluster) -> None:
