@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.development import Member
+from tests.cluster.test_damage import change_byte
 from tests.healing.stage import Stage
 
 SOUND_MIN = 2
@@ -22,7 +23,7 @@ _NAMED = (
 
 def flip(stage: Stage) -> str:
     """One bit of a replica changes."""
-    return _damage(stage, lambda path: change_bit(path, stage.dice.randrange(path.stat().st_size)))
+    return _damage(stage, lambda path: change_byte(path, stage.dice.randrange(path.stat().st_size)))
 
 
 def truncate(stage: Stage) -> str:
@@ -48,16 +49,6 @@ def link(stage: Stage) -> str:
 def forbid(stage: Stage) -> str:
     """Nobody but root may read a replica."""
     return _damage(stage, lambda path: path.chmod(0))
-
-
-def change_bit(path: Path, offset: int) -> None:
-    """The lowest one of that byte."""
-    path.chmod(0o600)
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)
-        file.seek(offset)
-        file.write(bytes([byte[0] ^ 1]))
 
 
 def is_sound(path: Path) -> bool:
