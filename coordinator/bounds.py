@@ -10,6 +10,7 @@ from typing import Annotated
 from msgspec import Meta
 
 COUNT_MAX = 2**53 - 1  # what JSON carries exactly, and far below SQLite's 2^63 even after a sum
+TOTAL_BYTES_MAX = 2**62  # of all blobs together: a sum, so no field's bound keeps it below SQLite's 2^63
 TEXT_CHARS_MAX = 1024
 TOKEN_CHARS_MAX = 4096
 PEM_CHARS_MAX = 32_768

@@ -297,7 +297,11 @@ class Store:
 
     def usage(self) -> tuple[int, int]:
         """(files, their bytes), each file for itself. Maintained by bucket, so cheap."""
-        row = self._read_row("SELECT COALESCE(SUM(file_count), 0), COALESCE(SUM(used_bytes), 0) FROM buckets")
+        row = self._read_row(
+            # SUM would end in an error beyond 2^63, which 1,025 full buckets reach.
+            "SELECT COALESCE(SUM(file_count), 0), CAST(MIN(TOTAL(used_bytes), 9007199254740991) AS INTEGER)"
+            " FROM buckets"
+        )
         assert row is not None
         return row[0], row[1]
 

@@ -6,7 +6,8 @@ the last of its nodes has reported that its own is gone, the blob's row goes.
 
 import sqlite3
 
-from ca.errors import InvalidRequest
+from ca.errors import InvalidRequest, PayloadTooLarge
+from coordinator.bounds import TOTAL_BYTES_MAX
 from coordinator.commands import Collect
 from coordinator.machine import replicas
 from coordinator.machine.change import Change, Question
@@ -37,24 +38,29 @@ def find(question: Question, query: FindBlob) -> BlobRecord | None:
 
 
 def check_size(db: sqlite3.Connection, sha256: str, size_bytes: int) -> None:
-    """Raises InvalidRequest when the log knows this content with another size: one of the two reports is
-    wrong.
+    """Whether the log can take content of this size.
+
+    Raises InvalidRequest when it knows this content with another size: one of the two reports is wrong.
+    Raises PayloadTooLarge when the sum over all blobs would be more than a column holds.
     """
     known = db.execute("SELECT size_bytes FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
     if known is not None and known[0] != size_bytes:
         raise InvalidRequest(f"size_bytes: content with this sha256 has {known[0]} bytes.")
+    (total_bytes,) = db.execute("SELECT bytes FROM blob_totals WHERE one = 1").fetchone()
+    if total_bytes + size_bytes > TOTAL_BYTES_MAX:
+        raise PayloadTooLarge(f"The cluster may hold {TOTAL_BYTES_MAX} bytes, it holds {total_bytes}.")
 
 
 def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> None:
     """One more file refers to this content, which these nodes hold (others may hold it as well)."""
-    is_new = _references(change.db, sha256) == 0
-    change.db.execute(
+    (references,) = change.db.execute(
         "INSERT INTO blobs (sha256, size_bytes, reference_count, released_at_ms) VALUES (?, ?, 1, NULL)"
         " ON CONFLICT (sha256) DO UPDATE"
-        " SET reference_count = reference_count + 1, released_at_ms = NULL, collected_at = NULL",
+        " SET reference_count = reference_count + 1, released_at_ms = NULL, collected_at = NULL"
+        " RETURNING reference_count",
         (sha256, size_bytes),
-    )
-    if is_new:
+    ).fetchall()[0]
+    if references == 1:
         _count(change.db, blobs=1, size_bytes=size_bytes)
     replicas.insert(change, sha256, node_ids)
     replicas.recount(change.db, sha256)
@@ -62,15 +68,15 @@ def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> 
 
 def release(change: Change, sha256: str) -> None:
     """One file less refers to this content. The blob stays until it is collected."""
-    change.db.execute(
+    references, size_bytes = change.db.execute(
         "UPDATE blobs SET reference_count = reference_count - 1,"
         " released_at_ms = CASE WHEN reference_count = 1 THEN ? ELSE released_at_ms END,"
-        " missing = CASE WHEN reference_count = 1 THEN 0 ELSE missing END WHERE sha256 = ?",
+        " missing = CASE WHEN reference_count = 1 THEN 0 ELSE missing END WHERE sha256 = ?"
+        " RETURNING reference_count, size_bytes",
         (change.at_ms, sha256),
-    )
-    if _references(change.db, sha256) == 0:
-        row = change.db.execute("SELECT size_bytes FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
-        _count(change.db, blobs=-1, size_bytes=-row[0])
+    ).fetchall()[0]
+    if references == 0:
+        _count(change.db, blobs=-1, size_bytes=-size_bytes)
 
 
 def collect(change: Change, command: Collect) -> Collected:
@@ -87,11 +93,6 @@ def collect(change: Change, command: Collect) -> Collected:
         doomed += _doom(change, sha256)
         blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
     return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
-
-
-def _references(db: sqlite3.Connection, sha256: str) -> int:
-    row = db.execute("SELECT reference_count FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
-    return 0 if row is None else int(row[0])
 
 
 def _count(db: sqlite3.Connection, *, blobs: int, size_bytes: int) -> None:
