@@ -28,6 +28,7 @@ from coordinator.store import Store
 
 LOOK_S = 0.25  # between two looks for runs: a few microseconds each
 NOTE_S = 1.0  # how often a run's progress goes into the log at most
+COUNT_S = 10.0  # how often what is left is counted at most: 70 ms of the leader per million replicas
 RETRY_S = 1.0  # before a run is taken up again that was stopped while this member leads
 ERROR_CHARACTERS_MAX = 500
 SELDOM_S = 600.0  # between two runs: then a change of leader must not bring the next one forward
@@ -52,8 +53,9 @@ class Progress:
         self._driver = driver
         self._run = run
         self._noted_at_s = float("-inf")
+        self._counted_at_s = float("-inf")
         self.result: Result = _result_of(run)
-        self.count_left: Callable[[], int] | None = None  # asked for `left` whenever the result is recorded
+        self.count_left: Callable[[], int] | None = None  # for `left`: asked every COUNT_S, and in the end
 
     @property
     def run_id(self) -> str:
@@ -81,8 +83,7 @@ class Progress:
 
     async def record(self, status: str) -> None:
         """Put status and result into the log. Raises Interrupted when the run has ended already."""
-        if self.count_left is not None:
-            self.result["left"] = self.count_left()
+        self._count(is_last=status != "running")
         command = RecordRun(
             run_id=self._run.run_id,
             node_id=self._own_id,
@@ -94,6 +95,13 @@ class Progress:
         except Refused as refusal:
             raise Interrupted(refusal.details) from refusal
         self._noted_at_s = time.monotonic()
+
+    def _count(self, *, is_last: bool) -> None:
+        at_s = time.monotonic()
+        if self.count_left is None or (at_s - self._counted_at_s < COUNT_S and not is_last):
+            return
+        self.result["left"] = self.count_left()
+        self._counted_at_s = at_s
 
 
 Work = Callable[[Progress], Coroutine[Any, Any, None]]

@@ -24,7 +24,7 @@ import uvloop
 from tests.chaos import verdict
 from tests.chaos.arena import Arena, opened, readers, writers
 from tests.chaos.faults import KINDS, Kind
-from tests.chaos.isolation import ISOLATED, namespace_command
+from tests.chaos.isolation import ISOLATED, isolate
 
 CHAOS_S = 600.0
 CALM_S = (0.5, 2.0)  # between two faults
@@ -66,11 +66,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """The exit code."""
     asked = options()
-    if not os.environ.get(ISOLATED):
-        command, why_not = namespace_command()
-        if not why_not:
-            os.environ[ISOLATED] = "1"
-            os.execvp(command[0], [*command, sys.executable, "-m", "tests.chaos", *sys.argv[1:]])
+    isolate("tests.chaos")
     seed = secrets.randbelow(1 << 32) if asked.seed is None else asked.seed
     report = Report(seed, asked.members)
     chosen = choose(asked.faults, report)

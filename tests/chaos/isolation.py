@@ -8,6 +8,7 @@ import functools
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 FAKETIME_LIBRARIES = (
@@ -17,6 +18,7 @@ FAKETIME_LIBRARIES = (
 )
 ISOLATED = "FILESTORE_CHAOS_ISOLATED"  # set in the environment of the program inside its namespaces
 PROBE_TIMEOUT_S = 10.0
+WITH_LOOPBACK = 'ip link set lo up && exec "$@"'
 
 
 def namespace_command() -> tuple[list[str], str]:
@@ -31,6 +33,22 @@ def namespace_command() -> tuple[list[str], str]:
     script = "ip link set lo up && ip link add name probe type bridge"
     failure = attempt([*command, "sh", "-c", script])
     return ([], f"namespaces are refused: {failure}") if failure else (command, "")
+
+
+def isolate(module: str) -> None:
+    """Run this module again, from its start, in namespaces of its own with loopback up.
+
+    Returns inside them, and at once where they cannot be had.
+    """
+    if os.environ.get(ISOLATED):
+        return
+    command, why_not = namespace_command()
+    if why_not:
+        return
+    os.environ[ISOLATED] = "1"
+    os.environ.pop("FILESTORE_PORTS", None)  # every port is free there
+    again = [sys.executable, "-m", module, *sys.argv[1:]]
+    os.execvp(command[0], [*command, "sh", "-c", WITH_LOOPBACK, "sh", *again])
 
 
 def attempt(command: list[str], stdin: str = "") -> str:

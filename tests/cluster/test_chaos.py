@@ -4,13 +4,10 @@ In namespaces of its own where the machine allows it; what it does not allow is 
 """
 
 import contextlib
-import json
 import sqlite3
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,39 +16,19 @@ from coordinator.records import CoordinatorRecord
 from tests.chaos.faults import KINDS
 from tests.chaos.members import Member, set_up
 from tests.chaos.verdict import compare_states
+from tests.cluster.programs import ROOT, Run, run_program
 
-ROOT = Path(__file__).resolve().parents[2]
 RUN_TIMEOUT_S = 240.0  # about 45 s on an idle machine; tests share theirs
 SEED = 11
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(RUN_TIMEOUT_S + 60)]
 
 
-@dataclass(frozen=True)
-class Run:
-    """What a run of the program came to."""
-
-    code: int
-    said: str
-    report: dict[str, Any]
-
-
 @pytest.fixture(scope="module")
 def short_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    options = ["--once", "--seed", str(SEED), "--recovery-s-max", "0"]
     directory = tmp_path_factory.mktemp("chaos")
-    report = directory / "report.json"
-    command = [sys.executable, "-m", "tests.chaos", "--once", "--seed", str(SEED), "--recovery-s-max", "0"]
-    done = subprocess.run(
-        [*command, "--report", str(report), "--data", str(directory / "data")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    assert report.exists(), said
-    return Run(done.returncode, said, json.loads(report.read_bytes()))
+    return run_program("tests.chaos", *options, directory=directory, timeout_s=RUN_TIMEOUT_S)
 
 
 @pytest.mark.parametrize("name", [kind.name for kind in KINDS])

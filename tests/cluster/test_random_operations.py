@@ -3,17 +3,14 @@
 In namespaces of its own where the machine allows it; what it does not allow is skipped with the reason.
 """
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.programs import run_program
 from tests.healing.__main__ import ACTS, CLIENTS, summed
 from tests.healing.ledger import SIZE_BYTES_MAX, SIZE_BYTES_MIN, Content
 
-ROOT = Path(__file__).resolve().parents[2]
 RUN_TIMEOUT_S = 500.0  # about 90 s on an idle machine; tests share theirs
 OPERATIONS = 60
 SEED = 11
@@ -22,24 +19,13 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(RUN_TIMEOUT_S + 60)]
 
 
 def test_cluster_is_whole_after_random_operations(tmp_path: Path) -> None:
-    report = tmp_path / "report.json"
-    command = [sys.executable, "-m", "tests.healing", "--seed", str(SEED), "--operations", str(OPERATIONS)]
-    done = subprocess.run(
-        [*command, "--report", str(report), "--data", str(tmp_path / "data")],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=RUN_TIMEOUT_S,
-        check=False,
-    )
-    said = done.stdout + done.stderr
-    assert report.exists(), said
-    found = json.loads(report.read_bytes())
-    assert found["faults"] == [], said
-    assert done.returncode == 0, said
-    assert sum(found["operations"].values()) == OPERATIONS
-    assert set(found["operations"]) <= {*CLIENTS, *ACTS}
-    assert found["files"] > 0
+    options = ["--seed", str(SEED), "--operations", str(OPERATIONS)]
+    run = run_program("tests.healing", *options, directory=tmp_path, timeout_s=RUN_TIMEOUT_S)
+    assert run.report["faults"] == [], run.said
+    assert run.code == 0, run.said
+    assert sum(run.report["operations"].values()) == OPERATIONS
+    assert set(run.report["operations"]) <= {*CLIENTS, *ACTS}
+    assert run.report["files"] > 0
 
 
 def test_content_depends_on_seed_and_number_alone() -> None:

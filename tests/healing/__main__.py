@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ca.errors import Unavailable
-from tests.chaos.isolation import ISOLATED, namespace_command, why_no_disk
+from tests.chaos.isolation import isolate, why_no_disk
 from tests.healing import acts, damage, quiet, verdict
 from tests.healing.clients import Clients, deleting, reading, uploading
 from tests.healing.stage import Stage, opened
@@ -50,7 +50,6 @@ ACTS: Mapping[str, tuple[int, Callable[[Stage], str]]] = {
     "job": (4, acts.run_job),
 }
 _NAME = re.compile(r" [0-9a-f-]{7,}")
-INSIDE = 'ip link set lo up && exec "$@"'
 
 
 @dataclass
@@ -84,13 +83,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """The exit code."""
     asked = options()
-    if not os.environ.get(ISOLATED):
-        command, why_not = namespace_command()
-        if not why_not:
-            os.environ[ISOLATED] = "1"
-            os.environ.pop("FILESTORE_PORTS", None)
-            again = [sys.executable, "-m", "tests.healing", *sys.argv[1:]]
-            os.execvp(command[0], [*command, "sh", "-c", INSIDE, "sh", *again])
+    isolate("tests.healing")
     report = Report(secrets.randbelow(1 << 32) if asked.seed is None else asked.seed)
     if why_not := why_no_disk():
         report.skipped["fill"] = why_not

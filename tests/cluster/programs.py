@@ -1,0 +1,35 @@
+"""Runs of the long programs beside the tests, `tests.chaos` and `tests.healing`, as processes."""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a run of a program came to."""
+
+    code: int
+    said: str
+    report: dict[str, Any]
+
+
+def run_program(module: str, *options: str, directory: Path, timeout_s: float) -> Run:
+    """Run it to its end, in a directory of its own; it must have written its report."""
+    report = directory / "report.json"
+    done = subprocess.run(
+        [sys.executable, "-m", module, *options, "--report", report, "--data", directory / "data"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert report.exists(), said
+    return Run(done.returncode, said, json.loads(report.read_bytes()))
