@@ -55,8 +55,8 @@ async def body_batches(request: web.Request) -> AsyncGenerator[Batch, None]:
     is used again. A long body of known length comes without a copy. Close it (`aclosing`) when not all of it
     is read.
     """
-    left_bytes = request.content_length or 0
-    if request.content.is_eof() or left_bytes < RING_BYTES_MIN or hdrs.TRANSFER_ENCODING in request.headers:
+    body_bytes = request.content_length or 0
+    if request.content.is_eof() or body_bytes < RING_BYTES_MIN or hdrs.TRANSFER_ENCODING in request.headers:
         async for chunk in body_chunks(request):
             yield [chunk]
         return
@@ -64,16 +64,18 @@ async def body_batches(request: web.Request) -> AsyncGenerator[Batch, None]:
     pace = BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
     ring: BodyRing | None = None
     while ring is None:
-        if taken := _taken_at_once(request):
-            yield [taken]
-        elif request.content.at_eof():
+        taken = _taken_at_once(request)
+        if request.content.at_eof():
+            if taken:
+                yield [taken]
             return
-        else:  # nothing may come between that look and this: the ring would not have it
-            ring = _lender(request).lend(left_bytes - request.content.total_bytes)
-            if ring is None and (piece := await _awaited_piece(request, pace)):
-                yield [piece]
+        ring = _lent(request, body_bytes)  # at once: what came in between would never reach the ring
+        if ring is None and (piece := taken or await _awaited_piece(request, pace)):
+            yield [piece]
     is_whole = False
     try:
+        if taken:
+            yield [taken]
         async with aclosing(_from_ring(ring, pace)) as batches:
             async for batch in batches:
                 yield batch
@@ -96,6 +98,12 @@ async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[Batch, No
         raise ClientGone("the client went away while it sent its body") from error
     finally:
         ring.close()
+
+
+def _lent(request: web.Request, body_bytes: int) -> BodyRing | None:
+    """A ring for what has not come of the body, all of which was taken; None while the parser keeps some."""
+    left_bytes = body_bytes - request.content.total_bytes
+    return _lender(request).lend(left_bytes) if left_bytes else None
 
 
 def _lender(request: web.Request) -> Lender:
@@ -135,9 +143,9 @@ async def _next_piece(request: web.Request, timeout_s: float) -> bytes | None:
 
 
 def _taken_at_once(request: web.Request) -> bytes:
-    """What has arrived, b"" for nothing."""
+    """All that has arrived, b"" for nothing. What the parser held back follows as soon as there is room."""
     with _told_as_ours():
-        return request.content.read_nowait()
+        return b"".join(iter(request.content.read_nowait, b""))
 
 
 @contextmanager

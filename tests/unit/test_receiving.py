@@ -57,6 +57,7 @@ class Shell:
         self.listening = contexts[0] if contexts else None
         self.asking = contexts[1] if contexts else None
         self.served = 0
+        self.copied_bytes = 0  # that came through the parser
         self.ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
         self.begun = asyncio.Event()
         self.go_on = asyncio.Event()
@@ -94,6 +95,7 @@ class Shell:
                     self.begun.set()
                     await self.go_on.wait()
                     received += sum(map(len, batch))
+                    self.copied_bytes += sum(len(piece) for piece in batch if isinstance(piece, bytes))
                     yield batch
 
         def write(batch: Batch) -> None:
@@ -234,6 +236,22 @@ def test_body_in_small_and_large_parts_is_the_same(run: Run) -> None:
             if dice.random() < 0.1:
                 await asyncio.sleep(0.02)  # so that what came is handed on before its buffer is full
         assert await answer_of(reader) == (200, told(CONTENT))
+
+    run(scenario)
+
+
+def test_body_of_a_client_that_never_waits_goes_past_the_parser(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        shell.go_on.clear()
+        writer.write(put("/take", len(CONTENT)) + CONTENT)
+        await shell.begun.wait()
+        other, asking = await shell.connect()
+        asking.write(GET)
+        assert (await answer_of(other))[0] == 200  # by now more has come
+        shell.go_on.set()
+        assert await answer_of(reader) == (200, told(CONTENT))
+        assert shell.copied_bytes < 2 << 20
 
     run(scenario)
 
