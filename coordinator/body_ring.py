@@ -3,7 +3,8 @@
 While a ring has a connection nothing else reads from it; it never takes a byte behind the body. Buffers are
 used again, and bounded: BUFFERS_MAX for a body, SHARED_BUFFERS_MAX for all bodies of the process together,
 beyond which each still gets BUFFERS_MIN. With all of them full the socket is not read. Whoever takes bytes
-takes all that have come: the faster they come, the fewer hand-overs there are. For one event loop.
+takes up to LENT_MAX buffers of them: the faster they come, the fewer hand-overs there are, and while one lot
+is written, and the next waits, a third can arrive. For one event loop.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from typing import Final
 BUFFER_BYTES: Final = 512 * 1024
 BUFFERS_MIN: Final = 3  # one fills, one waits, one is written
 BUFFERS_MAX: Final = 8
+LENT_MAX: Final = 3  # at once; twice that may be with whoever writes
 SHARED_BUFFERS_MAX: Final = 128  # 64 MiB
 IDLE_BUFFERS_MAX: Final = 32  # that are kept while nobody uploads
 FILL_S: Final = 0.01  # what came is handed on after this, however little it is
@@ -58,6 +60,7 @@ class BodyRing(asyncio.BufferedProtocol):
         self._filled_bytes = 0
         self._full: list[tuple[bytearray, int]] = []
         self._lent: list[bytearray] = []
+        self._lent_before: list[bytearray] = []
         self._is_lost = False
         self._is_paused = False
         self._waiter: asyncio.Future[None] | None = None
@@ -70,10 +73,10 @@ class BodyRing(asyncio.BufferedProtocol):
         transport.resume_reading()
 
     async def next_pieces(self, timeout_s: float) -> list[memoryview]:
-        """All bytes that have come, in order, after waiting for some up to `timeout_s`: [] for nothing yet.
+        """Bytes that have come, in order, after waiting for some up to `timeout_s`: [] for nothing yet.
 
-        They are the caller's until it asks again. Raises EOFError when the connection was lost before the
-        body was whole. Not to be called after the last piece.
+        They are the caller's until it asks for the second time after this. Raises EOFError when the
+        connection was lost before the body was whole. Not to be called after the last piece.
         """
         self._take_back_lent()
         if not self._full and not self._is_lost:
@@ -82,10 +85,10 @@ class BodyRing(asyncio.BufferedProtocol):
             self._close_buffer()
         if not self._full and self._is_lost:
             raise EOFError
-        pieces = [memoryview(buffer)[:length] for buffer, length in self._full]
-        self._lent = [buffer for buffer, _ in self._full]
-        self._full.clear()
-        return pieces
+        handed = self._full[:LENT_MAX]
+        del self._full[:LENT_MAX]
+        self._lent = [buffer for buffer, _ in handed]
+        return [memoryview(buffer)[:length] for buffer, length in handed]
 
     @property
     def is_drained(self) -> bool:
@@ -100,9 +103,9 @@ class BodyRing(asyncio.BufferedProtocol):
             self._pool.give(buffer)
         if self._filling is not None:
             self._pool.give(self._filling)
-        self._pool.forget(len(self._lent))
-        self._full.clear()
-        self._lent.clear()
+        self._pool.forget(len(self._lent) + len(self._lent_before))
+        for buffers in (self._full, self._lent, self._lent_before):
+            buffers.clear()
         self._filling, self._filled_bytes = None, 0
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
@@ -147,18 +150,22 @@ class BodyRing(asyncio.BufferedProtocol):
         self._full.append((self._filling, self._filled_bytes))
         self._filling, self._filled_bytes = None, 0
         if self.left_bytes:
-            self._filling = self._pool.take(len(self._full) + len(self._lent))
+            self._filling = self._pool.take(self._held)
         if self._filling is None and self._transport is not None and not self._is_lost:
             self._transport.pause_reading()
             self._is_paused = True
 
+    @property
+    def _held(self) -> int:
+        return len(self._full) + len(self._lent) + len(self._lent_before)
+
     def _take_back_lent(self) -> None:
-        for buffer in self._lent:
+        for buffer in self._lent_before:
             self._pool.give(buffer)
-        self._lent.clear()
+        self._lent, self._lent_before = [], self._lent
         if not (self._is_paused and self.left_bytes) or self._is_lost:
             return
-        self._filling = self._pool.take(len(self._full) + len(self._lent))
+        self._filling = self._pool.take(self._held)
         if self._filling is not None and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()

@@ -49,11 +49,11 @@ async def body_chunks(request: web.Request) -> AsyncGenerator[bytes, None]:
 
 
 async def body_batches(request: web.Request) -> AsyncGenerator[Batch, None]:
-    """The body as it comes, each time all that is here, while more goes on arriving into bounded buffers.
+    """The body as it comes, each time much of what is here, while more goes on arriving into bounded buffers.
 
-    Raises as `body_chunks` does. The pieces are the caller's until it asks for the next batch: their memory
-    is used again. A long body of known length comes without a copy. Close it (`aclosing`) when not all of it
-    is read.
+    Raises as `body_chunks` does. The pieces are the caller's until it asks for the second batch after them:
+    their memory is used again. A long body of known length comes without a copy. Close it (`aclosing`) when
+    not all of it is read.
     """
     body_bytes = request.content_length or 0
     if request.content.is_eof() or body_bytes < RING_BYTES_MIN or hdrs.TRANSFER_ENCODING in request.headers:

@@ -6,13 +6,13 @@ let go of the files, so no lock or descriptor is given away under a running thre
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
 from typing import ParamSpec, TypeVar
 
-DISK_THREADS = (
-    16  # uploads and reads that may wait for the disk at once; more only queue up behind the same disk
-)
+# Reads and uploads that may wait for the disk at once, an upload in two of them; more only queue up behind
+# the same disk.
+DISK_THREADS = 24
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
@@ -29,12 +29,16 @@ class DiskWorkers:
 
         When the caller is cancelled, the job ends first and its result is lost.
         """
-        running = asyncio.wrap_future(self._pool.submit(job, *args, **kwargs))
+        running = asyncio.wrap_future(self.begin(job, *args, **kwargs))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             await _outlast(running)
             raise
+
+    def begin(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Have it done; the caller sees to it that its end is waited for."""
+        return self._pool.submit(job, *args, **kwargs)
 
     def close(self) -> None:
         """Wait for the jobs that run; no new ones are taken."""
@@ -42,38 +46,32 @@ class DiskWorkers:
 
 
 async def write_overlapped(
-    disk: DiskWorkers, chunks: AsyncGenerator[_T, None], write: Callable[[_T], object]
+    disk: DiskWorkers, pieces: AsyncGenerator[_T, None], write: Callable[[_T], object]
 ) -> None:
-    """Hand every chunk to `write` in a thread, one at a time, while the next chunk is awaited.
+    """Hand every piece to `write` in a thread, one at a time and in order, while the next ones are awaited.
 
-    A chunk is written before the second one after it is asked for. Whatever is raised by either side, the
-    last write has ended by then, and `chunks` is closed.
+    A piece is written before the second one after it is asked for; the next begins without a turn of the
+    event loop. Whatever is raised by either side, no write runs any more by then, none has begun after one
+    that failed, and `pieces` is closed.
     """
-    writing: asyncio.Task[object] | None = None
-    async with aclosing(chunks):
+    latest: Future[None] | None = None
+    async with aclosing(pieces):
         try:
-            async for chunk in chunks:
-                if writing is not None:
-                    await writing
-                writing = asyncio.create_task(disk.run(write, chunk))
-            if writing is not None:
-                await writing
+            async for piece in pieces:
+                earlier, latest = latest, disk.begin(_write_behind, latest, write, piece)
+                if earlier is not None:
+                    await asyncio.wrap_future(earlier)
+            if latest is not None:
+                await asyncio.wrap_future(latest)
         finally:
-            if writing is not None:
-                await asyncio.wait({writing})
-                _ = writing.cancelled() or writing.exception()  # seen: what ended the reading is raised
+            if latest is not None:
+                await _outlast(asyncio.wrap_future(latest))
 
 
-async def write_batches(
-    disk: DiskWorkers, batches: AsyncGenerator[_T, None], write: Callable[[_T], object]
-) -> None:
-    """Hand every batch to `write` in a thread, and only then ask for the next one: more comes meanwhile.
-
-    Whatever is raised, no write runs any more by then, and `batches` is closed.
-    """
-    async with aclosing(batches):
-        async for batch in batches:
-            await disk.run(write, batch)
+def _write_behind(earlier: Future[None] | None, write: Callable[[_T], object], piece: _T) -> None:
+    if earlier is not None:
+        earlier.result()  # raises what it raised
+    write(piece)
 
 
 async def _outlast(running: asyncio.Future[_T]) -> None:

@@ -1,18 +1,13 @@
-"""Work on a file beside whoever writes it: what came is synced while more comes, and hashed by another core.
+"""Syncs of a file behind whoever writes it: what came is made durable while more comes.
 
 One sync of a file is under way at a time. What it made durable counts once it has ended well; what it raised
 is raised to the writer, who must end it before it looks back, cuts the file, or closes it.
 """
 
-import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TypeVar
 
-HASH_THREADS = os.cpu_count() or 1
 FLUSH_THREADS = 4  # syncs at a time in one process; more would only wait for the same disk
-
-_T = TypeVar("_T")
 
 
 class FlushThreads:
@@ -20,11 +15,6 @@ class FlushThreads:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
-        self._hashing = ThreadPoolExecutor(HASH_THREADS, thread_name_prefix="hash")
-
-    def beside(self, job: Callable[[_T], None], subject: _T) -> Future[None]:
-        """Run what only computes in another thread; the caller waits for it."""
-        return self._hashing.submit(job, subject)
 
     def behind(self) -> "Behind":
         """For one file."""
@@ -33,7 +23,6 @@ class FlushThreads:
     def close(self) -> None:
         """No new ones are taken."""
         self._pool.shutdown(wait=True)
-        self._hashing.shutdown(wait=True)
 
 
 class Behind:

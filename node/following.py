@@ -25,7 +25,7 @@ from ca.errors import Conflict, FilestoreError, InsufficientStorage, InvalidRequ
 from coordinator.web import ClientGone
 from node.api.access import Handler
 from node.content.passing import pass_on, worker_holding
-from node.disk import write_batches
+from node.disk import write_overlapped
 from node.laid import LaidLinks
 from node.link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
 from node.names import is_sha256, is_uuid
@@ -248,7 +248,7 @@ class _Following:
         telling = asyncio.create_task(self._tell(response), name="telling the node before")
         passing = asyncio.create_task(self._pass_on(), name="link to the next member")
         try:
-            await write_batches(self._services.disk, self._pieces(), self._write)
+            await write_overlapped(self._services.disk, self._pieces(), self._write)
             await self._services.disk.run(self._upload.sync)
             self._source.end()
             self._wake()

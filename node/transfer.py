@@ -20,7 +20,7 @@ from coordinator.bounds import Text
 from coordinator.receiving import Batch
 from coordinator.web import body_batches, read_json
 from node.damage import miss, verify_blob, withdraw
-from node.disk import write_batches
+from node.disk import write_overlapped
 from node.fetching import SOURCES_MAX
 from node.metrics import counted
 from node.names import is_sha256
@@ -127,7 +127,7 @@ async def _put(request: web.Request) -> web.StreamResponse:
             received.inc(len(piece))
 
     try:
-        await write_batches(services.disk, body_batches(request), write)
+        await write_overlapped(services.disk, body_batches(request), write)
         await services.disk.run(writer.finish)
     finally:
         await services.disk.run(writer.abort)

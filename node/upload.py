@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -26,7 +26,6 @@ SPARE_SHARE = 0.05  # of a disk: on a small one this is what uploads leave alone
 SYNC_BYTES = 32 * 1024 * 1024  # so many new bytes are worth a sync
 SYNC_S = 5.0  # and so old a byte is, however few came since: what a crash costs a slow client
 UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # further ahead of the disk nobody writes; a crash costs no more
-HASHED_BESIDE_BYTES = 1 << 20  # so much is worth another thread
 PREALLOCATED_BYTES = 64 << 20  # room that is reserved at once, so that a large file lies in few pieces
 
 _OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -115,32 +114,25 @@ class Upload:
     def append(self, *buffers: Octets) -> int:
         """Takes the next bytes, all or none; returns the new offset.
 
-        Much of it is hashed by another thread while this one writes it. Begins to sync by itself, and waits
-        for the disk only when it is UNSYNCED_BYTES_MAX behind. Raises PayloadTooLarge beyond the declared
-        size, Conflict after `finish`; InsufficientStorage and Internal when the disk refuses: the upload then
-        stands at its durable offset, or is broken after a failed sync.
+        Begins to sync by itself, and waits for the disk only when it is UNSYNCED_BYTES_MAX behind. Raises
+        PayloadTooLarge beyond the declared size, Conflict after `finish`; InsufficientStorage and Internal
+        when the disk refuses: the upload then stands at its durable offset, or is broken after a failed sync.
         """
         self._require_writable()
         offset, size_bytes = self.offset, sum(map(len, buffers))
         if self.size_bytes is not None and offset + size_bytes > self.size_bytes:
             raise PayloadTooLarge(f"The upload was declared with {self.size_bytes} bytes.")
         self._preallocate(offset + size_bytes)
-        hashing = self._threads.beside(self._hash, buffers) if size_bytes >= HASHED_BESIDE_BYTES else None
         try:
             self._require_room(offset, size_bytes)
             for buffer in buffers:
                 write_all(self._disk, self._data, buffer, offset)
+                self._hasher.update(buffer)  # at once: it is in the processor's cache still
                 offset += len(buffer)
         except OSError as error:
-            if hashing is not None:
-                hashing.result()
             self._end_behind()
             self._go_back(self._durable)
             raise storage_error(error) from error
-        if hashing is not None:
-            hashing.result()
-        else:
-            self._hash(buffers)
         if not self._unsynced_bytes:
             self._unsynced_since_s = self._clock_s()
         self._unsynced_bytes += size_bytes
@@ -382,10 +374,6 @@ class Upload:
         left_bytes = self._blobs.free_bytes() + reserved_bytes - size_bytes
         if left_bytes < SPARE_BYTES and left_bytes < self._blobs.total_bytes() * SPARE_SHARE:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _hash(self, buffers: Sequence[Octets]) -> None:
-        for buffer in buffers:
-            self._hasher.update(buffer)
 
     def _sync_behind(self) -> None:
         """Begins the next sync when it is time, and takes note of the one before. Raises as `sync` does."""

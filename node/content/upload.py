@@ -35,7 +35,7 @@ from node.blobs import BlobStore
 from node.content.digests import Checksum
 from node.content.locks import Hold
 from node.damage import verify_blob
-from node.disk import write_batches
+from node.disk import write_overlapped
 from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding, Overtaken
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
@@ -143,7 +143,7 @@ class Session:
 
         try:
             with self._receiving():
-                await write_batches(self.services.disk, batches or self._batches(), write)
+                await write_overlapped(self.services.disk, batches or self._batches(), write)
             for checksum, found in zip(checksums, hashes, strict=True):
                 checksum.require(found)
             check(self.upload.offset - start)

@@ -21,11 +21,11 @@ from ca.keys import new_key
 from ca.tls import Credential, client_context, server_context
 from coordinator import body_ring
 from coordinator.answers import ClientGone
-from coordinator.body_ring import BUFFER_BYTES, BUFFERS_MAX, BUFFERS_MIN, POOL, BodyRing, BufferPool
+from coordinator.body_ring import BUFFER_BYTES, BUFFERS_MAX, BUFFERS_MIN, LENT_MAX, POOL, BodyRing, BufferPool
 from coordinator.rates import Patience
 from coordinator.receiving import RING_BYTES_MIN, Batch
 from coordinator.web import Listener, body_batches, json_response, new_application, serve
-from node.disk import DiskWorkers, write_batches
+from node.disk import DiskWorkers, write_overlapped
 from tests.unit.peer_nodes import CLUSTER
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
@@ -103,7 +103,7 @@ class Shell:
                 digest.update(piece)
 
         try:
-            await write_batches(self.disk, batches(), write)
+            await write_overlapped(self.disk, batches(), write)
         except BaseException as error:
             self.ended.put_nowait((type(error).__name__, received))
             raise
@@ -432,19 +432,24 @@ def arrive(ring: BodyRing, content: bytes) -> None:
         content = content[count:]
 
 
-async def test_all_that_has_come_is_taken_at_once_and_its_memory_used_again_at_the_next_asking() -> None:
+async def test_memory_of_what_was_taken_is_used_again_at_the_second_asking_after_it() -> None:
     pool = BufferPool()
     ring = BodyRing(asyncio.Protocol(), len(CONTENT), pool)
-    first, last = CONTENT[: 4 * BUFFER_BYTES + 1], CONTENT[4 * BUFFER_BYTES + 1 :][: 3 * BUFFER_BYTES]
+    lot_bytes = LENT_MAX * BUFFER_BYTES
+    arrive(ring, CONTENT[: 2 * lot_bytes + 1])
 
-    arrive(ring, first)
-    taken = await ring.next_pieces(1.0)
-    arrive(ring, last)
+    first = await ring.next_pieces(1.0)
+    second = await ring.next_pieces(1.0)
+    arrive(ring, CONTENT[2 * lot_bytes + 1 :][:BUFFER_BYTES])
 
-    assert b"".join(taken) == first[:-1]
+    assert b"".join(first) == CONTENT[:lot_bytes]
+    assert b"".join(second) == CONTENT[lot_bytes : 2 * lot_bytes]
     assert pool.used == BUFFERS_MAX
-    assert b"".join(await ring.next_pieces(1.0)) == first[-1:] + last[:-1]
-    assert pool.used == 4
+    third = await ring.next_pieces(1.0)  # the buffers of the first come back
+    assert pool.used == BUFFERS_MAX - LENT_MAX
+    arrive(ring, CONTENT[2 * lot_bytes + 1 + BUFFER_BYTES :][:BUFFER_BYTES])
+    assert b"".join(second) == CONTENT[lot_bytes : 2 * lot_bytes]
+    assert b"".join(third) == CONTENT[2 * lot_bytes :][:BUFFER_BYTES]
     ring.close()
     assert pool.used == 0
 

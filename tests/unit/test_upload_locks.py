@@ -143,3 +143,69 @@ async def test_chunks_are_written_in_order_one_at_a_time() -> None:
     await write_overlapped(disk, chunks(), write)
     assert written == bytes(range(100))
     disk.close()
+
+
+async def test_next_chunk_is_asked_for_while_one_is_written_and_the_one_after_it_waits() -> None:
+    disk, asked, may_write = DiskWorkers(), [], threading.Event()
+
+    async def chunks() -> AsyncGenerator[int, None]:
+        for number in range(4):
+            asked.append(number)
+            yield number
+
+    def write(_chunk: int) -> None:
+        assert may_write.wait(10)
+
+    writing = asyncio.create_task(write_overlapped(disk, chunks(), write))
+    await asyncio.sleep(0.05)
+    assert asked == [0, 1]
+    may_write.set()
+    await writing
+    assert asked == [0, 1, 2, 3]
+    disk.close()
+
+
+@pytest.mark.parametrize("failing", [0, 1, 3])
+async def test_nothing_is_written_behind_a_chunk_that_failed(failing: int) -> None:
+    disk, written = DiskWorkers(), []
+
+    async def chunks() -> AsyncGenerator[int, None]:
+        for number in range(6):
+            yield number
+
+    def write(chunk: int) -> None:
+        if chunk == failing:
+            raise InsufficientStorage("full")
+        written.append(chunk)
+
+    with pytest.raises(InsufficientStorage):
+        await write_overlapped(disk, chunks(), write)
+    assert written == list(range(failing))
+    disk.close()
+
+
+async def test_who_is_cancelled_waits_for_the_writes_that_have_begun() -> None:
+    disk, begun, ended = DiskWorkers(), asyncio.Event(), []
+    loop, may_write = asyncio.get_running_loop(), threading.Event()
+
+    async def chunks() -> AsyncGenerator[int, None]:
+        for number in range(6):
+            yield number
+
+    def write(chunk: int) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_write.wait(10)
+        ended.append(chunk)
+
+    writing = asyncio.create_task(write_overlapped(disk, chunks(), write))
+    await begun.wait()
+    for _ in range(3):
+        writing.cancel()
+        await asyncio.sleep(0)
+    assert not writing.done()
+    may_write.set()
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    known = list(ended)
+    disk.close()
+    assert ended == known  # none was under way any more

@@ -316,8 +316,7 @@ def test_dropped_bytes_give_their_room_back_and_get_it_anew(machine: Machine) ->
     assert machine.faults.reserved == [(0, 12 * MIB), (0, 12 * MIB)]
 
 
-def test_many_buffers_are_taken_as_one(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload_module, "HASHED_BESIDE_BYTES", 100_000)  # so that a thread beside hashes them
+def test_many_buffers_are_taken_as_one(machine: Machine) -> None:
     with machine.uploads.open(UUID, len(CONTENT)) as upload:
         assert upload.append(CONTENT[:1000], CONTENT[1000:100_000], memoryview(CONTENT)[100_000:]) == len(
             CONTENT
@@ -328,17 +327,14 @@ def test_many_buffers_are_taken_as_one(machine: Machine, monkeypatch: pytest.Mon
     assert_stored(machine, CONTENT)
 
 
-def test_buffers_that_the_disk_refuses_are_not_part_of_the_hash(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(upload_module, "HASHED_BESIDE_BYTES", 1)
+def test_buffers_that_the_disk_refuses_are_not_part_of_the_hash(machine: Machine) -> None:
     with machine.uploads.open(UUID, None) as upload:
         upload.append(CONTENT[:50_000])
         upload.sync()
-        machine.faults.write_failure = errno.ENOSPC
+        machine.faults.fail_after(1, errno.ENOSPC)  # the first of the two is written
         with pytest.raises(errors.InsufficientStorage):
             upload.append(CONTENT[50_000:60_000], CONTENT[60_000:])
-        machine.faults.write_failure = None
+        machine.faults.fail_after(0, None)
         assert upload.offset == upload.durable_offset == 50_000 == machine.path("data").stat().st_size
         upload.append(CONTENT[50_000:])
         upload.finish(SHA256)
