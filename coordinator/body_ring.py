@@ -1,14 +1,17 @@
 """Buffers that the kernel, or TLS, writes the rest of a body into: nothing copies it on its way.
 
-While a ring has a connection nothing else reads from it; it never takes a byte behind the body. Buffers are
-used again, and bounded: BUFFERS_MAX for a body, SHARED_BUFFERS_MAX for all bodies of the process together,
-beyond which each still gets BUFFERS_MIN. With all of them full the socket is not read. Whoever takes bytes
-takes up to LENT_MAX buffers of them: the faster they come, the fewer hand-overs there are, and while one lot
-is written, and the next waits, a third can arrive. For one event loop.
+While a ring has a connection nothing else reads from it. What it took from behind the body is its `rest`:
+nothing for a body of known length. Buffers are used again, and bounded: BUFFERS_MAX for a body,
+SHARED_BUFFERS_MAX for all bodies of the process together, beyond which each still gets BUFFERS_MIN. With all
+of them full the socket is not read. Whoever takes bytes takes up to LENT_MAX buffers of them: the faster they
+come, the fewer hand-overs there are, and while one lot is written, and the next waits, a third can arrive.
+For one event loop.
 """
 
 import asyncio
 from typing import Final
+
+from coordinator.chunks import Framing, MalformedBody, Span
 
 BUFFER_BYTES: Final = 512 * 1024
 BUFFERS_MIN: Final = 3  # one fills, one waits, one is written
@@ -17,6 +20,7 @@ LENT_MAX: Final = 3  # at once; twice that may be with whoever writes
 SHARED_BUFFERS_MAX: Final = 128  # 64 MiB
 IDLE_BUFFERS_MAX: Final = 32  # that are kept while nobody uploads
 FILL_S: Final = 0.01  # what came is handed on after this, however little it is
+SPANS_MAX: Final = 64  # of a buffer that are worth a piece each; more are put together, which copies them
 
 
 class BufferPool:
@@ -48,21 +52,23 @@ POOL: Final = BufferPool()
 
 
 class BodyRing(asyncio.BufferedProtocol):
-    """The next `left_bytes` bytes of a connection. `connection` is told what is not about bytes."""
+    """The body that comes next on a connection. `connection` is told what is not about bytes."""
 
-    def __init__(self, connection: asyncio.Protocol, left_bytes: int, pool: BufferPool = POOL) -> None:
-        assert left_bytes > 0
-        self.left_bytes = left_bytes  # that have not arrived
+    def __init__(self, connection: asyncio.Protocol, framing: Framing, pool: BufferPool = POOL) -> None:
+        self.rest = b""
         self._connection = connection
+        self._framing = framing
         self._pool = pool
         self._transport: asyncio.Transport | None = None
         self._filling: bytearray | None = pool.take(0)
         self._filled_bytes = 0
-        self._full: list[tuple[bytearray, int]] = []
+        self._spans: list[Span] = []  # of content in what was filled
+        self._full: list[tuple[bytearray, list[Span]]] = []
         self._lent: list[bytearray] = []
         self._lent_before: list[bytearray] = []
         self._is_lost = False
         self._is_paused = False
+        self._malformed: MalformedBody | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -72,28 +78,30 @@ class BodyRing(asyncio.BufferedProtocol):
         transport.set_protocol(self)
         transport.resume_reading()
 
-    async def next_pieces(self, timeout_s: float) -> list[memoryview]:
+    async def next_pieces(self, timeout_s: float) -> list[bytes | memoryview]:
         """Bytes that have come, in order, after waiting for some up to `timeout_s`: [] for nothing yet.
 
-        They are the caller's until it asks for the second time after this. Raises EOFError when the
-        connection was lost before the body was whole. Not to be called after the last piece.
+        They are the caller's until it asks for the second time after this. Raises MalformedBody; EOFError
+        when the connection was lost before the body was whole. Not to be called after the last piece.
         """
         self._take_back_lent()
-        if not self._full and not self._is_lost:
+        if not self._full and not self._is_over:
             await self._wait(timeout_s)
-        if not self._full and self._filled_bytes:
+        if not self._full and self._spans:
             self._close_buffer()
-        if not self._full and self._is_lost:
+        if not self._full and self._malformed is not None:
+            raise self._malformed
+        if not self._full and self._is_lost and not self._framing.is_ended:
             raise EOFError
         handed = self._full[:LENT_MAX]
         del self._full[:LENT_MAX]
         self._lent = [buffer for buffer, _ in handed]
-        return [memoryview(buffer)[:length] for buffer, length in handed]
+        return [piece for buffer, spans in handed for piece in _pieces(buffer, spans)]
 
     @property
     def is_drained(self) -> bool:
         """Whether the body has arrived and was handed out."""
-        return self.left_bytes == 0 and not self._full and not self._filled_bytes
+        return self._framing.is_ended and not self._full
 
     def close(self) -> None:
         """Nothing is read any more. Pieces that the caller still has stay as they are."""
@@ -104,25 +112,34 @@ class BodyRing(asyncio.BufferedProtocol):
         if self._filling is not None:
             self._pool.give(self._filling)
         self._pool.forget(len(self._lent) + len(self._lent_before))
-        for buffers in (self._full, self._lent, self._lent_before):
-            buffers.clear()
-        self._filling, self._filled_bytes = None, 0
+        self._full, self._lent, self._lent_before = [], [], []
+        self._filling, self._filled_bytes, self._spans = None, 0, []
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Where the next bytes go."""
         assert self._filling is not None, "reading is paused while no buffer is free"
-        stop = min(BUFFER_BYTES, self._filled_bytes + self.left_bytes)
+        stop = min(BUFFER_BYTES, self._filled_bytes + self._framing.room_bytes)
         return memoryview(self._filling)[self._filled_bytes : stop]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many have come."""
-        assert 0 < nbytes <= self.left_bytes
-        self.left_bytes -= nbytes
-        self._filled_bytes += nbytes
-        if self.left_bytes == 0 or self._filled_bytes == BUFFER_BYTES:
+        assert self._filling is not None
+        start, self._filled_bytes = self._filled_bytes, self._filled_bytes + nbytes
+        came = memoryview(self._filling)[start : self._filled_bytes]
+        is_first = not self._spans
+        try:
+            spans, used_bytes = self._framing.scan(came)
+        except MalformedBody as error:
+            self._malformed = error
+            self._stop_reading()
+            self._wake()
+            return
+        self._add(spans, start)
+        self.rest = bytes(came[used_bytes:])
+        if self._framing.is_ended or self._filled_bytes == BUFFER_BYTES:
             self._close_buffer()
             self._wake()
-        elif self._waiter is not None and self._filled_bytes == nbytes:
+        elif self._waiter is not None and is_first and self._spans:
             self._wake_after(FILL_S)
 
     def eof_received(self) -> None:
@@ -144,16 +161,32 @@ class BodyRing(asyncio.BufferedProtocol):
         """The same."""
         self._connection.resume_writing()
 
+    def _add(self, spans: list[Span], base: int) -> None:
+        """What lies behind the content before it without a gap is one span with it."""
+        for start, stop in spans:
+            if self._spans and self._spans[-1][1] == base + start:
+                self._spans[-1] = self._spans[-1][0], base + stop
+            else:
+                self._spans.append((base + start, base + stop))
+
     def _close_buffer(self) -> None:
         """What fills is full, or full enough; the next one is taken, or reading pauses."""
         assert self._filling is not None
-        self._full.append((self._filling, self._filled_bytes))
-        self._filling, self._filled_bytes = None, 0
-        if self.left_bytes:
+        self._full.append((self._filling, self._spans))
+        self._filling, self._filled_bytes, self._spans = None, 0, []
+        if not self._framing.is_ended:
             self._filling = self._pool.take(self._held)
-        if self._filling is None and self._transport is not None and not self._is_lost:
+        if self._filling is None:
+            self._stop_reading()
+
+    def _stop_reading(self) -> None:
+        if self._transport is not None and not self._is_lost:
             self._transport.pause_reading()
             self._is_paused = True
+
+    @property
+    def _is_over(self) -> bool:
+        return self._is_lost or self._malformed is not None
 
     @property
     def _held(self) -> int:
@@ -163,7 +196,7 @@ class BodyRing(asyncio.BufferedProtocol):
         for buffer in self._lent_before:
             self._pool.give(buffer)
         self._lent, self._lent_before = [], self._lent
-        if not (self._is_paused and self.left_bytes) or self._is_lost:
+        if not self._is_paused or self._framing.is_ended or self._is_over:
             return
         self._filling = self._pool.take(self._held)
         if self._filling is not None and self._transport is not None:
@@ -172,7 +205,7 @@ class BodyRing(asyncio.BufferedProtocol):
 
     async def _wait(self, timeout_s: float) -> None:
         self._waiter = asyncio.get_running_loop().create_future()
-        self._wake_after(FILL_S if self._filled_bytes else timeout_s)
+        self._wake_after(FILL_S if self._spans else timeout_s)
         try:
             await self._waiter
         finally:
@@ -189,3 +222,9 @@ class BodyRing(asyncio.BufferedProtocol):
         if self._timer is not None:
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
+
+
+def _pieces(buffer: bytearray, spans: list[Span]) -> list[bytes | memoryview]:
+    view = memoryview(buffer)
+    pieces = [view[start:stop] for start, stop in spans]
+    return [b"".join(pieces)] if len(pieces) > SPANS_MAX else [*pieces]

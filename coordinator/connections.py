@@ -30,7 +30,8 @@ from coordinator.answers import (
     request_id,
 )
 from coordinator.body_ring import BodyRing
-from coordinator.direct import CLIENT_GONE, DirectAnswer, DirectConnection, Responder
+from coordinator.chunks import Framing
+from coordinator.direct import CLIENT_GONE, Boundary, DirectAnswer, DirectConnection, Responder
 from coordinator.logs import REQUEST_ID, log_request, shown_path
 from coordinator.metrics import Metrics
 from coordinator.rates import Patience
@@ -199,17 +200,22 @@ class _Connection(DirectConnection):
             if getattr(self._messages[-1][0] if self._messages else None, "exc", None) is not None:
                 self._break_bodies()
 
-    def lend(self, left_bytes: int) -> BodyRing | None:
+    @property
+    def is_at_body(self) -> bool:
+        """See `coordinator.receiving.Lender`."""
+        return self.boundary.is_at_body and not self._held
+
+    def lend(self, framing: Framing) -> BodyRing | None:
         """See `coordinator.receiving.Lender`."""
         held_up = self._reading_paused or self._buffer_paused
         if held_up or self.transport is None or self.transport.is_closing():
             return None
         self.transport.pause_reading()
-        ring = BodyRing(self, left_bytes)
+        ring = BodyRing(self, framing)
         ring.begin(self.transport)
         return ring
 
-    def take_back(self, *, whole: bool) -> None:
+    def take_back(self, *, whole: bool, rest: bytes) -> None:
         """See `coordinator.receiving.Lender`.
 
         The old parser would take as many bytes behind a body for part of it as it never saw. So after one
@@ -220,6 +226,7 @@ class _Connection(DirectConnection):
         if not whole:
             self.close()
         else:
+            self.boundary = Boundary()
             self._parser = HttpRequestParser(
                 self,
                 self._loop,
@@ -234,6 +241,8 @@ class _Connection(DirectConnection):
         self.transport.pause_reading()  # the loop takes another way of reading up only when it begins to read
         self.transport.set_protocol(self)
         self.transport.resume_reading()
+        if whole and rest:
+            self.data_received(rest)
 
     def direct_began(self, sending: asyncio.Task[None]) -> None:
         """Draining waits for it."""

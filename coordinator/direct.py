@@ -57,11 +57,12 @@ class Boundary:
     else this connection is not known to be at a boundary any more: a half request may be waiting inside.
     """
 
-    __slots__ = ("_head", "_is_known")
+    __slots__ = ("_head", "_is_known", "is_at_body")
 
     def __init__(self) -> None:
         self._head = b""
         self._is_known = True
+        self.is_at_body = False  # whether what arrives next is the start of the last request's body
 
     @property
     def is_reached(self) -> bool:
@@ -70,6 +71,7 @@ class Boundary:
 
     def fed(self, data: bytes, *, requests: int, has_body: bool) -> None:
         """`data` went into the parser, and so many requests came out, the last of them with a body or not."""
+        self.is_at_body = self.is_at_body and not data and requests == 0
         if not self._is_known:
             return
         head = self._head + data
@@ -78,6 +80,7 @@ class Boundary:
             return
         self._head = b""
         ends_there = head.find(_END_OF_HEAD) == len(head) - len(_END_OF_HEAD)
+        self.is_at_body = requests == 1 and has_body and ends_there
         self._is_known = requests == 1 and not has_body and ends_there
 
 

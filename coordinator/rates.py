@@ -38,8 +38,9 @@ class Patience:
 class BodyPace:
     """Holds a body to a least number of bytes in every `window_s` that are spent waiting for it."""
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(self, window_s: float, *, bytes_per_s_min: float = BODY_BYTES_PER_S_MIN) -> None:
         self._window_s = window_s
+        self._least_bytes = bytes_per_s_min * window_s
         self._waited_s = 0.0
         self._received_bytes = 0
 
@@ -53,7 +54,7 @@ class BodyPace:
         self._waited_s += waited_s
         self._received_bytes += size_bytes
         if self._waited_s >= self._window_s:
-            if self._received_bytes < BODY_BYTES_PER_S_MIN * self._window_s:
+            if self._received_bytes < self._least_bytes:
                 raise RequestTimeout("The body came too slowly.")
             self._waited_s, self._received_bytes = 0.0, 0
 

@@ -14,6 +14,7 @@ from aiohttp import hdrs, web
 from ca.errors import InvalidRequest
 from coordinator.answers import ClientGone
 from coordinator.body_ring import BodyRing
+from coordinator.chunks import Chunks, Framing, KnownLength, MalformedBody
 from coordinator.rates import BodyPace
 
 PIECE_BYTES_MAX: Final = 1 << 20  # of a streamed body: what one hand-over to a worker thread is worth
@@ -25,21 +26,27 @@ _CONTINUED: Final = web.RequestKey("continued", bool)
 class Lender(Protocol):
     """A connection whose bytes can go past its parser; `coordinator/connections.py` has it."""
 
-    def lend(self, left_bytes: int) -> BodyRing | None:
-        """The next `left_bytes` go into the ring. None while the parser still holds bytes."""
+    @property
+    def is_at_body(self) -> bool:
+        """Whether no byte behind the head of the last request has come to the parser yet."""
 
-    def take_back(self, *, whole: bool) -> None:
-        """The parser reads again: the next request when the body was `whole`, else nothing to its end."""
+    def lend(self, framing: Framing) -> BodyRing | None:
+        """The body that comes next goes into the ring. None while the parser still holds bytes."""
+
+    def take_back(self, *, whole: bool, rest: bytes) -> None:
+        """The parser reads again: the next request, which begins with `rest`, when the body was `whole`, else
+        nothing to its end.
+        """
 
 
-async def body_chunks(request: web.Request) -> AsyncGenerator[bytes, None]:
+async def body_chunks(request: web.Request, pace: BodyPace | None = None) -> AsyncGenerator[bytes, None]:
     """The body in pieces of up to about 1 MiB, whatever has arrived; time between pieces does not count.
 
     Raises RequestTimeout below 1 KiB/s for 30 s, InvalidRequest for bad chunks, ClientGone.
     """
     await _say_continue(request)
     request.content.set_read_chunk_size(PIECE_BYTES_MAX // 2)  # aiohttp buffers twice this
-    pace = BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
+    pace = pace or BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
     while True:
         piece = await _awaited_piece(request, pace)
         if piece == b"":
@@ -48,32 +55,34 @@ async def body_chunks(request: web.Request) -> AsyncGenerator[bytes, None]:
             yield piece
 
 
-async def body_batches(request: web.Request) -> AsyncGenerator[Batch, None]:
+async def body_batches(request: web.Request, pace: BodyPace | None = None) -> AsyncGenerator[Batch, None]:
     """The body as it comes, each time much of what is here, while more goes on arriving into bounded buffers.
 
     Raises as `body_chunks` does. The pieces are the caller's until it asks for the second batch after them:
-    their memory is used again. A long body of known length comes without a copy. Close it (`aclosing`) when
-    not all of it is read.
+    their memory is used again. A long body comes without a copy when its length is known, or when its client
+    waits for an answer before it sends chunks. Close it (`aclosing`) when not all of it is read.
     """
-    body_bytes = request.content_length or 0
-    if request.content.is_eof() or body_bytes < RING_BYTES_MIN or hdrs.TRANSFER_ENCODING in request.headers:
-        async for chunk in body_chunks(request):
-            yield [chunk]
-        return
-    await _say_continue(request)
-    pace = BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
+    pace = pace or BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
     ring: BodyRing | None = None
-    while ring is None:
-        taken = _taken_at_once(request)
-        if request.content.at_eof():
-            if taken:
-                yield [taken]
-            return
-        ring = _lent(request, body_bytes)  # at once: what came in between would never reach the ring
-        if ring is None and (piece := taken or await _awaited_piece(request, pace)):
-            yield [piece]
+    taken = b""
+    if hdrs.TRANSFER_ENCODING in request.headers:
+        if _lender(request).is_at_body:
+            ring = _lender(request).lend(Chunks())
+    elif (request.content_length or 0) >= RING_BYTES_MIN:
+        await _say_continue(request)
+        while ring is None and not request.content.at_eof():
+            taken = _taken_at_once(request)
+            ring = _lent(request)  # at once: what came in between would never reach the ring
+            if ring is None and (piece := taken or await _awaited_piece(request, pace)):
+                yield [piece]
+    if ring is None:
+        async with aclosing(body_chunks(request, pace)) as chunks:
+            async for chunk in chunks:
+                yield [chunk]
+        return
     is_whole = False
     try:
+        await _say_continue(request)
         if taken:
             yield [taken]
         async with aclosing(_from_ring(ring, pace)) as batches:
@@ -81,7 +90,8 @@ async def body_batches(request: web.Request) -> AsyncGenerator[Batch, None]:
                 yield batch
         is_whole = True
     finally:
-        _lender(request).take_back(whole=is_whole)
+        ring.close()
+        _lender(request).take_back(whole=is_whole, rest=ring.rest)
     request.content.feed_eof()
 
 
@@ -90,20 +100,20 @@ async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[Batch, No
     try:
         while not ring.is_drained:
             started_s = now_s()
-            views = await ring.next_pieces(pace.left_s)
-            pace.arrived(sum(map(len, views)), waited_s=now_s() - started_s)
-            if views:
-                yield views
+            pieces = await ring.next_pieces(pace.left_s)
+            pace.arrived(sum(map(len, pieces)), waited_s=now_s() - started_s)
+            if pieces:
+                yield pieces
     except EOFError as error:
         raise ClientGone("the client went away while it sent its body") from error
-    finally:
-        ring.close()
+    except MalformedBody as error:
+        raise InvalidRequest(f"The body is not framed as its headers say: {error}.") from error
 
 
-def _lent(request: web.Request, body_bytes: int) -> BodyRing | None:
+def _lent(request: web.Request) -> BodyRing | None:
     """A ring for what has not come of the body, all of which was taken; None while the parser keeps some."""
-    left_bytes = body_bytes - request.content.total_bytes
-    return _lender(request).lend(left_bytes) if left_bytes else None
+    left_bytes = (request.content_length or 0) - request.content.total_bytes
+    return _lender(request).lend(KnownLength(left_bytes)) if left_bytes else None
 
 
 def _lender(request: web.Request) -> Lender:

@@ -16,13 +16,23 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, suppress
 
 import msgspec
 from aiohttp import web
 
-from ca.errors import Conflict, FilestoreError, InsufficientStorage, InvalidRequest, NotFound, OffsetMismatch
-from coordinator.web import ClientGone
+from ca.errors import (
+    Conflict,
+    FilestoreError,
+    InsufficientStorage,
+    InvalidRequest,
+    NotFound,
+    OffsetMismatch,
+    RequestTimeout,
+)
+from coordinator.rates import BodyPace
+from coordinator.receiving import Batch
+from coordinator.web import ClientGone, body_batches
 from node.api.access import Handler
 from node.content.passing import pass_on, worker_holding
 from node.disk import write_overlapped
@@ -36,7 +46,6 @@ from node.services import NODE
 from node.upload import Upload
 from node.uploads import UploadStore
 
-PIECE_BYTES = 1 << 20  # of the body: what one hand-over to a thread is worth
 SYNC_BYTES = 16 << 20
 SYNC_S = 1.0
 IDLE_S = 120.0  # without a byte the holder has given this link up, or lost us
@@ -248,7 +257,7 @@ class _Following:
         telling = asyncio.create_task(self._tell(response), name="telling the node before")
         passing = asyncio.create_task(self._pass_on(), name="link to the next member")
         try:
-            await write_overlapped(self._services.disk, self._pieces(), self._write)
+            await write_overlapped(self._services.disk, self._batches(), self._write)
             await self._services.disk.run(self._upload.sync)
             self._source.end()
             self._wake()
@@ -265,24 +274,21 @@ class _Following:
         await response.write_eof()
         return response
 
-    async def _pieces(self) -> AsyncGenerator[bytes, None]:
+    async def _batches(self) -> AsyncGenerator[Batch, None]:
         """The body as it comes. Raises ClientGone when the sender is lost, or silent for IDLE_S."""
-        self._request.content.set_read_chunk_size(PIECE_BYTES // 2)  # aiohttp buffers twice this
-        while True:
-            try:
-                async with asyncio.timeout(IDLE_S):
-                    piece = await self._request.content.readany()
-            except (OSError, RuntimeError, TimeoutError, web.RequestPayloadError) as error:
-                raise ClientGone("the node before in the chain went away") from error
-            if not piece:
-                return
-            yield piece
+        pace = BodyPace(IDLE_S, bytes_per_s_min=1 / IDLE_S)
+        try:
+            async with aclosing(body_batches(self._request, pace)) as batches:
+                async for batch in batches:
+                    yield batch
+        except (RequestTimeout, InvalidRequest) as error:
+            raise ClientGone("the node before in the chain went away") from error
 
-    def _write(self, piece: bytes) -> None:
+    def _write(self, batch: Batch) -> None:
         """In a worker thread."""
         upload = self._upload
-        upload.append(piece)
-        self._received.inc(len(piece))
+        upload.append(*batch)
+        self._received.inc(sum(map(len, batch)))
         durable_offset = upload.durable_offset
         if durable_offset != self._told_offset:
             self._told_offset = durable_offset

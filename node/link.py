@@ -5,7 +5,8 @@ memory, a slow member is only behind, and catching up after a loss is the same a
 checksum is not known to be right yet are not part of what may be read.
 
 On the wire it is one PUT over the peer port, both ways at once: the body brings bytes while the answer tells,
-a line at a time, what is durable at the member and at those behind it. Before it both agree on the offset up
+a line at a time, what is durable at the member and at those behind it. The body begins when the answer has:
+so the member can take it past its HTTP parser. Before it both agree on the offset up
 to which they have the same bytes, by their sha256: a member that has more goes back, one that has others
 starts over.
 """
@@ -192,6 +193,7 @@ class Link:
         self._peers, self._source, self._terms = peers, source, terms
         self._on_change, self._sent = on_change, sent
         self.is_agreeing = True  # one of the two may be hashing what it has
+        self._is_answered = asyncio.Event()
         self._ended = False
         self._received_bytes = 0
         self._moved_at_s = 0.0
@@ -248,12 +250,15 @@ class Link:
                 answer = await stack.enter_async_context(sending)
             if answer.status != 200:
                 raise PeerFailed(self.member, f"answered {answer.status} to a link")
+            self._is_answered.set()
             await self._listen(answer)
         if not self._ended:
             raise PeerFailed(self.member, "broke the link off")
 
     async def _body(self, start: int) -> AsyncIterator[bytes]:
         position = start
+        yield b""  # aiohttp keeps the head back until there is a piece
+        await self._is_answered.wait()
         while await self._source.more(position):
             piece = await self._source.read(position)
             yield piece

@@ -22,6 +22,7 @@ from ca.tls import Credential, client_context, server_context
 from coordinator import body_ring
 from coordinator.answers import ClientGone
 from coordinator.body_ring import BUFFER_BYTES, BUFFERS_MAX, BUFFERS_MIN, LENT_MAX, POOL, BodyRing, BufferPool
+from coordinator.chunks import KnownLength
 from coordinator.rates import Patience
 from coordinator.receiving import RING_BYTES_MIN, Batch
 from coordinator.web import Listener, body_batches, json_response, new_application, serve
@@ -38,6 +39,14 @@ GET = b"GET /count HTTP/1.1\r\n" + HOST + b"\r\n"
 
 def put(path: str, length: int, more: str = "") -> bytes:
     return f"PUT {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n{more}\r\n".encode()
+
+
+EXPECTING = b"PUT /take HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
+
+
+def chunked(content: bytes, chunk_bytes: int) -> bytes:
+    chunks = [content[start : start + chunk_bytes] for start in range(0, len(content), chunk_bytes)]
+    return b"".join([*(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks), b"0\r\n\r\n"])
 
 
 Scenario = Callable[["Shell"], Coroutine[Any, Any, None]]
@@ -268,6 +277,77 @@ def test_client_that_expects_it_is_told_to_go_on(run: Run) -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("chunk_bytes", [7, 5000, 256 << 10, len(CONTENT)])
+def test_chunks_of_a_client_that_waited_go_past_the_parser(run: Run, chunk_bytes: int) -> None:
+    content = CONTENT[: min(len(CONTENT), 30_000 * chunk_bytes)]
+
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        for served in (1, 2):
+            writer.write(EXPECTING)
+            async with asyncio.timeout(10):
+                assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+            writer.write(chunked(content, chunk_bytes) + GET)
+            assert await answer_of(reader) == (200, told(content))
+            assert await answer_of(reader) == (200, b'{"served":%d}' % served)
+        assert shell.copied_bytes == 0 or chunk_bytes <= 5000  # very many in a buffer are put together
+        writer.write(EXPECTING)
+        async with asyncio.timeout(10):
+            await reader.readuntil(b"\r\n\r\n")
+        writer.write(chunked(content, chunk_bytes) + put("/take", 3) + b"abc" + GET[:20])
+        assert await answer_of(reader) == (200, told(content))
+        assert await answer_of(reader) == (200, told(b"abc"))
+        writer.write(GET[20:])
+        assert await answer_of(reader) == (200, b'{"served":4}')
+
+    run(scenario)
+
+
+def test_chunks_that_come_with_their_head_go_through_the_parser(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(EXPECTING + chunked(CONTENT, 100_000) + GET)
+        async with asyncio.timeout(10):
+            assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        assert await answer_of(reader) == (200, told(CONTENT))
+        assert await answer_of(reader) == (200, b'{"served":1}')
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("wrong", [b"xyz\r\n", b"5\r\nabcdefg\r\n", b"5\nabcde\r\n"])
+def test_what_is_no_chunk_is_refused_and_nothing_behind_it_is_a_request(run: Run, wrong: bytes) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(EXPECTING)
+        async with asyncio.timeout(10):
+            await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"3\r\nabc\r\n" + wrong + GET * 100)
+        status, body = await answer_of(reader)
+        assert (status, b"not framed" in body) == (400, True)
+        assert (await shell.ended.get())[0] == "InvalidRequest"
+        async with asyncio.timeout(10):
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+
+    run(scenario)
+
+
+def test_chunks_of_a_client_that_went_away_are_no_whole_body(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(EXPECTING)
+        async with asyncio.timeout(10):
+            await reader.readuntil(b"\r\n\r\n")
+        writer.write(chunked(CONTENT, 100_000)[: -len(b"\r\n")])
+        await writer.drain()
+        writer.close()
+        async with asyncio.timeout(10):
+            assert await shell.ended.get() == (ClientGone.__name__, len(CONTENT))
+
+    run(scenario)
+
+
 def test_what_came_is_handed_on_before_its_buffer_is_full(run: Run) -> None:
     async def scenario(shell: Shell) -> None:
         _, writer = await shell.connect()
@@ -434,7 +514,7 @@ def arrive(ring: BodyRing, content: bytes) -> None:
 
 async def test_memory_of_what_was_taken_is_used_again_at_the_second_asking_after_it() -> None:
     pool = BufferPool()
-    ring = BodyRing(asyncio.Protocol(), len(CONTENT), pool)
+    ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
     lot_bytes = LENT_MAX * BUFFER_BYTES
     arrive(ring, CONTENT[: 2 * lot_bytes + 1])
 
