@@ -1,7 +1,8 @@
 """Blobs that stay open, so that a hot one costs no walk through directories and no sidecar read per request.
 
 The bytes of a small one stay too once they were read, and are handed out under the same conditions as those
-in the page cache: the file is what it was, and its segment is trusted now.
+in the page cache: the file is what it was, and its segment is trusted now. They were right when they were
+read, whatever becomes of the file: so it is looked at every LOOK_S only, for its own sake.
 
 Bounded: the one used longest ago is closed first. What is kept under a name is handed out only while the
 file is what it was when it was opened: a link less, a rename or a write shows in what the kernel tells about
@@ -11,6 +12,7 @@ descriptor here holds the room of a file that is gone. For any thread.
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
@@ -20,6 +22,7 @@ from node.trust import FileIdentity
 
 OPEN_BLOBS_MAX = 256  # descriptors; a tenth of what a process may have where the limit is low
 CONTENT_BYTES_MAX = 64 << 10  # of one blob that is kept in memory too: 16 MiB for all of them
+LOOK_S = 0.1
 
 
 @dataclass(slots=True)
@@ -28,6 +31,15 @@ class _Kept:
     identity: FileIdentity
     links: int
     content: bytes = b""  # all of it, of a small blob that was read
+    looked_at_s: float = float("-inf")  # at the file, since the content was read
+
+    def is_sound(self) -> bool:
+        """Whether the content in memory is that of the file. Raises OSError."""
+        now_s = time.monotonic()
+        if self.content and now_s - self.looked_at_s < LOOK_S:
+            return True
+        self.looked_at_s = now_s
+        return self.is_unchanged()
 
     def is_unchanged(self) -> bool:
         """Whether the file is what it was when it was opened. Raises OSError."""
@@ -79,7 +91,7 @@ class OpenBlobs:
             kept = self._kept.get(sha256)
             if kept is None or stop > kept.blob.size_bytes:
                 return b""
-            if not kept.is_unchanged():
+            if not kept.is_sound():
                 self._drop(sha256)
                 return b""
             self._kept.move_to_end(sha256)
@@ -90,7 +102,7 @@ class OpenBlobs:
             piece = read_cached(kept.blob.fd, start, stop - start)
             if stop - start == kept.blob.size_bytes <= CONTENT_BYTES_MAX:
                 # A change since the look at the file shows at the next look, before this is used.
-                kept.content = piece
+                kept.content, kept.looked_at_s = piece, float("-inf")
             return piece
 
     def is_ready(self, sha256: str, start: int, stop: int) -> bool:

@@ -131,7 +131,10 @@ def test_part_of_a_blob_is_not_taken_for_all_of_it(store: BlobStore) -> None:
 
 
 @pytest.mark.parametrize("act", ["written", "deleted", "distrusted"])
-def test_bytes_in_memory_go_with_the_trust_in_the_file(store: BlobStore, tmp_path: Path, act: str) -> None:
+def test_bytes_in_memory_go_with_the_trust_in_the_file(
+    store: BlobStore, tmp_path: Path, act: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.openblobs.LOOK_S", 0.0)
     assert read_when_trusted(store, NAME, 0, 10_000) == CONTENT
     if act == "written":
         path_of(tmp_path).chmod(0o600)
@@ -140,6 +143,28 @@ def test_bytes_in_memory_go_with_the_trust_in_the_file(store: BlobStore, tmp_pat
         store.delete(NAME)
     else:
         store._trusted.forget(NAME)
+    assert store.opened.read_cached(NAME, 0, 10_000) == b""
+
+
+def test_file_of_bytes_in_memory_is_looked_at_once_after_the_reading_and_then_seldom(
+    store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.openblobs.LOOK_S", 1e9)
+    looks: list[int] = []
+    fstat = os.fstat
+
+    def look(descriptor: int) -> os.stat_result:
+        looks.append(descriptor)
+        return fstat(descriptor)
+
+    monkeypatch.setattr("node.openblobs.os.fstat", look)
+    assert read_when_trusted(store, NAME, 0, 10_000) == CONTENT
+    looks.clear()
+    assert [store.opened.read_cached(NAME, 0, 10_000) for _ in range(3)] == [CONTENT] * 3
+    assert len(looks) == 1
+    path_of(tmp_path).chmod(0o600)
+    assert store.opened.read_cached(NAME, 0, 10_000) == CONTENT
+    monkeypatch.setattr("node.openblobs.LOOK_S", 0.0)
     assert store.opened.read_cached(NAME, 0, 10_000) == b""
 
 
