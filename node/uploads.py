@@ -45,7 +45,6 @@ from node.upload import EPOCH_FILE, Upload, open_or_create
 PREFIX_BYTES_MAX = 4 << 20  # of finished content that goes on as an upload; larger content was settled whole
 OPEN_UPLOADS_MAX = 384  # two descriptors each; of one in three this node is the holder
 
-
 _log = logging.getLogger(__name__)
 
 
