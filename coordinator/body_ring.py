@@ -14,13 +14,13 @@ from typing import Final
 from coordinator.chunks import Framing, MalformedBody, Span
 
 BUFFER_BYTES: Final = 512 * 1024
-BUFFERS_MIN: Final = 3  # one fills, one waits, one is written
 BUFFERS_MAX: Final = 8
 LENT_MAX: Final = 3  # at once; twice that may be with whoever writes
+BUFFERS_MIN: Final = LENT_MAX + 1  # while a lot is written, one fills
 SHARED_BUFFERS_MAX: Final = 128  # 64 MiB
 IDLE_BUFFERS_MAX: Final = 32  # that are kept while nobody uploads
 FILL_S: Final = 0.01  # what came is handed on after this, however little it is
-SPANS_MAX: Final = 64  # of a buffer that are worth a piece each; more are put together, which copies them
+SPANS_MAX: Final = 64  # of content in a buffer, which counts as full then; pieces of more are put together
 
 
 class BufferPool:
@@ -81,8 +81,9 @@ class BodyRing(asyncio.BufferedProtocol):
     async def next_pieces(self, timeout_s: float) -> list[bytes | memoryview]:
         """Bytes that have come, in order, after waiting for some up to `timeout_s`: [] for nothing yet.
 
-        They are the caller's until it asks for the second time after this. Raises MalformedBody; EOFError
-        when the connection was lost before the body was whole. Not to be called after the last piece.
+        They are the caller's until it asks for the second time after them, askings that got nothing not
+        counted. Raises MalformedBody; EOFError when the connection was lost before the body was whole. Not to
+        be called after the last piece.
         """
         self._take_back_lent()
         if not self._full and not self._is_over:
@@ -136,7 +137,8 @@ class BodyRing(asyncio.BufferedProtocol):
             return
         self._add(spans, start)
         self.rest = bytes(came[used_bytes:])
-        if self._framing.is_ended or self._filled_bytes == BUFFER_BYTES:
+        is_full = self._filled_bytes == BUFFER_BYTES or len(self._spans) >= SPANS_MAX
+        if self._framing.is_ended or is_full:
             self._close_buffer()
             self._wake()
         elif self._waiter is not None and is_first and self._spans:
@@ -193,9 +195,10 @@ class BodyRing(asyncio.BufferedProtocol):
         return len(self._full) + len(self._lent) + len(self._lent_before)
 
     def _take_back_lent(self) -> None:
-        for buffer in self._lent_before:
-            self._pool.give(buffer)
-        self._lent, self._lent_before = [], self._lent
+        if self._lent:  # nothing may have been handed over at the last asking: that is none to the caller
+            for buffer in self._lent_before:
+                self._pool.give(buffer)
+            self._lent, self._lent_before = [], self._lent
         if not self._is_paused or self._framing.is_ended or self._is_over:
             return
         self._filling = self._pool.take(self._held)

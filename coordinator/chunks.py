@@ -13,7 +13,7 @@ Span = tuple[int, int]  # start and stop
 
 LINE_BYTES_MAX: Final = 1024
 TRAILER_BYTES_MAX: Final = 8192
-LOOK_BYTES: Final = 64 << 10  # taken at once between small chunks, of which there may be very many
+LOOK_BYTES: Final = 4096  # taken at once behind a chunk: there may be very many small ones
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
 
 
@@ -66,7 +66,7 @@ class Chunks:
     @property
     def room_bytes(self) -> int:
         """As for a known length; what is behind the body may be taken too."""
-        return max(self._left_bytes, LOOK_BYTES)
+        return self._left_bytes + LOOK_BYTES
 
     def scan(self, data: memoryview) -> tuple[list[Span], int]:
         """As for a known length. Raises MalformedBody."""

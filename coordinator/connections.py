@@ -203,11 +203,11 @@ class _Connection(DirectConnection):
     @property
     def is_at_body(self) -> bool:
         """See `coordinator.receiving.Lender`."""
-        return self.boundary.is_at_body and not self._held
+        return self.boundary.is_at_body
 
     def lend(self, framing: Framing) -> BodyRing | None:
         """See `coordinator.receiving.Lender`."""
-        held_up = self._reading_paused or self._buffer_paused
+        held_up = self._reading_paused or self._buffer_paused or bool(self._held)
         if held_up or self.transport is None or self.transport.is_closing():
             return None
         self.transport.pause_reading()

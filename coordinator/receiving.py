@@ -55,18 +55,21 @@ async def body_chunks(request: web.Request, pace: BodyPace | None = None) -> Asy
             yield piece
 
 
-async def body_batches(request: web.Request, pace: BodyPace | None = None) -> AsyncGenerator[Batch, None]:
+async def body_batches(
+    request: web.Request, pace: BodyPace | None = None, *, from_peer: bool = False
+) -> AsyncGenerator[Batch, None]:
     """The body as it comes, each time much of what is here, while more goes on arriving into bounded buffers.
 
     Raises as `body_chunks` does. The pieces are the caller's until it asks for the second batch after them:
-    their memory is used again. A long body comes without a copy when its length is known, or when its client
-    waits for an answer before it sends chunks. Close it (`aclosing`) when not all of it is read.
+    their memory is used again. A long body comes without a copy when its length is known, or when it comes
+    in chunks `from_peer`, who waited for the head of the answer: many tiny ones would cost the loop ten times
+    what they cost the parser. Close it (`aclosing`) when not all of it is read.
     """
     pace = pace or BodyPace(request.protocol.patience.body_stall_s)  # type: ignore[attr-defined]
     ring: BodyRing | None = None
     taken = b""
     if hdrs.TRANSFER_ENCODING in request.headers:
-        if _lender(request).is_at_body:
+        if from_peer and _lender(request).is_at_body:
             ring = _lender(request).lend(Chunks())
     elif (request.content_length or 0) >= RING_BYTES_MIN:
         await _say_continue(request)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import aclosing, suppress
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 # Reads and uploads that may wait for the disk at once, an upload in two of them; more only queue up behind
 # the same disk.
@@ -51,27 +51,65 @@ async def write_overlapped(
     """Hand every piece to `write` in a thread, one at a time and in order, while the next ones are awaited.
 
     A piece is written before the second one after it is asked for; the next begins without a turn of the
-    event loop. Whatever is raised by either side, no write runs any more by then, none has begun after one
-    that failed, and `pieces` is closed.
+    event loop. A write that fails ends the asking at once, and is what is raised, whatever else goes wrong.
+    By then no write runs any more, none has begun after one that failed, and `pieces` is closed.
     """
-    latest: Future[None] | None = None
+    latest: _Writing | None = None
     async with aclosing(pieces):
         try:
-            async for piece in pieces:
-                earlier, latest = latest, disk.begin(_write_behind, latest, write, piece)
+            while (piece := await _next(pieces, latest)) is not None:
+                earlier, latest = latest, _Writing(disk, latest, write, piece)
                 if earlier is not None:
-                    await asyncio.wrap_future(earlier)
+                    await asyncio.shield(earlier.ended)
             if latest is not None:
-                await asyncio.wrap_future(latest)
+                await asyncio.shield(latest.ended)
+        except Exception as error:
+            if latest is not None:
+                await _outlast(latest.ended)
+                failure = latest.ended.exception()
+                if failure is not None and failure is not error:
+                    raise failure from error
+            raise
         finally:
             if latest is not None:
-                await _outlast(asyncio.wrap_future(latest))
+                await _outlast(latest.ended)
 
 
-def _write_behind(earlier: Future[None] | None, write: Callable[[_T], object], piece: _T) -> None:
-    if earlier is not None:
-        earlier.result()  # raises what it raised
-    write(piece)
+class _Writing:
+    """The write of one piece in a thread, behind that of the one before."""
+
+    def __init__(
+        self, disk: DiskWorkers, earlier: "_Writing | None", write: Callable[[_T], object], piece: _T
+    ) -> None:
+        self._thread = disk.begin(self._run, earlier, write, piece)
+        self.ended = asyncio.wrap_future(self._thread)
+        self.ended.add_done_callback(asyncio.Future.exception)  # seen: the one behind it fails of the same
+
+    @staticmethod
+    def _run(earlier: "_Writing | None", write: Callable[[_T], object], piece: _T) -> None:
+        if earlier is not None:
+            earlier._thread.result()
+        write(piece)
+
+
+async def _next(pieces: AsyncGenerator[_T, None], latest: _Writing | None) -> _T | None:
+    """The next piece, None when there is none. Raises what the write under way raises, as soon as it does."""
+    if latest is None:
+        return await anext(pieces, None)
+    asking = asyncio.create_task(_asked(pieces))
+    either: set[asyncio.Future[Any]] = {asking, latest.ended}
+    try:
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        if latest.ended.done():
+            latest.ended.result()
+        return await asking
+    finally:
+        asking.cancel()
+        await _outlast(asking)
+
+
+async def _asked(pieces: AsyncGenerator[_T, None]) -> _T | None:
+    return await anext(pieces, None)
 
 
 async def _outlast(running: asyncio.Future[_T]) -> None:

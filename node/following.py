@@ -278,7 +278,7 @@ class _Following:
         """The body as it comes. Raises ClientGone when the sender is lost, or silent for IDLE_S."""
         pace = BodyPace(IDLE_S, bytes_per_s_min=1 / IDLE_S)
         try:
-            async with aclosing(body_batches(self._request, pace)) as batches:
+            async with aclosing(body_batches(self._request, pace, from_peer=True)) as batches:
                 async for batch in batches:
                     yield batch
         except (RequestTimeout, InvalidRequest) as error:

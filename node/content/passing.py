@@ -101,6 +101,7 @@ class _Body:
         self.error: Exception | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
+        yield b""  # the head goes at once: whoever sends the body may wait for the head of the answer
         try:
             async for chunk in body_chunks(self._request):
                 yield chunk

@@ -100,14 +100,14 @@ class Session:
         What came before is dropped when the first byte is here, not for a body that never comes. Raises
         InvalidRequest for an empty body where bytes were declared.
         """
-        batches = self._batches()
-        with self._receiving():
-            first: Batch = await anext(batches, [])
-        if not first and self.record.size_bytes:
-            raise InvalidRequest(f"The body is empty; {self.record.size_bytes} bytes were declared.")
-        if self.upload.offset or self.record.offset_bytes:
-            await self.holding.rewind(0, EMPTY_SHA256)
-        await self.receive(check=check, batches=_joined(first, batches), is_whole=True)
+        async with aclosing(self._batches()) as batches:
+            with self._receiving():
+                first: Batch = await anext(batches, [])
+            if not first and self.record.size_bytes:
+                raise InvalidRequest(f"The body is empty; {self.record.size_bytes} bytes were declared.")
+            if self.upload.offset or self.record.offset_bytes:
+                await self.holding.rewind(0, EMPTY_SHA256)
+            await self.receive(check=check, batches=_joined(first, batches), is_whole=True)
 
     async def receive(
         self,

@@ -24,6 +24,7 @@ from deploy.development import Member
 from deploy.processes import wait_until
 from node.budget import RATE_MAX
 from node.config import NodeFiles
+from node.holding import SMALL_BYTES
 from node.join import join
 from node.renewal import renew
 from tests.cluster.harness import Answer, Cluster
@@ -47,6 +48,16 @@ def crowd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     directory = tmp_path_factory.mktemp("workers")
     options = ("--workers", str(WORKERS))
     with Cluster(directory, node_count=2, replicas=1, write_quorum=1, node_options=options) as started:
+        for node in started.nodes:
+            until_all_serve(started, node)
+        yield started
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Cluster]:
+    """Two nodes of three workers each, which both must have what is acknowledged."""
+    options = ("--workers", str(WORKERS))
+    with Cluster(tmp_path, node_count=2, replicas=2, write_quorum=2, node_options=options) as started:
         for node in started.nodes:
             until_all_serve(started, node)
         yield started
@@ -111,6 +122,19 @@ def test_connections_are_dealt_out_to_all_workers(crowd: Cluster) -> None:
     assert {server_of(crowd, node, connection.sock) for connection in connections} == set(range(WORKERS))
     for connection in connections:
         connection.close()
+
+
+def test_copies_of_an_upload_reach_the_worker_that_owns_it(pair: Cluster) -> None:
+    holder, member = pair.nodes
+    content = os.urandom(SMALL_BYTES + (2 << 20))
+    for owner in range(WORKERS):
+        file_uuid = created_for(pair, holder, owner, WORKERS, len(content))
+        connection = connect(pair, holder)
+        answer = send(pair, connection, "PATCH", file_uuid, content, Upload_Offset="0")
+        assert answer.status == 204, (owner, answer.body)
+        connection.close()
+        assert pair.get(f"/files/{file_uuid}", node=member).body == content
+    assert "a member of a chain is lost" not in "".join(pair.logs().values())
 
 
 def test_upload_goes_on_whichever_worker_of_whichever_node_a_piece_reaches(crowd: Cluster) -> None:

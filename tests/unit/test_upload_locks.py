@@ -209,3 +209,22 @@ async def test_who_is_cancelled_waits_for_the_writes_that_have_begun() -> None:
     known = list(ended)
     disk.close()
     assert ended == known  # none was under way any more
+
+
+@pytest.mark.parametrize("ends_badly", [False, True])
+async def test_failed_write_is_told_at_once_and_before_what_the_reading_says(ends_badly: bool) -> None:
+    disk, never = DiskWorkers(), asyncio.Event()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"x"
+        if ends_badly:
+            raise ConnectionError("the client went away")
+        await never.wait()
+
+    def write(_chunk: bytes) -> None:
+        raise InsufficientStorage("full")
+
+    with pytest.raises(InsufficientStorage):
+        async with asyncio.timeout(10):
+            await write_overlapped(disk, chunks(), write)
+    disk.close()
