@@ -96,7 +96,11 @@ class BodyRing(asyncio.BufferedProtocol):
             raise EOFError
         handed = self._full[:LENT_MAX]
         del self._full[:LENT_MAX]
-        self._lent = [buffer for buffer, _ in handed]
+        for buffer, spans in handed:
+            if spans:
+                self._lent.append(buffer)
+            else:
+                self._pool.give(buffer)
         return [piece for buffer, spans in handed for piece in _pieces(buffer, spans)]
 
     @property

@@ -7,7 +7,7 @@ let go of the files, so no lock or descriptor is given away under a running thre
 import asyncio
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any, ParamSpec, TypeVar
 
 # Reads and uploads that may wait for the disk at once, an upload in two of them; more only queue up behind
@@ -113,8 +113,14 @@ async def _asked(pieces: AsyncGenerator[_T, None]) -> _T | None:
 
 
 async def _outlast(running: asyncio.Future[_T]) -> None:
+    """Wait for its end, whoever is cancelled meanwhile; CancelledError comes after it."""
+    cancelled: asyncio.CancelledError | None = None
     while not running.done():
-        with suppress(asyncio.CancelledError):  # cancelled again: the thread still has to end first
+        try:
             await asyncio.wait({running})
+        except asyncio.CancelledError as error:
+            cancelled = error
     if not running.cancelled():
         running.exception()  # marks it as seen; the caller is leaving anyway
+    if cancelled is not None:
+        raise cancelled

@@ -87,10 +87,15 @@ def _by_owner(handler: Handler) -> Handler:
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if owner := worker_holding(request.app[NODE], _file_uuid(request)):
-            return await pass_on(request, owner)
+            return await pass_on(request, owner, pace=_pace())
         return await handler(request)
 
     return handle
+
+
+def _pace() -> BodyPace:
+    """A link has nothing to send for as long as its client has not, or its bytes are not checked yet."""
+    return BodyPace(IDLE_S, bytes_per_s_min=1 / IDLE_S)
 
 
 async def _prefix(request: web.Request) -> web.StreamResponse:
@@ -268,17 +273,18 @@ class _Following:
         finally:
             for task in (telling, passing):
                 task.cancel()
-            await asyncio.wait({telling, passing})
-            self._source.close()
+            try:
+                await asyncio.wait({telling, passing})
+            finally:
+                self._source.close()
         await response.write(self._line(ended=True))
         await response.write_eof()
         return response
 
     async def _batches(self) -> AsyncGenerator[Batch, None]:
         """The body as it comes. Raises ClientGone when the sender is lost, or silent for IDLE_S."""
-        pace = BodyPace(IDLE_S, bytes_per_s_min=1 / IDLE_S)
         try:
-            async with aclosing(body_batches(self._request, pace, from_peer=True)) as batches:
+            async with aclosing(body_batches(self._request, _pace(), from_peer=True)) as batches:
                 async for batch in batches:
                     yield batch
         except (RequestTimeout, InvalidRequest) as error:

@@ -17,6 +17,7 @@ from aiohttp import web
 from multidict import CIMultiDict
 
 from ca.errors import FilestoreError, Unavailable
+from coordinator.rates import BodyPace
 from coordinator.web import body_chunks, request_id
 from node.peers import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.services import NodeServices
@@ -63,15 +64,20 @@ def worker_holding(services: NodeServices, file_uuid: str) -> Holder | None:
     return Holder(f"Worker {owner}", PASSED_WITHIN, request)
 
 
-async def pass_on(request: web.Request, holder: Holder) -> web.StreamResponse:
-    """The holder's answer to this request. Raises Unavailable when it cannot be reached, ClientGone."""
+async def pass_on(
+    request: web.Request, holder: Holder, *, pace: BodyPace | None = None
+) -> web.StreamResponse:
+    """The holder's answer to this request, whose body has to keep to `pace`, by default that of any client.
+
+    Raises Unavailable when the holder cannot be reached, ClientGone.
+    """
     if holder.mark in request.headers:
         raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
     kept = [(name, value) for name, value in request.headers.items() if name.lower() not in _NOT_PASSED]
     headers = CIMultiDict(kept)
     headers[holder.mark] = "1"
     headers["X-Request-Id"] = request_id(request)
-    body = _Body(request)
+    body = _Body(request, pace)
     try:
         async with holder.request(
             request.method,
@@ -80,6 +86,7 @@ async def pass_on(request: web.Request, holder: Holder) -> web.StreamResponse:
             body=body.chunks() if request.body_exists else None,
             answer_timeout_s=_COMPLETION_TIMEOUT_S if request.body_exists else STALL_TIMEOUT_S,
         ) as answer:
+            body.answer = answer
             return await _return(request, holder, answer)
     except PeerFailed as failure:
         if body.error is not None:
@@ -93,20 +100,24 @@ async def pass_on(request: web.Request, holder: Holder) -> web.StreamResponse:
 class _Body:
     """The client's body on its way to the holder.
 
-    `error` is what ended it early: the HTTP client swallows that.
+    `error` is what ended it early: the HTTP client swallows that. An `answer` that has begun ends with it.
     """
 
-    def __init__(self, request: web.Request) -> None:
+    def __init__(self, request: web.Request, pace: BodyPace | None) -> None:
         self._request = request
+        self._pace = pace
+        self.answer: aiohttp.ClientResponse | None = None
         self.error: Exception | None = None
 
     async def chunks(self) -> AsyncIterator[bytes]:
         yield b""  # the head goes at once: whoever sends the body may wait for the head of the answer
         try:
-            async for chunk in body_chunks(self._request):
+            async for chunk in body_chunks(self._request, self._pace):
                 yield chunk
         except (FilestoreError, ConnectionError) as error:
             self.error = error
+            if self.answer is not None:
+                self.answer.close()
             raise
 
 

@@ -228,3 +228,26 @@ async def test_failed_write_is_told_at_once_and_before_what_the_reading_says(end
         async with asyncio.timeout(10):
             await write_overlapped(disk, chunks(), write)
     disk.close()
+
+
+async def test_cancellation_is_not_lost_while_a_write_is_waited_for() -> None:
+    disk, begun, may_end = DiskWorkers(), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"x"
+        await begun.wait()
+        raise ConnectionError("the peer broke off")
+
+    def write(_chunk: bytes) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        assert may_end.wait(10)
+
+    writing = asyncio.create_task(write_overlapped(disk, chunks(), write))
+    await begun.wait()
+    await asyncio.sleep(0.05)  # the reading has ended by now, which the write outlasts
+    writing.cancel()
+    loop.call_later(0.05, may_end.set)
+    with pytest.raises(asyncio.CancelledError):
+        await writing
+    disk.close()

@@ -1,0 +1,113 @@
+"""Requests that are passed on while both sides talk, as links do: real sockets, a stand-in link."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from coordinator.rates import BodyPace, Patience
+from coordinator.web import Listener, body_chunks, new_application, serve
+from node.content.passing import PASSED_WITHIN, Holder, pass_on
+from node.peers import open_request
+
+TOLD = b"told\n"
+CONTENT = b"x" * 100_000
+STALL_S = 0.3
+
+
+class Passed:
+    """A listener that passes everything on to another, whose answer begins before the body does."""
+
+    def __init__(self) -> None:
+        self.received = asyncio.Queue[bytes | str]()
+        self.pace: BodyPace | None = None
+        self._listeners: list[Listener] = []
+
+    async def __aenter__(self) -> "Passed":
+        self.session = aiohttp.ClientSession(skip_auto_headers={"Content-Type"})
+        self._owner = await self._serve(self._take, Patience())
+        passing = await self._serve(self._pass, Patience(body_stall_s=STALL_S))
+        self.url = f"http://127.0.0.1:{passing.port}/link"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.session.close()
+        for listener in reversed(self._listeners):
+            await listener.close(1.0)
+
+    async def _serve(self, handler: Any, patience: Patience) -> Listener:
+        app = new_application([web.put("/link", handler)], component="test")
+        listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None, patience=patience)
+        self._listeners.append(listener)
+        return listener
+
+    async def _take(self, request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        await response.write(TOLD)
+        try:
+            async for chunk in body_chunks(request):
+                self.received.put_nowait(chunk)
+            self.received.put_nowait("end")
+        except BaseException as error:
+            self.received.put_nowait(type(error).__name__)
+            raise
+        await response.write_eof()
+        return response
+
+    @asynccontextmanager
+    async def _request(self, method: str, path: str, **options: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        origin = f"http://127.0.0.1:{self._owner.port}"
+        answer = await open_request(self.session, "worker 1", method, origin, path, **options)
+        try:
+            yield answer
+        finally:
+            answer.close()
+
+    async def _pass(self, request: web.Request) -> web.StreamResponse:
+        return await pass_on(request, Holder("Worker 1", PASSED_WITHIN, self._request), pace=self.pace)
+
+
+async def test_body_may_wait_for_the_head_of_the_answer() -> None:
+    answered = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b""
+        await answered.wait()
+        yield CONTENT
+
+    async with Passed() as passed, asyncio.timeout(10):
+        async with passed.session.put(passed.url, data=body()) as answer:
+            answered.set()
+            assert await answer.read() == TOLD
+        received = b""
+        while not isinstance(piece := await passed.received.get(), str):
+            received += piece
+        assert (received, piece) == (CONTENT, "end")
+
+
+@pytest.mark.parametrize("is_patient", [False, True])
+async def test_silence_ends_both_sides_or_neither(is_patient: bool) -> None:
+    """What ends the body after the answer has begun must not leave an answer that nobody sends a body for."""
+    answered = asyncio.Event()
+
+    async def body() -> AsyncIterator[bytes]:
+        yield b""
+        await answered.wait()
+        await asyncio.sleep(4 * STALL_S)
+        yield CONTENT
+
+    async with Passed() as passed, asyncio.timeout(10):
+        passed.pace = BodyPace(60.0) if is_patient else None
+        async with passed.session.put(passed.url, data=body()) as answer:
+            answered.set()
+            if is_patient:
+                assert await answer.read() == TOLD
+                return
+            with pytest.raises(aiohttp.ClientError):
+                await answer.read()
+        assert await passed.received.get() in ("ClientGone", "InvalidRequest", "CancelledError")
