@@ -12,6 +12,7 @@ import pytest
 from deploy.processes import wait_until
 
 ATTACH_TIMEOUT_S = 20.0
+DETACH_TIMEOUT_S = 20.0
 
 
 @contextmanager
@@ -40,7 +41,13 @@ def injected(pid: int, fault: str, log: Path, *paths: Path) -> Iterator[None]:
     finally:
         if tracer.poll() is None:
             tracer.send_signal(signal.SIGINT)  # it lets the process go on as it was
-        tracer.communicate()
+        try:
+            tracer.communicate(timeout=DETACH_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            # It can miss the end of a thread that it had killed, and wait for ever; nobody else gets the exit
+            # code of the process then.
+            tracer.kill()
+            tracer.communicate()
 
 
 def _is_traced(pid: int, tracer: int) -> bool:
