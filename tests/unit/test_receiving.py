@@ -2,184 +2,43 @@
 
 import asyncio
 import contextlib
-import hashlib
 import itertools
 import random
 import ssl
 import threading
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing
+from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, Protocol
 
 import pytest
 import uvloop
-from aiohttp import web
 
 from ca.certificates import Authority
-from ca.errors import PayloadTooLarge
 from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential, client_context, server_context
 from coordinator import body_ring
 from coordinator.answers import ClientGone
-from coordinator.body_ring import (
-    BUFFER_BYTES,
-    BUFFERS_MAX,
-    BUFFERS_MIN,
-    LENT_MAX,
-    POOL,
-    SPANS_MAX,
-    BodyRing,
-    BufferPool,
-)
-from coordinator.chunks import Chunks, KnownLength
+from coordinator.body_ring import BUFFER_BYTES, BUFFERS_MAX, POOL
 from coordinator.rates import Patience
-from coordinator.receiving import RING_BYTES_MIN, Batch
-from coordinator.web import Listener, body_batches, json_response, new_application, serve
-from node.disk import DiskWorkers, write_overlapped
+from coordinator.receiving import RING_BYTES_MIN
+from tests.unit.body_shell import (
+    CONTENT,
+    EXPECTING,
+    GET,
+    HOST,
+    PATIENCE,
+    Run,
+    Scenario,
+    Shell,
+    answer_of,
+    chunked,
+    put,
+    told,
+)
 from tests.unit.peer_nodes import CLUSTER
 
 LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
-CONTENT = random.Random(5).randbytes(6 << 20)
-HOST = b"Host: test\r\n"
-PATIENCE = Patience(body_stall_s=15.0, linger_s=0.3)
 IMPATIENCE = Patience(body_stall_s=0.3, linger_s=0.3)
-GET = b"GET /count HTTP/1.1\r\n" + HOST + b"\r\n"
-
-
-def put(path: str, length: int, more: str = "") -> bytes:
-    return f"PUT {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {length}\r\n{more}\r\n".encode()
-
-
-EXPECTING = b"PUT /take HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\nExpect: 100-continue\r\n\r\n"
-
-
-def chunked(content: bytes, chunk_bytes: int) -> bytes:
-    chunks = [content[start : start + chunk_bytes] for start in range(0, len(content), chunk_bytes)]
-    return b"".join([*(b"%x\r\n%b\r\n" % (len(chunk), chunk) for chunk in chunks), b"0\r\n\r\n"])
-
-
-Scenario = Callable[["Shell"], Coroutine[Any, Any, None]]
-
-
-class Run(Protocol):
-    """Runs a scenario on each kind of loop, plain and over TLS."""
-
-    def __call__(self, scenario: Scenario, patience: Patience = PATIENCE) -> None: ...
-
-
-class Shell:
-    """A listener whose handlers take bodies, and a client to talk to it byte by byte."""
-
-    def __init__(self, contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None, patience: Patience) -> None:
-        self.patience = patience
-        self.listening = contexts[0] if contexts else None
-        self.asking = contexts[1] if contexts else None
-        self.served = 0
-        self.copied_bytes = 0  # that came through the parser
-        self.from_peer = True
-        self.ended: asyncio.Queue[tuple[str, int]] = asyncio.Queue()
-        self.begun = asyncio.Event()
-        self.go_on = asyncio.Event()
-        self.go_on.set()
-        self.writing: Callable[[], None] = lambda: None  # called in the thread, before each batch
-        self.disk = DiskWorkers()
-        self.listener: Listener
-        self.writers: list[asyncio.StreamWriter] = []
-
-    async def __aenter__(self) -> "Shell":
-        routes = [web.put("/take", self.take), web.get("/count", self.count)]
-        routes += [web.put("/refuse", self.refuse), web.put("/leave", self.leave)]
-        routes += [web.put("/settle", self.settle)]
-        app = new_application(routes, component="test")
-        self.listener = await serve(
-            app, host="127.0.0.1", port=0, ssl_context=self.listening, patience=self.patience
-        )
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        for writer in self.writers:
-            writer.transport.abort()
-        self.go_on.set()
-        await self.listener.close(5.0)
-        self.disk.close()
-        assert POOL.used == 0
-
-    async def take(self, request: web.Request) -> web.Response:
-        """The whole body through a thread, as uploads take it."""
-        digest, received = hashlib.sha256(), 0
-
-        async def batches() -> AsyncGenerator[Batch, None]:
-            nonlocal received
-            async with aclosing(body_batches(request, from_peer=self.from_peer)) as body:
-                async for batch in body:
-                    self.begun.set()
-                    await self.go_on.wait()
-                    received += sum(map(len, batch))
-                    self.copied_bytes += sum(len(piece) for piece in batch if isinstance(piece, bytes))
-                    yield batch
-
-        def write(batch: Batch) -> None:
-            self.writing()
-            for piece in batch:
-                digest.update(piece)
-
-        try:
-            await write_overlapped(self.disk, batches(), write)
-        except BaseException as error:
-            self.ended.put_nowait((type(error).__name__, received))
-            raise
-        self.served += 1
-        return json_response({"sha256": digest.hexdigest()})
-
-    async def settle(self, request: web.Request) -> web.Response:
-        """Asks somebody else when it is cut off."""
-        try:
-            async with aclosing(body_batches(request)) as body:
-                async for _ in body:
-                    self.begun.set()
-        finally:
-            await asyncio.sleep(0.3)
-            self.ended.put_nowait(("settled", 0))
-        return json_response({})
-
-    async def refuse(self, request: web.Request) -> web.Response:
-        await self.leave(request)
-        raise PayloadTooLarge("too much")
-
-    async def leave(self, request: web.Request) -> web.Response:
-        """Has enough after the first MiB."""
-        received = 0
-        async with aclosing(body_batches(request)) as body:
-            async for batch in body:
-                received += sum(map(len, batch))
-                if received > 1 << 20:
-                    break
-        return json_response({"received": received})
-
-    async def count(self, request: web.Request) -> web.Response:
-        return json_response({"served": self.served})
-
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        name = f"n1.node.{CLUSTER}.internal" if self.asking else None
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.listener.port, ssl=self.asking, server_hostname=name
-        )
-        self.writers.append(writer)
-        return reader, writer
-
-
-async def answer_of(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    async with asyncio.timeout(20):
-        head = await reader.readuntil(b"\r\n\r\n")
-        lines = head.decode("latin-1").split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
-        return int(lines[0].split()[1]), await reader.readexactly(int(headers.get("content-length", "0")))
-
-
-def told(content: bytes) -> bytes:
-    return b'{"sha256":"%s"}' % hashlib.sha256(content).hexdigest().encode()
 
 
 @pytest.fixture(scope="module")
@@ -557,110 +416,3 @@ def test_request_that_is_cut_off_does_its_last_acts_before_the_listener_is_close
         assert shell.ended.get_nowait() == ("settled", 0)
 
     run(scenario)
-
-
-def arrive(ring: BodyRing, content: bytes) -> None:
-    while content:
-        room = ring.get_buffer(-1)
-        count = min(len(room), len(content))
-        room[:count] = content[:count]
-        ring.buffer_updated(count)
-        content = content[count:]
-
-
-async def test_memory_of_what_was_taken_is_used_again_at_the_second_asking_after_it() -> None:
-    pool = BufferPool()
-    ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
-    lot_bytes = LENT_MAX * BUFFER_BYTES
-    arrive(ring, CONTENT[: 2 * lot_bytes + 1])
-
-    first = await ring.next_pieces(1.0)
-    second = await ring.next_pieces(1.0)
-    arrive(ring, CONTENT[2 * lot_bytes + 1 :][:BUFFER_BYTES])
-
-    assert b"".join(first) == CONTENT[:lot_bytes]
-    assert b"".join(second) == CONTENT[lot_bytes : 2 * lot_bytes]
-    assert pool.used == BUFFERS_MAX
-    third = await ring.next_pieces(1.0)  # the buffers of the first come back
-    assert pool.used == BUFFERS_MAX - LENT_MAX
-    arrive(ring, CONTENT[2 * lot_bytes + 1 + BUFFER_BYTES :][:BUFFER_BYTES])
-    assert b"".join(second) == CONTENT[lot_bytes : 2 * lot_bytes]
-    assert b"".join(third) == CONTENT[2 * lot_bytes :][:BUFFER_BYTES]
-    ring.close()
-    assert pool.used == 0
-
-
-class Reading(asyncio.Transport):
-    """Only whether it reads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reads = False
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        pass
-
-    def pause_reading(self) -> None:
-        self.reads = False
-
-    def resume_reading(self) -> None:
-        self.reads = True
-
-
-async def test_body_with_its_least_share_is_read_on_while_a_lot_of_it_is_written() -> None:
-    pool, transport = BufferPool(), Reading()
-    pool.used = body_ring.SHARED_BUFFERS_MAX  # by others
-    ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
-    ring.begin(transport)
-    while transport.reads:
-        room = ring.get_buffer(-1)
-        ring.buffer_updated(len(room))
-    assert len(await ring.next_pieces(1.0)) == LENT_MAX
-    assert len(await ring.next_pieces(1.0)) == BUFFERS_MIN - LENT_MAX
-    assert await ring.next_pieces(0.001) == []
-    assert transport.reads  # one lot came back
-    ring.close()
-
-
-async def test_asking_that_got_nothing_does_not_count() -> None:
-    pool = BufferPool()
-    ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
-    arrive(ring, CONTENT[: 2 * BUFFER_BYTES])
-    first = await ring.next_pieces(1.0)
-    for _ in range(3):
-        assert await ring.next_pieces(0.001) == []
-    arrive(ring, CONTENT[2 * BUFFER_BYTES :][: 3 * BUFFER_BYTES])
-    assert b"".join(first) == CONTENT[: 2 * BUFFER_BYTES]
-    ring.close()
-    assert pool.used == 0
-
-
-async def test_buffer_of_very_many_chunks_counts_as_full() -> None:
-    pool = BufferPool()
-    ring = BodyRing(asyncio.Protocol(), Chunks(), pool)
-    body = b"1\r\na\r\n" * 100_000
-    with contextlib.suppress(AssertionError):  # no room: reading is paused
-        arrive(ring, body)
-    assert pool.used == BUFFERS_MAX
-    pieces = await ring.next_pieces(1.0)
-    assert len(pieces) <= LENT_MAX * SPANS_MAX
-    assert set(b"".join(pieces)) == set(b"a")
-    ring.close()
-
-
-def test_pool_gives_every_body_its_least_and_all_together_no_more_than_their_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(body_ring, "SHARED_BUFFERS_MAX", 10)
-    pool = BufferPool()
-    first = [pool.take(held) for held in range(BUFFERS_MAX + 1)]
-    assert [buffer is not None for buffer in first] == [True] * BUFFERS_MAX + [False]
-    second = [pool.take(held) for held in range(BUFFERS_MAX)]
-    assert [buffer is not None for buffer in second] == [True] * BUFFERS_MIN + [False] * (
-        BUFFERS_MAX - BUFFERS_MIN
-    )
-    for buffer in (*first, *second):
-        if buffer is not None:
-            pool.give(buffer)
-    assert pool.used == 0
-    assert pool.take(0) is second[BUFFERS_MIN - 1]
