@@ -12,6 +12,12 @@ from deploy.processes import LOOPBACK, free_ports
 from node.client_upload import FileSource, upload
 
 
+def remove_blobs(blobs: Path) -> None:
+    """Remove what lies in a node's directory of blobs; the node is not told."""
+    for blob in blobs.glob("*/*/*"):
+        blob.unlink()
+
+
 class OneNode:
     """Started at once, stopped by `stack`. `stored`: (file_uuid, sha256) of the files of each size."""
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.loaders import GIB, Mover, cpu_s
-from bench.one_node import OneNode
+from bench.one_node import OneNode, remove_blobs
 from bench.rows import Figure, Row, as_json, show
 from bench.sender import Order
 from bench.uploads import FILE_BYTES, RUNS, bounds, put_to_node
@@ -59,8 +59,7 @@ class Group:
             sent = sender.move(order, FILE_BYTES, self._pids()[0])
         finally:
             for node in self._nodes:
-                for blob in (self._cluster.data(node) / "blobs").glob("*/*/*"):
-                    blob.unlink()
+                remove_blobs(self._cluster.data(node) / "blobs")
         return Figure(sent.per_s, (self._cpu_s() - before_s) * GIB / FILE_BYTES)
 
     async def _create(self) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from bench.loaders import GIB, Mover
 from bench.nginx import Nginx, why_absent
-from bench.one_node import OneNode
+from bench.one_node import OneNode, remove_blobs
 from bench.rows import Figure, Row, as_json, show
 from bench.sender import Order
 
@@ -47,8 +47,7 @@ def put_to_node(node: OneNode, sender: Mover, *, tls: bool, connections: int) ->
     try:
         return sender.move(order, FILE_BYTES, node.pid)
     finally:
-        for blob in node.blobs.glob("*/*/*"):
-            blob.unlink()
+        remove_blobs(node.blobs)
 
 
 def put_to_nginx(nginx: Nginx, sender: Mover, *, tls: bool, connections: int) -> Figure:
