@@ -140,8 +140,9 @@ class BodyRing(asyncio.BufferedProtocol):
             self._wake()
             return
         self._add(spans, start)
-        self.rest = bytes(came[used_bytes:])
         is_full = self._filled_bytes == BUFFER_BYTES or len(self._spans) >= SPANS_MAX
+        if self._framing.is_ended:
+            self.rest = bytes(came[used_bytes:])
         if self._framing.is_ended or is_full:
             self._close_buffer()
             self._wake()

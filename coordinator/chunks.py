@@ -1,4 +1,4 @@
-"""The content of a body that comes in chunks (RFC 9112, section 7.1), wherever its bytes are cut.
+"""Where the content lies in a body of known length or in chunks (RFC 9112, section 7.1), however it is cut.
 
 Pure, and nothing is copied: content is told by its place among the bytes that were looked at. Extensions and
 trailers are skipped. Stricter than the RFC where only an attacker would gain: lines end with CR LF, and have

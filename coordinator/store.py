@@ -21,6 +21,7 @@ import msgspec
 from ca.errors import InsufficientStorage
 from ca.secretfiles import sync_directory
 from coordinator import machine
+from coordinator.bounds import COUNT_MAX
 from coordinator.commands import decode_envelope
 from coordinator.copying import PAUSE_S, copy_database
 from coordinator.machine import expiry, jobs
@@ -299,8 +300,8 @@ class Store:
         """(files, their bytes), each file for itself. Maintained by bucket, so cheap."""
         row = self._read_row(
             # SUM would end in an error beyond 2^63, which 1,025 full buckets reach.
-            "SELECT COALESCE(SUM(file_count), 0), CAST(MIN(TOTAL(used_bytes), 9007199254740991) AS INTEGER)"
-            " FROM buckets"
+            "SELECT COALESCE(SUM(file_count), 0), CAST(MIN(TOTAL(used_bytes), ?) AS INTEGER) FROM buckets",
+            COUNT_MAX,
         )
         assert row is not None
         return row[0], row[1]
@@ -308,8 +309,9 @@ class Store:
     def totals(self) -> tuple[int, int, int]:
         """(files, blobs with a reference, their bytes once each). Maintained, so cheap."""
         row = self._read_row(
-            "SELECT (SELECT COALESCE(SUM(file_count), 0) FROM buckets), blobs, MIN(bytes, 9007199254740991)"
-            " FROM blob_totals WHERE one = 1"
+            "SELECT (SELECT COALESCE(SUM(file_count), 0) FROM buckets), blobs, MIN(bytes, ?)"
+            " FROM blob_totals WHERE one = 1",
+            COUNT_MAX,
         )
         assert row is not None
         return row[0], row[1], row[2]

@@ -6,9 +6,8 @@ checksum is not known to be right yet are not part of what may be read.
 
 On the wire it is one PUT over the peer port, both ways at once: the body brings bytes while the answer tells,
 a line at a time, what is durable at the member and at those behind it. The body begins when the answer has:
-so the member can take it past its HTTP parser. Before it both agree on the offset up
-to which they have the same bytes, by their sha256: a member that has more goes back, one that has others
-starts over.
+so the member can take it past its HTTP parser. Before it both agree on the offset up to which they have the
+same bytes, by their sha256: a member that has more goes back, one that has others starts over.
 """
 
 import asyncio

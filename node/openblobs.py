@@ -22,7 +22,7 @@ from node.trust import FileIdentity
 
 OPEN_BLOBS_MAX = 256  # descriptors; a tenth of what a process may have where the limit is low
 CONTENT_BYTES_MAX = 64 << 10  # of one blob that is kept in memory too: 16 MiB for all of them
-LOOK_S = 0.1
+LOOK_S = 0.1  # between two looks at the file of a blob that is in memory
 
 
 @dataclass(slots=True)
