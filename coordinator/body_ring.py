@@ -3,9 +3,9 @@
 While a ring has a connection nothing else reads from it. What it took from behind the body is its `rest`:
 nothing for a body of known length. Buffers are used again, and bounded: BUFFERS_MAX for a body,
 SHARED_BUFFERS_MAX for all bodies of the process together, beyond which each still gets BUFFERS_MIN. With all
-of them full the socket is not read. Whoever takes bytes takes up to LENT_MAX buffers of them: the faster they
-come, the fewer hand-overs there are, and while one lot is written, and the next waits, a third can arrive.
-For one event loop.
+of them full the socket is not read. Whoever takes bytes takes up to LENT_MAX buffers of them, LENT_MIN while
+buffers are scarce: the faster they come, the fewer hand-overs there are, each of which costs as much as
+hashing 300 KiB, and while one lot is written, and the next waits, a third can arrive. For one event loop.
 """
 
 import asyncio
@@ -14,9 +14,10 @@ from typing import Final
 from coordinator.chunks import Framing, MalformedBody, Span
 
 BUFFER_BYTES: Final = 512 * 1024
-BUFFERS_MAX: Final = 8
-LENT_MAX: Final = 3  # at once; twice that may be with whoever writes
-BUFFERS_MIN: Final = LENT_MAX + 1  # while a lot is written, one fills
+LENT_MAX: Final = 8  # at once; twice that may be with whoever writes
+LENT_MIN: Final = 3
+BUFFERS_MAX: Final = 3 * LENT_MAX
+BUFFERS_MIN: Final = LENT_MIN + 1  # while a lot is written, one fills
 SHARED_BUFFERS_MAX: Final = 128  # 64 MiB
 IDLE_BUFFERS_MAX: Final = 32  # that are kept while nobody uploads
 FILL_S: Final = 0.01  # what came is handed on after this, however little it is
@@ -29,6 +30,11 @@ class BufferPool:
     def __init__(self) -> None:
         self._idle: list[bytearray] = []
         self.used = 0
+
+    @property
+    def lent_max(self) -> int:
+        """How many a body may hand over at once."""
+        return LENT_MAX if self.used <= SHARED_BUFFERS_MAX // 2 else LENT_MIN
 
     def take(self, held: int) -> bytearray | None:
         """One for a body that holds so many; None when it has to give one back first."""
@@ -94,8 +100,8 @@ class BodyRing(asyncio.BufferedProtocol):
             raise self._malformed
         if not self._full and self._is_lost and not self._framing.is_ended:
             raise EOFError
-        handed = self._full[:LENT_MAX]
-        del self._full[:LENT_MAX]
+        lent_max = self._pool.lent_max
+        handed, self._full = self._full[:lent_max], self._full[lent_max:]
         for buffer, spans in handed:
             if spans:
                 self._lent.append(buffer)
@@ -206,7 +212,8 @@ class BodyRing(asyncio.BufferedProtocol):
             self._lent, self._lent_before = [], self._lent
         if not self._is_paused or self._framing.is_ended or self._is_over:
             return
-        self._filling = self._pool.take(self._held)
+        # With nothing to hand over there is always one to fill, however many were lent before.
+        self._filling = self._pool.take(self._held if self._full else 0)
         if self._filling is not None and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()

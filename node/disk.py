@@ -5,13 +5,14 @@ let go of the files, so no lock or descriptor is given away under a running thre
 """
 
 import asyncio
+import threading
+from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import aclosing
-from typing import Any, ParamSpec, TypeVar
+from contextlib import aclosing, suppress
+from typing import Generic, ParamSpec, TypeVar
 
-# Reads and uploads that may wait for the disk at once, an upload in two of them; more only queue up behind
-# the same disk.
+# Reads and uploads that may wait for the disk at once; more only queue up behind the same disk.
 DISK_THREADS = 24
 
 _P = ParamSpec("_P")
@@ -23,6 +24,8 @@ class DiskWorkers:
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk")
+        self._lock = threading.Lock()
+        self._waiting = 0
 
     async def run(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """What `job` returns or raises.
@@ -37,12 +40,31 @@ class DiskWorkers:
             raise
 
     def begin(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
-        """Have it done; the caller sees to it that its end is waited for."""
-        return self._pool.submit(job, *args, **kwargs)
+        """Have it done; the caller sees to it that its end is waited for. Raises RuntimeError after `close`.
+
+        Any thread may ask for it.
+        """
+
+        def begun() -> _T:
+            self._count_waiting(-1)
+            return job(*args, **kwargs)
+
+        running = self._pool.submit(begun)
+        self._count_waiting(1)
+        return running
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether jobs wait for a thread. Any thread may ask."""
+        return self._waiting > 0
 
     def close(self) -> None:
         """Wait for the jobs that run; no new ones are taken."""
         self._pool.shutdown(wait=True)
+
+    def _count_waiting(self, change: int) -> None:
+        with self._lock:
+            self._waiting += change
 
 
 async def write_overlapped(
@@ -54,62 +76,85 @@ async def write_overlapped(
     event loop. A write that fails ends the asking at once, and is what is raised, whatever else goes wrong.
     By then no write runs any more, none has begun after one that failed, and `pieces` is closed.
     """
-    latest: _Writing | None = None
+    latest: asyncio.Future[None] | None = None
     async with aclosing(pieces):
         try:
-            while (piece := await _next(pieces, latest)) is not None:
-                earlier, latest = latest, _Writing(disk, latest, write, piece)
-                if earlier is not None:
-                    await asyncio.shield(earlier.ended)
-            if latest is not None:
-                await asyncio.shield(latest.ended)
+            async with asyncio.timeout(None) as asking:  # its time has come when a write fails
+                line = _Line(disk, write, asking)
+                async for piece in pieces:
+                    earlier, latest = latest, line.put(piece)
+                    if earlier is not None:
+                        await asyncio.shield(earlier)
+                if latest is not None:
+                    await asyncio.shield(latest)
         except Exception as error:
             if latest is not None:
-                await _outlast(latest.ended)
-                failure = latest.ended.exception()
+                await _outlast(latest)
+                failure = latest.exception()
                 if failure is not None and failure is not error:
                     raise failure from error
             raise
         finally:
             if latest is not None:
-                await _outlast(latest.ended)
+                await _outlast(latest)
 
 
-class _Writing:
-    """The write of one piece in a thread, behind that of the one before."""
+class _Line(Generic[_T]):
+    """Pieces that wait in line before a thread. It goes on to the next by itself, unless other jobs wait."""
 
-    def __init__(
-        self, disk: DiskWorkers, earlier: "_Writing | None", write: Callable[[_T], object], piece: _T
-    ) -> None:
-        self._thread = disk.begin(self._run, earlier, write, piece)
-        self.ended = asyncio.wrap_future(self._thread)
-        self.ended.add_done_callback(asyncio.Future.exception)  # seen: the one behind it fails of the same
+    def __init__(self, disk: DiskWorkers, write: Callable[[_T], object], asking: asyncio.Timeout) -> None:
+        self._disk, self._write, self._asking = disk, write, asking
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[_T, asyncio.Future[None]]] = deque()
+        self._is_served = False  # by a thread, or one will come
+        self._failure: BaseException | None = None
 
-    @staticmethod
-    def _run(earlier: "_Writing | None", write: Callable[[_T], object], piece: _T) -> None:
-        if earlier is not None:
-            earlier._thread.result()
-        write(piece)
+    def put(self, piece: _T) -> asyncio.Future[None]:
+        """Done when it is written; fails as the first of the line that failed."""
+        ended = self._loop.create_future()
+        ended.add_done_callback(asyncio.Future.exception)  # seen: who waits for it may be cancelled
+        with self._lock:
+            self._waiting.append((piece, ended))
+            was_served, self._is_served = self._is_served, True
+        if not was_served:
+            self._disk.begin(self._serve)
+        return ended
 
+    def _serve(self) -> None:
+        """In a thread."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_served = False
+                    return
+                piece, ended = self._waiting.popleft()
+            is_first_failure = self._failure is None
+            if self._failure is None:
+                try:
+                    self._write(piece)
+                except BaseException as error:  # noqa: BLE001  # told to whoever waits for it
+                    self._failure = error
+            self._loop.call_soon_threadsafe(self._tell, ended, self._failure, is_first_failure)
+            if self._disk.has_waiting and self._serve_later():
+                return
 
-async def _next(pieces: AsyncGenerator[_T, None], latest: _Writing | None) -> _T | None:
-    """The next piece, None when there is none. Raises what the write under way raises, as soon as it does."""
-    if latest is None:
-        return await anext(pieces, None)
-    asking = asyncio.create_task(_asked(pieces))
-    either: set[asyncio.Future[Any]] = {asking, latest.ended}
-    try:
-        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
-        if latest.ended.done():
-            latest.ended.result()
-        return await asking
-    finally:
-        asking.cancel()
-        await _outlast(asking)
+    def _serve_later(self) -> bool:
+        """Whether others may go first: not where no thread would come back any more."""
+        try:
+            self._disk.begin(self._serve)
+        except RuntimeError:
+            return False
+        return True
 
-
-async def _asked(pieces: AsyncGenerator[_T, None]) -> _T | None:
-    return await anext(pieces, None)
+    def _tell(self, ended: asyncio.Future[None], failure: BaseException | None, is_first: bool) -> None:
+        if failure is None:
+            ended.set_result(None)
+            return
+        ended.set_exception(failure)
+        if is_first:
+            with suppress(RuntimeError):  # the asking has ended by itself
+                self._asking.reschedule(self._loop.time())
 
 
 async def _outlast(running: asyncio.Future[_T]) -> None:

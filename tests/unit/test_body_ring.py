@@ -11,13 +11,14 @@ from coordinator.body_ring import (
     BUFFERS_MAX,
     BUFFERS_MIN,
     LENT_MAX,
+    LENT_MIN,
     SPANS_MAX,
     BodyRing,
     BufferPool,
 )
 from coordinator.chunks import Chunks, KnownLength
 
-CONTENT = random.Random(6).randbytes(6 << 20)
+CONTENT = random.Random(6).randbytes((BUFFERS_MAX + 2) * BUFFER_BYTES)
 
 
 def arrive(ring: BodyRing, content: bytes) -> None:
@@ -41,9 +42,9 @@ async def test_memory_of_what_was_taken_is_used_again_at_the_second_asking_after
 
     assert b"".join(first) == CONTENT[:lot_bytes]
     assert b"".join(second) == CONTENT[lot_bytes : 2 * lot_bytes]
-    assert pool.used == BUFFERS_MAX
+    assert pool.used == 2 * LENT_MAX + 2
     third = await ring.next_pieces(1.0)  # the buffers of the first come back
-    assert pool.used == BUFFERS_MAX - LENT_MAX
+    assert pool.used == LENT_MAX + 2
     arrive(ring, CONTENT[2 * lot_bytes + 1 + BUFFER_BYTES :][:BUFFER_BYTES])
     assert b"".join(second) == CONTENT[lot_bytes : 2 * lot_bytes]
     assert b"".join(third) == CONTENT[2 * lot_bytes :][:BUFFER_BYTES]
@@ -84,10 +85,26 @@ async def test_body_with_its_least_share_is_read_on_while_a_lot_of_it_is_written
     ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
     ring.begin(transport)
     arrive_while_read(ring, CONTENT, transport)
-    assert len(await ring.next_pieces(1.0)) == LENT_MAX
-    assert len(await ring.next_pieces(1.0)) == BUFFERS_MIN - LENT_MAX
+    assert len(await ring.next_pieces(1.0)) == LENT_MIN
+    assert len(await ring.next_pieces(1.0)) == BUFFERS_MIN - LENT_MIN
     assert await ring.next_pieces(0.001) == []
     assert transport.reads  # one lot came back
+    ring.close()
+
+
+async def test_body_whose_large_lot_is_still_written_when_buffers_become_scarce_is_read_on() -> None:
+    pool, transport, lot_bytes = BufferPool(), Reading(), LENT_MAX * BUFFER_BYTES
+    ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
+    ring.begin(transport)
+    arrive(ring, CONTENT[:lot_bytes])
+    first = await ring.next_pieces(1.0)
+    pool.used += body_ring.SHARED_BUFFERS_MAX  # by others
+    arrive_while_read(ring, CONTENT[lot_bytes:], transport)
+    second = await ring.next_pieces(1.0)
+    assert not transport.reads
+    assert await ring.next_pieces(0.001) == []
+    assert transport.reads  # the large lot came back
+    assert (len(first), len(second)) == (LENT_MAX, 1)
     ring.close()
 
 
@@ -119,7 +136,7 @@ async def test_buffer_of_very_many_chunks_counts_as_full() -> None:
 def test_pool_gives_every_body_its_least_and_all_together_no_more_than_their_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(body_ring, "SHARED_BUFFERS_MAX", 10)
+    monkeypatch.setattr(body_ring, "SHARED_BUFFERS_MAX", BUFFERS_MAX)
     pool = BufferPool()
     first = [pool.take(held) for held in range(BUFFERS_MAX + 1)]
     assert [buffer is not None for buffer in first] == [True] * BUFFERS_MAX + [False]
