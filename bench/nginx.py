@@ -72,7 +72,7 @@ class Nginx:
         self.root = root
         self._directory = directory
         self.plain_port, self.tls_port = free_ports(2)
-        self._write_certificate()
+        write_certificate(directory)
         self._configuration = directory / "nginx.conf"
         self._configuration.write_text(
             _CONFIGURATION.format(
@@ -112,22 +112,23 @@ class Nginx:
         self._child.process.terminate()
         self._child.process.wait()
 
-    def _write_certificate(self) -> None:
-        """A key of the kind that nodes have, and a certificate that nobody verifies."""
-        key = ec.generate_private_key(ec.SECP256R1())
-        name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "yardstick")])
-        now = datetime.now(UTC)
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - timedelta(minutes=5))
-            .not_valid_after(now + timedelta(days=1))
-            .sign(key, hashes.SHA256())
-        )
-        encoding = serialization.Encoding.PEM
-        plain, traditional = serialization.NoEncryption(), serialization.PrivateFormat.TraditionalOpenSSL
-        (self._directory / "certificate.pem").write_bytes(certificate.public_bytes(encoding))
-        (self._directory / "key.pem").write_bytes(key.private_bytes(encoding, traditional, plain))
+
+def write_certificate(directory: Path) -> None:
+    """`key.pem` of the kind that nodes have, and `certificate.pem`, which nobody verifies."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "yardstick")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding.PEM
+    plain, traditional = serialization.NoEncryption(), serialization.PrivateFormat.TraditionalOpenSSL
+    (directory / "certificate.pem").write_bytes(certificate.public_bytes(encoding))
+    (directory / "key.pem").write_bytes(key.private_bytes(encoding, traditional, plain))

@@ -1,12 +1,14 @@
-"""Uploads to one node beside what disk and processor could do at best, and beside nginx, in the same run.
+"""Uploads to one node beside what disk and processor could do at best, beside nginx and the barest server.
 
     python -m bench.uploads        (UPLOADS_RUNS=3 UPLOADS_CASES=plain for a shorter look)
 
 One replica, write quorum one: a PUT is answered when its bytes were hashed with sha256, written, synced and
 committed by the coordinators, which share the machine, as the sender does. The bound is the slower of two
 things done alone: writing as many bytes and fsync, and sha256 of as many bytes on one core. nginx, with one
-worker, neither hashes nor syncs. Every case is measured in turn, run by run, so that a slow minute of the
-machine touches all; a ratio is the median of the ratios of the runs.
+worker, neither hashes nor syncs. `bench.bare` hashes, writes and syncs as a node does and does nothing else:
+what that misses is the price of serving with one event loop and a thread in Python, the rest is the node's.
+Every case is measured in turn, run by run, so that a slow minute of the machine touches all; a ratio is the
+median of the ratios of the runs.
 """
 
 import asyncio
@@ -21,11 +23,12 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from bench.loaders import GIB, Mover
-from bench.nginx import Nginx, why_absent
+from bench.loaders import GIB, Loader, Mover
+from bench.nginx import Nginx, why_absent, write_certificate
 from bench.one_node import OneNode, remove_blobs
 from bench.rows import Figure, Row, as_json, show
 from bench.sender import Order
+from deploy.processes import free_ports
 
 RUNS = int(os.environ.get("UPLOADS_RUNS", "5"))
 CASES = os.environ.get("UPLOADS_CASES", "")  # those whose names begin so
@@ -67,6 +70,28 @@ def put_to_nginx(nginx: Nginx, sender: Mover, *, tls: bool, connections: int) ->
                 (nginx.root / name).unlink()
 
 
+class Bare:
+    """The server of `bench.bare`, ended by `stack`."""
+
+    def __init__(self, directory: Path, stack: ExitStack) -> None:
+        directory.mkdir()
+        write_certificate(directory)
+        self._ports = free_ports(2)
+        names = [directory, *self._ports, directory / "certificate.pem", directory / "key.pem"]
+        self._loader = Loader("bare", ["bench.bare", *map(str, names)], directory / "bare.log")
+        stack.callback(self._loader.stop)
+
+    def put(self, sender: Mover, *, tls: bool, connections: int) -> Figure:
+        """FILE_BYTES over so many connections."""
+        order = Order(
+            port=self._ports[tls],
+            paths=["/"] * connections,
+            body_bytes=FILE_BYTES // connections,
+            tls=tls,
+        )
+        return sender.move(order, FILE_BYTES, self._loader.process.pid)
+
+
 def bounds(directory: Path) -> tuple[Figure, Figure]:
     """FILE_BYTES written and synced, and FILE_BYTES hashed on one core; each alone."""
     block = os.urandom(1 << 20)
@@ -91,7 +116,7 @@ def rows(directory: Path) -> list[Row]:
     with ExitStack() as stack:
         sender = Mover("bench.sender", directory)
         stack.callback(sender.stop)
-        node = OneNode(directory, stack, {})
+        node, bare = OneNode(directory, stack, {}), Bare(directory / "bare", stack)
         nginx: Nginx | None = None
         if reason := why_absent(takes_put=True):
             print(f"bench.uploads: nginx skipped: {reason}")
@@ -99,10 +124,10 @@ def rows(directory: Path) -> list[Row]:
             root = directory / "root"
             root.mkdir()
             nginx = stack.enter_context(Nginx(directory / "nginx", root, takes_put=True))
-        return _measure(directory, sender, node, nginx)
+        return _measure(directory, sender, node, bare, nginx)
 
 
-def _measure(directory: Path, sender: Mover, node: OneNode, nginx: Nginx | None) -> list[Row]:
+def _measure(directory: Path, sender: Mover, node: OneNode, bare: Bare, nginx: Nginx | None) -> list[Row]:
     seen: dict[tuple[str, float], list[tuple[Figure, Figure]]] = {}
     for run in range(RUNS + 1):
         disk, sha256 = bounds(directory)
@@ -111,7 +136,8 @@ def _measure(directory: Path, sender: Mover, node: OneNode, nginx: Nginx | None)
             seen.setdefault(("disk write and fsync / sha256, one core", 0.0), []).append((disk, sha256))
         for name, tls, connections in _CHOSEN:
             ours = put_to_node(node, sender, tls=tls, connections=connections)
-            pairs = [("min(disk, sha256)", 0.0 if tls else 0.8, best)]
+            barest = bare.put(sender, tls=tls, connections=connections)
+            pairs = [("min(disk, sha256)", 0.0 if tls else 0.8, best), ("bare server", 0.0, barest)]
             if nginx is not None:
                 theirs = put_to_nginx(nginx, sender, tls=tls, connections=connections)
                 pairs.append(("nginx", 0.65 if tls else 0.0, theirs))
