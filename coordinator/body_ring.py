@@ -2,10 +2,11 @@
 
 While a ring has a connection nothing else reads from it. What it took from behind the body is its `rest`:
 nothing for a body of known length. Buffers are used again, and bounded: BUFFERS_MAX for a body,
-SHARED_BUFFERS_MAX for all bodies of the process together, beyond which each still gets BUFFERS_MIN. With all
-of them full the socket is not read. Whoever takes bytes takes up to LENT_MAX buffers of them, LENT_MIN while
-buffers are scarce: the faster they come, the fewer hand-overs there are, each of which costs as much as
-hashing 300 KiB, and while one lot is written, and the next waits, a third can arrive. For one event loop.
+SHARED_BUFFERS_MAX for all bodies of the process together, beyond which each still gets BUFFERS_MIN. What a
+body that broke off had handed out counts no more: it goes when its writer has done. With all of them full the
+socket is not read. Whoever takes bytes takes up to LENT_MAX buffers of them, LENT_MIN while more than half of
+all are in use: the faster they come, the fewer hand-overs there are, each of which costs as much as hashing
+300 KiB, and while one lot is written, and the next waits, a third can arrive. For one event loop.
 """
 
 import asyncio

@@ -23,9 +23,11 @@ class DiskWorkers:
     """A named pool of DISK_THREADS threads."""
 
     def __init__(self) -> None:
+        """Raises RuntimeError when the threads cannot be started: now, and never later."""
         self._pool = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk")
         self._lock = threading.Lock()
         self._waiting = 0
+        self._start_threads()
 
     async def run(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """What `job` returns or raises.
@@ -49,9 +51,12 @@ class DiskWorkers:
             self._count_waiting(-1)
             return job(*args, **kwargs)
 
-        running = self._pool.submit(begun)
         self._count_waiting(1)
-        return running
+        try:
+            return self._pool.submit(begun)
+        except RuntimeError:
+            self._count_waiting(-1)
+            raise
 
     @property
     def has_waiting(self) -> bool:
@@ -61,6 +66,18 @@ class DiskWorkers:
     def close(self) -> None:
         """Wait for the jobs that run; no new ones are taken."""
         self._pool.shutdown(wait=True)
+
+    def _start_threads(self) -> None:
+        """All of them. A pool that cannot start one for a job says so only when it has queued the job."""
+        met = threading.Barrier(DISK_THREADS + 1)
+        try:
+            for _ in range(DISK_THREADS):
+                self._pool.submit(met.wait)
+            met.wait()
+        except BaseException:
+            met.abort()
+            self._pool.shutdown(wait=True)
+            raise
 
     def _count_waiting(self, change: int) -> None:
         with self._lock:
@@ -83,6 +100,7 @@ async def write_overlapped(
                 line = _Line(disk, write, asking)
                 async for piece in pieces:
                     earlier, latest = latest, line.put(piece)
+                    del piece  # its memory is the line's
                     if earlier is not None:
                         await asyncio.shield(earlier)
                 if latest is not None:
@@ -92,7 +110,7 @@ async def write_overlapped(
                 await _outlast(latest)
                 failure = latest.exception()
                 if failure is not None and failure is not error:
-                    raise failure from error
+                    raise failure from (failure.__cause__ if asking.expired() else error)
             raise
         finally:
             if latest is not None:
