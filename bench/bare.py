@@ -41,7 +41,7 @@ class Put(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Bytes follow."""
-        self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # uvloop's is none by class
+        self._transport: asyncio.Transport = transport  # type: ignore[assignment]  # uvloop's is none
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         """The thread ends what it has begun."""
