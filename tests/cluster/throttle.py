@@ -22,6 +22,7 @@ class ThrottlingProxy:
         self.bytes_per_s = bytes_per_s
         self.passed_bytes = 0
         self._loop = asyncio.new_event_loop()
+        self.cut_after_bytes: int | None = None  # of what passes: then every connection breaks, once
         self._ready = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -99,6 +100,9 @@ class ThrottlingProxy:
             await target.drain()
             if throttled:
                 self.passed_bytes += len(part)
+                if self.cut_after_bytes is not None and self.passed_bytes >= self.cut_after_bytes:
+                    self.cut_after_bytes = None
+                    self._abort()
                 await asyncio.sleep(len(part) / self.bytes_per_s)
         if target.can_write_eof():
             target.write_eof()
