@@ -8,9 +8,11 @@ import asyncio
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import aclosing, suppress
 from typing import Generic, ParamSpec, TypeVar
+
+from node.pools import started_pool
 
 # Reads and uploads that may wait for the disk at once; more only queue up behind the same disk.
 DISK_THREADS = 24
@@ -24,10 +26,9 @@ class DiskWorkers:
 
     def __init__(self) -> None:
         """Raises RuntimeError when the threads cannot be started: now, and never later."""
-        self._pool = ThreadPoolExecutor(DISK_THREADS, thread_name_prefix="disk")
+        self._pool = started_pool(DISK_THREADS, "disk")
         self._lock = threading.Lock()
         self._waiting = 0
-        self._start_threads()
 
     async def run(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """What `job` returns or raises.
@@ -66,18 +67,6 @@ class DiskWorkers:
     def close(self) -> None:
         """Wait for the jobs that run; no new ones are taken."""
         self._pool.shutdown(wait=True)
-
-    def _start_threads(self) -> None:
-        """All of them. A pool that cannot start one for a job says so only when it has queued the job."""
-        met = threading.Barrier(DISK_THREADS + 1)
-        try:
-            for _ in range(DISK_THREADS):
-                self._pool.submit(met.wait)
-            met.wait()
-        except BaseException:
-            met.abort()
-            self._pool.shutdown(wait=True)
-            raise
 
     def _count_waiting(self, change: int) -> None:
         with self._lock:
@@ -147,13 +136,12 @@ class _Line(Generic[_T]):
                     self._is_served = False
                     return
                 piece, ended = self._waiting.popleft()
-            is_first_failure = self._failure is None
             if self._failure is None:
                 try:
                     self._write(piece)
                 except BaseException as error:  # noqa: BLE001  # told to whoever waits for it
                     self._failure = error
-            self._loop.call_soon_threadsafe(self._tell, ended, self._failure, is_first_failure)
+            self._loop.call_soon_threadsafe(self._tell, ended, self._failure)
             if self._disk.has_waiting and self._serve_later():
                 return
 
@@ -165,14 +153,13 @@ class _Line(Generic[_T]):
             return False
         return True
 
-    def _tell(self, ended: asyncio.Future[None], failure: BaseException | None, is_first: bool) -> None:
+    def _tell(self, ended: asyncio.Future[None], failure: BaseException | None) -> None:
         if failure is None:
             ended.set_result(None)
             return
         ended.set_exception(failure)
-        if is_first:
-            with suppress(RuntimeError):  # the asking has ended by itself
-                self._asking.reschedule(self._loop.time())
+        with suppress(RuntimeError):  # the asking has ended, or ends already
+            self._asking.reschedule(self._loop.time())
 
 
 async def _outlast(running: asyncio.Future[_T]) -> None:

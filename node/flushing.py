@@ -7,6 +7,8 @@ is raised to the writer, who must end it before it looks back, cuts the file, or
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+from node.pools import started_pool
+
 FLUSH_THREADS = 4  # syncs at a time in one process; more would only wait for the same disk
 
 
@@ -14,7 +16,7 @@ class FlushThreads:
     """The threads of one store. `close` waits for the syncs that run."""
 
     def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(FLUSH_THREADS, thread_name_prefix="flush")
+        self._pool = started_pool(FLUSH_THREADS, "flush")
 
     def behind(self) -> "Behind":
         """For one file."""

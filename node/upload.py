@@ -171,8 +171,8 @@ class Upload:
         self._end_behind()
         if self._unsynced_bytes:
             self._behind_target = self._held or self._hasher.checkpoint()
-            self._unsynced_bytes = 0
             self._behind.begin(partial(self._make_durable, self._behind_target.size_bytes))
+            self._unsynced_bytes = 0  # none that this sync was not begun for
 
     def hold(self) -> None:
         """Before a piece that comes with a checksum: the durable offset stays here until `release`.

@@ -66,6 +66,17 @@ def test_sync_that_is_begun_does_not_hold_the_writer_up(machine: Machine) -> Non
         assert upload.sync() == 11
 
 
+def test_sync_that_could_not_begin_is_left_to_the_next(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(b"first")
+        machine.uploads._threads.close()
+        with pytest.raises(RuntimeError, match="shutdown"):
+            upload.begin_sync()
+        assert (upload.durable_offset, machine.faults.data_syncs) == (0, 0)
+        assert upload.sync() == 5
+        assert machine.faults.data_syncs == 2  # of the bytes, then of the offset
+
+
 def test_few_bytes_are_synced_by_themselves_after_a_time(machine: Machine) -> None:
     with machine.uploads.open(UUID, None) as upload:
         upload.append(b"first")

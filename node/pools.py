@@ -1,0 +1,23 @@
+"""Pools of threads that are all there before the first job."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+
+def started_pool(threads: int, name: str) -> ThreadPoolExecutor:
+    """The pool, whose threads are named after it. Raises RuntimeError when they cannot be started.
+
+    A pool that cannot start a thread for a job says so only when it has queued the job, which others of its
+    threads may do all the same. Of this one `submit` fails only after its shutdown, and queues nothing then.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
+    met = threading.Barrier(threads + 1)
+    try:
+        for _ in range(threads):
+            pool.submit(met.wait)
+        met.wait()
+    except BaseException:
+        met.abort()
+        pool.shutdown(wait=True)
+        raise
+    return pool
