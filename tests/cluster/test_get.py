@@ -126,17 +126,12 @@ def test_node_that_is_killed_meanwhile_is_not_missed(own_cluster: Cluster, tmp_p
 
 def test_cut_connections_are_made_again(cluster: Cluster, tmp_path: Path, file_uuid: str) -> None:
     with ThrottlingProxy(cluster.nodes[0].api_port, bytes_per_s=8 << 20, is_down=True) as way:
+        way.cut_marks = [len(CONTENT) // share for share in (4, 3, 2)]
         arguments = ("get", file_uuid, "-o", str(tmp_path / "x"))
         with started(through(cluster, way), *arguments) as process:
-            for share in (4, 3, 2):
-                wait_until(
-                    lambda share=share: way.passed_bytes > len(CONTENT) // share,  # type: ignore[misc]
-                    what="some more",
-                    timeout_s=60,
-                )
-                way.cut()
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=120)
         assert (process.returncode, errors) == (0, b"")
+        assert not way.cut_marks
         assert way.passed_bytes < len(CONTENT) * 1.25  # what was under way when it was cut is sent again
     assert (tmp_path / "x").read_bytes() == CONTENT
 

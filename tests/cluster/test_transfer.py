@@ -135,7 +135,7 @@ def upload_until_cut(client: TusClient, path: Path, url: str, proxy: ThrottlingP
         except (TusCommunicationError, OSError) as error:
             failures.append(error)
 
-    proxy.cut_after_bytes = TUS_BYTES // 3
+    proxy.cut_marks = [TUS_BYTES // 3]
     thread = threading.Thread(target=run)
     thread.start()
     thread.join(60)

@@ -21,8 +21,8 @@ class ThrottlingProxy:
         self._target_port = target_port
         self.bytes_per_s = bytes_per_s
         self.passed_bytes = 0
+        self.cut_marks: list[int] = []  # of passed_bytes, rising: at each of them every connection breaks
         self._loop = asyncio.new_event_loop()
-        self.cut_after_bytes: int | None = None  # of what passes: then every connection breaks, once
         self._ready = threading.Event()
         self._writers: set[asyncio.StreamWriter] = set()
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -100,8 +100,8 @@ class ThrottlingProxy:
             await target.drain()
             if throttled:
                 self.passed_bytes += len(part)
-                if self.cut_after_bytes is not None and self.passed_bytes >= self.cut_after_bytes:
-                    self.cut_after_bytes = None
+                if self.cut_marks and self.passed_bytes >= self.cut_marks[0]:
+                    del self.cut_marks[0]
                     self._abort()
                 await asyncio.sleep(len(part) / self.bytes_per_s)
         if target.can_write_eof():
