@@ -12,6 +12,9 @@
 #   make browser /docs and public links in Debian's Chromium, which is installed where that can be done
 .DELETE_ON_ERROR:
 
+# Containers tend to set it: then every process of a cluster compiles the whole product anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
