@@ -19,6 +19,7 @@ import pytest
 
 from ca.tls import peer_client_context
 from deploy.development import CLUSTER_NAME, Member
+from deploy.processes import wait_until
 from node.config import NodeFiles
 from node.partial import HEADER_BYTES
 from tests.cluster.harness import Answer, Cluster, random_file
@@ -42,6 +43,7 @@ def big(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[str
     sha256 = random_file(path, BIG_BYTES)
     file_uuid = cluster.store(path.read_bytes())
     path.unlink()
+    wait_everywhere(cluster, sha256)
     return file_uuid, sha256
 
 
@@ -54,7 +56,15 @@ def big_sha256(big: tuple[str, str]) -> str:
 def small_sha256(cluster: Cluster) -> str:
     content = os.urandom(SMALL_BYTES)
     cluster.store(content)
-    return hashlib.sha256(content).hexdigest()
+    sha256 = hashlib.sha256(content).hexdigest()
+    wait_everywhere(cluster, sha256)
+    return sha256
+
+
+def wait_everywhere(cluster: Cluster, sha256: str) -> None:
+    """The last copy may come after the answer: two of three are the write quorum."""
+    copies = [replica(cluster, node, name) for node in cluster.nodes for name in (sha256, f"{sha256}.sums")]
+    wait_until(lambda: all(copy.exists() for copy in copies), what="every replica", timeout_s=DEADLINE_S)
 
 
 def replica(cluster: Cluster, node: Member, sha256: str) -> Path:
