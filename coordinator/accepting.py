@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import Final
 
 from coordinator.lifetime import descriptor_limit
-from coordinator.tlstransport import accept_tls
 
 CONNECTIONS_MAX: Final = 10_000  # of one listener
 ACCEPTS_MAX: Final = 64  # at a time; then others on the loop have their turn
@@ -71,8 +70,8 @@ class Acceptor:
         self._listening = listening
         self._new_connection = new_connection
         self._ssl_context = ssl_context
-        self._handshake_s = handshake_s
-        self._shutdown_s = shutdown_s
+        self._handshake_s = handshake_s if ssl_context else None  # the loop takes it with TLS only
+        self._shutdown_s = shutdown_s if ssl_context else None
         self._connections_max = connections_max()
         self._open: set[object] = set()
         self._beginning: set[asyncio.Task[None]] = set()
@@ -118,24 +117,18 @@ class Acceptor:
 
     async def _begin(self, arrived: socket.socket, token: object) -> None:
         """Hand the connection on, through the TLS handshake where there is one."""
-
-        def new_protocol() -> asyncio.Protocol:
-            return self._new_connection(lambda: self._open.discard(token))
-
+        loop = asyncio.get_running_loop()
         arrived.setblocking(False)
         try:
             if not self._is_local:
                 arrived.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._ssl_context is None:
-                await asyncio.get_running_loop().connect_accepted_socket(new_protocol, arrived)
-            else:
-                await accept_tls(
-                    arrived,
-                    self._ssl_context,
-                    new_protocol,
-                    handshake_s=self._handshake_s,
-                    shutdown_s=self._shutdown_s,
-                )
+            await loop.connect_accepted_socket(
+                lambda: self._new_connection(lambda: self._open.discard(token)),
+                arrived,
+                ssl=self._ssl_context,
+                ssl_handshake_timeout=self._handshake_s,
+                ssl_shutdown_timeout=self._shutdown_s,
+            )
         except (OSError, TimeoutError) as error:  # ssl.SSLError is one: no handshake, or nobody there
             self._open.discard(token)
             _log.debug("connection not begun", extra={"cause": type(error).__name__})

@@ -67,7 +67,10 @@ def empty_image() -> bytes:
 
 def connect(image: bytes) -> sqlite3.Connection:
     """A database in memory with this content."""
-    connection = sqlite3.connect(":memory:", isolation_level=None, cached_statements=512)
+    # What a dropped world had open is closed in the thread where the collector happens to run.
+    connection = sqlite3.connect(
+        ":memory:", isolation_level=None, cached_statements=512, check_same_thread=False
+    )
     if image:
         connection.deserialize(image)
     return connection
