@@ -36,7 +36,7 @@ def main() -> None:
                 found += PARTS[name](Path(directory))
             except Skipped as reason:
                 print(f"bench.datapath: {name} skipped: {reason}")
-    show(f"bench.datapath: medians of {RUNS}; CPU s per GiB or 10,000 requests", found)
+    show(f"bench.datapath: medians of at least {RUNS}; CPU s per GiB or 10,000 requests", found)
     print(json.dumps(as_json("datapath", RUNS, found)))
 
 
