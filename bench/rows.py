@@ -15,13 +15,11 @@ CASES = os.environ.get("DATAPATH_CASES", "")  # what is to be measured; "" is ev
 
 def _ticks() -> tuple[int, int, int]:
     """Of all cores since their start: altogether, idle, and taken by other machines (proc_stat(5))."""
-    if not _STAT.exists():
-        return 1, 0, 0
-    user, nice, system, idle, waiting, irq, soft, stolen = map(int, _STAT.read_text().split()[1:9])
-    return user + nice + system + idle + waiting + irq + soft + stolen, idle + waiting, stolen
+    ticks = [int(word) for word in Path("/proc/stat").read_text().split()[1:9]]
+    _user, _nice, _system, idle, waiting, _irq, _soft, stolen = ticks
+    return sum(ticks), idle + waiting, stolen
 
 
-_STAT = Path("/proc/stat")
 _BEGAN = _ticks()
 
 

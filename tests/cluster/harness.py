@@ -250,6 +250,20 @@ class Cluster:
         assert answer.status == 200, answer.body
         return str(created["file_uuid"])
 
+    def store_everywhere(self, content: bytes) -> str:
+        """The same; every node of three has its replica then, where the write quorum is content with two."""
+        file_uuid = self.store(content)
+        self.wait_everywhere(hashlib.sha256(content).hexdigest())
+        return file_uuid
+
+    def wait_everywhere(self, sha256: str) -> None:
+        paths = [self.replica(node, name) for node in self.nodes for name in (sha256, f"{sha256}.sums")]
+        wait_until(lambda: all(path.exists() for path in paths), what="every replica", timeout_s=60)
+
+    def replica(self, node: Member, name: str) -> Path:
+        """Where a node keeps a blob by its sha256, or its sidecar."""
+        return self.data(node) / "blobs" / name[:2] / name[2:4] / name
+
     def user_token(self, user_id: str, **fields: Any) -> str:
         """A token of a user without roles."""
         answer = self.post(f"/auth/users/{user_id}/token", fields)

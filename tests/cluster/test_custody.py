@@ -103,7 +103,7 @@ def test_what_a_download_meets_is_reported_and_the_download_is_right(
     cluster: Cluster, spoil: Callable[[Path], None]
 ) -> None:
     content = os.urandom(300_000)
-    file_uuid, node = cluster.store(content), cluster.nodes[1]
+    file_uuid, node = cluster.store_everywhere(content), cluster.nodes[1]
     path = replica(cluster, node, content)
     reason = "missing" if spoil is Path.unlink else "damaged"
     before = lost_count(cluster, node, reason)
@@ -120,8 +120,8 @@ def test_damage_that_a_download_meets_and_that_the_scrub_job_finds_is_repaired_a
     cluster: Cluster,
 ) -> None:
     read, unread = os.urandom(9_000_000), os.urandom(300_000)
-    file_uuid = cluster.store(read)
-    cluster.store(unread)
+    file_uuid = cluster.store_everywhere(read)
+    cluster.store_everywhere(unread)
     spoiled = {
         node: replica(cluster, node, kept)
         for node, kept in zip(cluster.nodes[:2], (read, unread), strict=True)
@@ -157,7 +157,7 @@ def audited(cluster: Cluster, node: Member, path: Path) -> set[str]:
 
 def test_ordered_scrub_finds_a_flipped_bit_and_nothing_else(cluster: Cluster) -> None:
     content, node = os.urandom(300_000), cluster.nodes[2]
-    cluster.store(content)
+    cluster.store_everywhere(content)
     path = replica(cluster, node, content)
     change_byte(path, 5)
     before = lost_count(cluster, node)
@@ -171,7 +171,7 @@ def test_ordered_scrub_finds_a_flipped_bit_and_nothing_else(cluster: Cluster) ->
 
 def test_replica_that_went_while_its_node_was_dead_is_missed_at_its_start(cluster: Cluster) -> None:
     content, node = os.urandom(300_000), cluster.nodes[1]
-    cluster.store(content)
+    cluster.store_everywhere(content)
     path = replica(cluster, node, content)
     cluster.kill(node)
     path.unlink()
@@ -184,7 +184,7 @@ def test_replica_that_went_while_its_node_was_dead_is_missed_at_its_start(cluste
 @pytest.mark.parametrize("is_sound", [True, False])
 def test_pull_puts_a_sound_blob_back_from_quarantine(cluster: Cluster, is_sound: bool) -> None:
     content, node = os.urandom(300_000), cluster.nodes[1]
-    file_uuid = cluster.store(content)
+    file_uuid = cluster.store_everywhere(content)
     path = replica(cluster, node, content)
     aside = cluster.data(node) / "quarantine" / path.name
     for ending in (".sums", ""):

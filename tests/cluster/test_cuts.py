@@ -146,7 +146,7 @@ def test_upload_that_is_cut_and_loses_its_node_is_identical_at_the_end(four: Clu
     )
     assert again_bytes <= max(0.05 * SIZE_BYTES, CUTS * CUT_BYTES_MAX + KILLS * KILL_BYTES_MAX)
     for node in four.nodes:
-        replica = four.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+        replica = four.replica(node, sha256)
         if replica.exists():
             with replica.open("rb") as file:
                 assert hashlib.file_digest(file, "sha256").hexdigest() == sha256

@@ -9,8 +9,7 @@ from tests.cluster.harness import Cluster
 
 
 def replica(cluster: Cluster, node: Member, content: bytes) -> Path:
-    sha256 = hashlib.sha256(content).hexdigest()
-    return cluster.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+    return cluster.replica(node, hashlib.sha256(content).hexdigest())
 
 
 def change_byte(path: Path, offset: int) -> None:
@@ -24,7 +23,7 @@ def change_byte(path: Path, offset: int) -> None:
 
 def test_replica_that_is_changed_after_it_was_read_is_never_served(own_cluster: Cluster) -> None:
     cluster, content = own_cluster, os.urandom(9_000_000)
-    file_uuid = cluster.store(content)
+    file_uuid = cluster.store_everywhere(content)
     first, second, third = cluster.nodes
     assert cluster.get(f"/files/{file_uuid}", node=second).body == content
     change_byte(replica(cluster, second, content), 5_000_000)
@@ -41,7 +40,7 @@ def test_replica_that_is_changed_after_it_was_read_is_never_served(own_cluster: 
 
 def test_same_content_uploaded_again_replaces_every_damaged_replica(own_cluster: Cluster) -> None:
     cluster, content = own_cluster, os.urandom(1_000_000)
-    file_uuid = cluster.store(content)
+    file_uuid = cluster.store_everywhere(content)
     _, noticed, unnoticed = cluster.nodes
     for node in (noticed, unnoticed):
         change_byte(replica(cluster, node, content), 10)

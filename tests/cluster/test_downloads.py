@@ -2,11 +2,9 @@
 
 import hashlib
 import os
-from pathlib import Path
 
 import pytest
 
-from deploy.development import Member
 from tests.cluster.harness import Cluster
 
 CONTENT = os.urandom(9_000_000)  # three segments, the last one short
@@ -18,10 +16,6 @@ ETAG = f'"{SHA256}"'
 def file_uuid(cluster: Cluster) -> str:
     """A file that every node holds."""
     return cluster.store(CONTENT, 'a "b" ü.gns3p', content_type="application/zip")
-
-
-def blob_path(cluster: Cluster, node: Member, sha256: str) -> Path:
-    return cluster.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
 
 
 def test_headers_of_a_download(cluster: Cluster, file_uuid: str) -> None:
@@ -121,19 +115,19 @@ def test_redirect_is_not_sent_by_a_node_that_holds_the_file(cluster: Cluster, fi
 
 def test_damaged_and_missing_replicas_are_not_noticed(own_cluster: Cluster) -> None:
     cluster = own_cluster
-    file_uuid = cluster.store(CONTENT)
+    file_uuid = cluster.store_everywhere(CONTENT)
     first, second, third = cluster.nodes
-    path = blob_path(cluster, first, SHA256)
+    path = cluster.replica(first, SHA256)
     path.chmod(0o600)
     with path.open("r+b") as file:
         file.seek(6_000_000)
         file.write(b"rotten")
-    blob_path(cluster, second, SHA256).unlink()
+    cluster.replica(second, SHA256).unlink()
     for node in (first, second):
         answer = cluster.get(f"/files/{file_uuid}", node=node)
         assert (answer.status, answer.body == CONTENT) == (200, True)
     assert not path.exists()  # nobody counts it any more
-    blob_path(cluster, third, SHA256).unlink()
+    cluster.replica(third, SHA256).unlink()
     answer = cluster.get(f"/files/{file_uuid}", node=second)
     assert (answer.status, answer.json["code"]) == (503, "unavailable")
 

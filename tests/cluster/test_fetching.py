@@ -13,13 +13,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from pathlib import Path
 
 import pytest
 
 from ca.tls import peer_client_context
 from deploy.development import CLUSTER_NAME, Member
-from deploy.processes import wait_until
 from node.config import NodeFiles
 from node.partial import HEADER_BYTES
 from tests.cluster.harness import Answer, Cluster, random_file
@@ -43,7 +41,7 @@ def big(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> tuple[str
     sha256 = random_file(path, BIG_BYTES)
     file_uuid = cluster.store(path.read_bytes())
     path.unlink()
-    wait_everywhere(cluster, sha256)
+    cluster.wait_everywhere(sha256)
     return file_uuid, sha256
 
 
@@ -55,24 +53,12 @@ def big_sha256(big: tuple[str, str]) -> str:
 @pytest.fixture
 def small_sha256(cluster: Cluster) -> str:
     content = os.urandom(SMALL_BYTES)
-    cluster.store(content)
-    sha256 = hashlib.sha256(content).hexdigest()
-    wait_everywhere(cluster, sha256)
-    return sha256
-
-
-def wait_everywhere(cluster: Cluster, sha256: str) -> None:
-    """The last copy may come after the answer: two of three are the write quorum."""
-    copies = [replica(cluster, node, name) for node in cluster.nodes for name in (sha256, f"{sha256}.sums")]
-    wait_until(lambda: all(copy.exists() for copy in copies), what="every replica", timeout_s=DEADLINE_S)
-
-
-def replica(cluster: Cluster, node: Member, sha256: str) -> Path:
-    return cluster.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+    cluster.store_everywhere(content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def take_away(cluster: Cluster, node: Member, sha256: str) -> None:
-    for path in (replica(cluster, node, sha256), replica(cluster, node, f"{sha256}.sums")):
+    for path in (cluster.replica(node, sha256), cluster.replica(node, f"{sha256}.sums")):
         path.unlink(missing_ok=True)
 
 
@@ -83,7 +69,7 @@ def kept_bytes(cluster: Cluster, node: Member, sha256: str) -> int:
 
 
 def is_whole(cluster: Cluster, node: Member, sha256: str) -> bool:
-    with replica(cluster, node, sha256).open("rb") as file:
+    with cluster.replica(node, sha256).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest() == sha256
 
 
@@ -142,7 +128,7 @@ def test_fetch_goes_on_where_a_killed_node_stopped(cluster: Cluster, big_sha256:
     take_away(cluster, target, big_sha256)
     answers = pull_until(cluster, target, big_sha256, sources, lambda: cluster.kill(target))
     assert answers == []
-    assert not replica(cluster, target, big_sha256).exists()
+    assert not cluster.replica(target, big_sha256).exists()
     cluster.restart(target)
     cluster.wait_healthy()
     assert pull(cluster, target, big_sha256, BIG_BYTES, sources).status == 200
@@ -201,21 +187,21 @@ def test_flipped_byte_at_a_source_is_not_taken_over(cluster: Cluster, small_sha2
     target, rotten, sound = cluster.nodes
     take_away(cluster, target, small_sha256)
     for offset in (10, 20_000_000, SMALL_BYTES - 10):  # one in each range: whichever it is asked for
-        change_byte(replica(cluster, rotten, small_sha256), offset)
+        change_byte(cluster.replica(rotten, small_sha256), offset)
     assert pull(cluster, target, small_sha256, SMALL_BYTES, [rotten, sound]).status == 200
     assert is_whole(cluster, target, small_sha256)
     # Gone, or made anew by repair meanwhile.
-    assert not replica(cluster, rotten, small_sha256).exists() or is_whole(cluster, rotten, small_sha256)
+    assert not cluster.replica(rotten, small_sha256).exists() or is_whole(cluster, rotten, small_sha256)
 
 
 def test_nothing_is_installed_when_every_source_is_bad(cluster: Cluster, small_sha256: str) -> None:
     target, rotten, missing = cluster.nodes
     for node in (target, missing):
         take_away(cluster, node, small_sha256)
-    change_byte(replica(cluster, rotten, small_sha256), SMALL_BYTES - 10)
+    change_byte(cluster.replica(rotten, small_sha256), SMALL_BYTES - 10)
     answer = pull(cluster, target, small_sha256, SMALL_BYTES, [rotten, missing])
     assert (answer.status, answer.json["code"]) == (503, "unavailable")
-    assert not replica(cluster, target, small_sha256).exists()
+    assert not cluster.replica(target, small_sha256).exists()
 
 
 def test_client_port_has_no_pull(cluster: Cluster) -> None:

@@ -48,7 +48,7 @@ def holders(cluster: Cluster, content: bytes, nodes: list[Member]) -> set[str]:
     sha256 = hashlib.sha256(content).hexdigest()
     found = set()
     for node in nodes:
-        path = cluster.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+        path = cluster.replica(node, sha256)
         if path.exists() and path.read_bytes() == content:
             found.add(node.id)
     return found

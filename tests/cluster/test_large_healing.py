@@ -76,5 +76,5 @@ def test_file_of_a_gibibyte_has_three_replicas_again_after_a_node_died_for_good(
 
     for node in living:
         assert downloaded_sha256(four, file_uuid, node) == sha256, node.id
-        blob = four.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+        blob = four.replica(node, sha256)
         assert blob.stat().st_size == FILE_BYTES, node.id

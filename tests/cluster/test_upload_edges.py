@@ -174,7 +174,7 @@ def test_metrics_of_nodes_move(own_cluster: Cluster) -> None:
         assert sorted(count[name] for count in everywhere) == [0, len(content), len(content)]
     assert holder["filestore_disk_size_bytes"] >= holder["filestore_disk_free_bytes"] > 0
     sha256 = hashlib.sha256(content).hexdigest()
-    path = cluster.data(third) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+    path = cluster.replica(third, sha256)
     assert cluster.get(f"/files/{upload.file_uuid}", node=third).body == content
     assert counts(cluster, third)['filestore_download_bytes_total{source="local"}'] == len(content)
     path.chmod(0o600)

@@ -277,5 +277,5 @@ def test_same_content_twice_is_stored_once(cluster: Cluster) -> None:
         assert Upload(cluster, size_bytes=1000).put(content).status == 200
     sha256 = hashlib.sha256(content).hexdigest()
     for node in cluster.nodes:
-        path = cluster.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+        path = cluster.replica(node, sha256)
         assert path.read_bytes() == content

@@ -75,7 +75,7 @@ class Stage:
 
     def blob(self, node: Member, sha256: str) -> Path:
         """Where a replica lies."""
-        return self.cluster.data(node) / "blobs" / sha256[:2] / sha256[2:4] / sha256
+        return self.cluster.replica(node, sha256)
 
     def watch(self) -> None:
         """A process that ended without our doing is a fault; it is started again."""
