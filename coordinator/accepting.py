@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Final
 
 from coordinator.lifetime import descriptor_limit
+from coordinator.tlsprotocol import TlsListening
 
 CONNECTIONS_MAX: Final = 10_000  # of one listener
 ACCEPTS_MAX: Final = 64  # at a time; then others on the loop have their turn
@@ -69,9 +70,9 @@ class Acceptor:
         self.port: int = 0 if self._is_local else listening.getsockname()[1]
         self._listening = listening
         self._new_connection = new_connection
-        self._ssl_context = ssl_context
-        self._handshake_s = handshake_s if ssl_context else None  # the loop takes it with TLS only
-        self._shutdown_s = shutdown_s if ssl_context else None
+        self._tls: TlsListening | None = None
+        if ssl_context is not None:
+            self._tls = TlsListening(ssl_context, handshake_s=handshake_s, shutdown_s=shutdown_s)
         self._connections_max = connections_max()
         self._open: set[object] = set()
         self._beginning: set[asyncio.Task[None]] = set()
@@ -122,13 +123,11 @@ class Acceptor:
         try:
             if not self._is_local:
                 arrived.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await loop.connect_accepted_socket(
-                lambda: self._new_connection(lambda: self._open.discard(token)),
-                arrived,
-                ssl=self._ssl_context,
-                ssl_handshake_timeout=self._handshake_s,
-                ssl_shutdown_timeout=self._shutdown_s,
-            )
+            protocol = self._new_connection(lambda: self._open.discard(token))
+            if self._tls is not None:
+                await self._tls.accept(arrived, protocol)
+            else:
+                await loop.connect_accepted_socket(lambda: protocol, arrived)
         except (OSError, TimeoutError) as error:  # ssl.SSLError is one: no handshake, or nobody there
             self._open.discard(token)
             _log.debug("connection not begun", extra={"cause": type(error).__name__})
