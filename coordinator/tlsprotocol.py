@@ -3,8 +3,8 @@
 uvloop's own TLS keeps a buffer of 256 KiB for each connection, all of which becomes resident in time, and
 encrypts whatever is written at once. Here the connections of a listener share the buffer that they receive
 into, and the one that OpenSSL writes into, which is empty again after each turn of a connection; and what is
-written is encrypted only as far as the socket takes it. The handshake, the goodbyes and flow control are
-those of `asyncio.sslproto`, from which uvloop's were made, or the other way round.
+written is encrypted only as far as the socket takes it. States, handshake and flow control are those of
+`asyncio.sslproto`, which came from uvloop.
 
 It leans on private names of `SSLProtocol` (all in `_Tls.__slots__`) and on what its methods call: read its
 changes before an upgrade of Python.
@@ -12,6 +12,7 @@ changes before an upgrade of Python.
 
 import asyncio
 import contextvars
+import math
 import socket
 import ssl
 from asyncio import sslproto
@@ -124,6 +125,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
         "_sslobj",
         "_state",
         "_transport",
+        "_unsent_bytes",
         "_waiter",
         "_write_backlog",
         "_write_buffer_size",
@@ -142,6 +144,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
             ssl_handshake_timeout=listening.handshake_s,
             ssl_shutdown_timeout=listening.shutdown_s,
         )
+        self._unsent_bytes = math.inf  # when a connection that ends was last looked at
         self._handshake_start_time = self._handshake_timeout_handle = self._shutdown_timeout_handle = None
         self._listening = listening
         self._ssl_buffer = b""
@@ -364,6 +367,16 @@ class _Tls(_Protocol):  # type: ignore[misc]
         self._shutdown_timeout_handle = timer or self._loop.call_later(
             self._ssl_shutdown_timeout, self._check_shutdown_timeout
         )
+
+    def _check_shutdown_timeout(self) -> None:
+        """Cut off who has taken nothing for as long as that; who takes what is left slowly goes on."""
+        earlier_bytes, self._unsent_bytes = self._unsent_bytes, self._get_write_buffer_size()
+        if 0 < self._unsent_bytes < earlier_bytes:
+            self._shutdown_timeout_handle = self._loop.call_later(
+                self._ssl_shutdown_timeout, self._check_shutdown_timeout
+            )
+        else:
+            super()._check_shutdown_timeout()
 
     def _control_app_writing(self) -> None:
         if self._app_protocol is not None:

@@ -5,6 +5,7 @@ import gc
 import os
 import socket
 import ssl
+import time
 import weakref
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
@@ -143,6 +144,26 @@ def test_what_comes_after_close_takes_nothing_from_the_answer(
             taker.transport.close()
             await asyncio.to_thread(client.sendall, bytes(1000))
             assert await asyncio.to_thread(take, client, len(ANSWER)) == ANSWER
+            assert await asyncio.to_thread(client.recv, 1) == b""
+            client.close()
+            assert await taker.lost is None
+
+    run_on(uvloop.new_event_loop, test())
+
+
+def test_slow_client_gets_the_end_of_its_answer_after_the_close(context: ssl.SSLContext) -> None:
+    def take_slowly(client: ssl.SSLSocket) -> bytes:
+        taken = bytearray()
+        while len(taken) < 400_000:
+            taken += take(client, 20_000)
+            time.sleep(0.05)  # it is slow
+        return bytes(taken)
+
+    async def test() -> None:
+        async with connection(context, shutdown_s=0.3, buffer_bytes=20_000) as (taker, client):
+            taker.transport.write(ANSWER[:400_000])
+            taker.transport.close()
+            assert await asyncio.to_thread(take_slowly, client) == ANSWER[:400_000]
             assert await asyncio.to_thread(client.recv, 1) == b""
             client.close()
             assert await taker.lost is None
