@@ -74,7 +74,7 @@ def _idle(node: OneNode, *, is_tls: bool, rounds: int = 1) -> Row:
     """`rounds`: how often as many come and go, of which the last are measured."""
     connect = _connector(node, 4 << 10, is_tls=is_tls)
     connect().close()
-    before_bytes = growth_bytes = resident_bytes(node.pid)
+    before_bytes, growth_bytes = resident_bytes(node.pid), 0
     with _many_descriptors() as descriptors:
         count = min(IDLE_TLS if is_tls else IDLE_PLAIN, descriptors - DESCRIPTORS_SPARE)
         for _ in range(rounds):

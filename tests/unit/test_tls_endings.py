@@ -7,7 +7,7 @@ import socket
 import ssl
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -32,6 +32,8 @@ from tests.unit.tls_pairs import (
 
 VERSIONS = [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3]
 ANSWER = os.urandom(1 << 20)
+
+Loops = Callable[[], asyncio.AbstractEventLoop]
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +61,9 @@ def test_protocol_that_pauses_at_once_gets_its_handshake_done(
             self.transport.pause_reading()
 
     async def test() -> None:
-        listening = TlsListening(context, handshake_s=10, shutdown_s=SHUTDOWN_S)
-        plain, arrived = await asyncio.to_thread(connected)
-        shaking = asyncio.create_task(asyncio.to_thread(client_of, plain, version))
-        pausing = Pausing()
-        await listening.accept(arrived, pausing)
-        client = await shaking
-        pausing.transport.write(b"hello")
-        assert await asyncio.to_thread(take, client, 5) == b"hello"
-        client.close()
-        pausing.transport.abort()
-        await pausing.lost
+        async with connection(context, version, taker=Pausing()) as (pausing, client):
+            pausing.transport.write(b"hello")
+            assert await asyncio.to_thread(take, client, 5) == b"hello"
 
     run_on(uvloop.new_event_loop, test())
 
@@ -87,17 +81,11 @@ def test_one_connection_may_write_to_another_while_it_begins(
                     super().connection_made(transport)
                     first.transport.write(b"another one is here")
 
-            plain, arrived = await asyncio.to_thread(connected)
-            shaking = asyncio.create_task(asyncio.to_thread(client_of, plain, version))
-            second = Telling()
-            await listening.accept(arrived, second)
-            client = await shaking
-            second.transport.write(b"welcome")
-            assert await asyncio.to_thread(take, first_client, 19) == b"another one is here"
-            assert await asyncio.to_thread(take, client, 7) == b"welcome"
-            client.close()
-            second.transport.abort()
-            await second.lost
+            beginning = connection(context, version, listening=listening, taker=Telling())
+            async with beginning as (second, second_client):
+                second.transport.write(b"welcome")
+                assert await asyncio.to_thread(take, first_client, 19) == b"another one is here"
+                assert await asyncio.to_thread(take, second_client, 7) == b"welcome"
 
     run_on(uvloop.new_event_loop, test())
 
@@ -106,18 +94,16 @@ def test_one_connection_may_write_to_another_behind_key_updates(context: ssl.SSL
     async def test() -> None:
         listening = TlsListening(context, handshake_s=10, shutdown_s=SHUTDOWN_S)
         async with AsyncExitStack() as stack:
-            (first, first_client), (second, second_client) = [
-                await stack.enter_async_context(connection(context, listening=listening)) for _ in range(2)
-            ]
+            second, second_client = await stack.enter_async_context(connection(context, listening=listening))
 
             class Passing(Taker):
                 def data_received(self, data: bytes) -> None:
                     second.transport.write(data)
 
-            passing = Passing()
-            passing.lost = first.lost
+            first, first_client = await stack.enter_async_context(
+                connection(context, listening=listening, taker=Passing())
+            )
             first.transport.pause_reading()
-            first.transport.set_protocol(passing)
             assert await asyncio.to_thread(update_keys, first_client, 3) == 3
             await asyncio.to_thread(first_client.sendall, b"pass it on")
             known: Any = first.transport
@@ -217,6 +203,38 @@ def test_client_that_ends_and_takes_nothing_gives_its_place_back(
     run_on(uvloop.new_event_loop, test())
 
 
+def test_close_goes_on_reading_where_much_was_not_read(context: ssl.SSLContext) -> None:
+    async def test() -> None:
+        async with connection(context) as (taker, client):
+            taker.transport.pause_reading()
+            sending = asyncio.create_task(asyncio.to_thread(client.sendall, BIG))
+            known: Any = taker.transport
+            while known._ssl_protocol._transport.is_reading():
+                await asyncio.sleep(0.001)
+            taker.transport.close()
+            await sending
+            assert await asyncio.to_thread(client.recv, 1) == b""
+            client.close()
+            assert await taker.lost is None
+
+    run_on(uvloop.new_event_loop, test())
+
+
+def test_limits_of_a_lost_connection_concern_nobody(context: ssl.SSLContext) -> None:
+    async def test() -> None:
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _loop, what: told.append(what))
+        async with connection(context) as (taker, _):
+            while taker.writable.is_set():
+                taker.transport.write(BIG)
+            taker.transport.abort()
+            await taker.lost
+            taker.transport.set_write_buffer_limits(high=1)
+        assert told == []
+
+    run_on(uvloop.new_event_loop, test())
+
+
 @pytest.mark.parametrize("end", ["close", "abort"])
 def test_end_that_was_not_read_does_not_hold_up_the_close(context: ssl.SSLContext, end: str) -> None:
     async def test() -> None:
@@ -241,11 +259,8 @@ def test_protocol_that_gives_up_while_the_end_is_read_is_told_once(context: ssl.
     async def test() -> None:
         told: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, what: told.append(what))
-        async with connection(context) as (taker, client):
-            giving_up = GivingUp()
-            giving_up.transport, giving_up.lost = taker.transport, taker.lost
+        async with connection(context, taker=GivingUp()) as (taker, client):
             taker.transport.pause_reading()
-            taker.transport.set_protocol(giving_up)
             await asyncio.to_thread(client.sendall, b"last words")
             socket.socket.shutdown(client, socket.SHUT_WR)
             known: Any = taker.transport
@@ -253,15 +268,16 @@ def test_protocol_that_gives_up_while_the_end_is_read_is_told_once(context: ssl.
                 await asyncio.sleep(0.001)
             taker.transport.resume_reading()
             await taker.lost
-            assert giving_up.taken == b"last words"
+            assert taker.taken == b"last words"
         assert told == []
 
     run_on(uvloop.new_event_loop, test())
 
 
+@pytest.mark.parametrize("factory", [asyncio.new_event_loop, uvloop.new_event_loop])
 @pytest.mark.parametrize("is_whole", [False, True])
 def test_connection_that_ended_leaves_nothing_for_the_collector(
-    context: ssl.SSLContext, no_collector: None, is_whole: bool
+    context: ssl.SSLContext, no_collector: None, is_whole: bool, factory: Loops
 ) -> None:
     kept: list[weakref.ref[Taker]] = []
 
@@ -279,7 +295,6 @@ def test_connection_that_ended_leaves_nothing_for_the_collector(
 
     async def upload() -> None:
         async with connection(context) as (taker, client):
-            kept.append(weakref.ref(taker))
             taker.transport.pause_reading()
             taker.transport.set_protocol(Filler(taker, [100]))
             taker.transport.resume_reading()
@@ -294,11 +309,10 @@ def test_connection_that_ended_leaves_nothing_for_the_collector(
             await (upload() if is_whole else fail())
         for _ in range(5):
             await asyncio.sleep(0.01)  # the loop lets go of what it closed
-        if not is_whole:
-            assert [taker for taker in kept if taker() is not None] == []
+        assert [taker for taker in kept if taker() is not None] == []
         assert [thing for thing in gc.get_objects() if type(thing).__name__ == "_Tls"] == []
 
-    run_on(uvloop.new_event_loop, test())
+    run_on(factory, test())
 
 
 def test_small_pieces_that_wait_leave_together(context: ssl.SSLContext) -> None:

@@ -236,10 +236,7 @@ def test_protocol_that_fails_loses_its_connection(run: Run, context: ssl.SSLCont
     async def test() -> None:
         told: list[dict[str, Any]] = []
         asyncio.get_running_loop().set_exception_handler(lambda _loop, what: told.append(what))
-        async with connection(context) as (taker, client):
-            failing = Failing()
-            failing.lost = taker.lost
-            taker.transport.set_protocol(failing)
+        async with connection(context, taker=Failing()) as (taker, client):
             await asyncio.to_thread(client.sendall, b"x")
             assert isinstance(await taker.lost, ValueError)
         assert [type(what["exception"]) for what in told] == [ValueError]
@@ -247,28 +244,24 @@ def test_protocol_that_fails_loses_its_connection(run: Run, context: ssl.SSLCont
     run(test())
 
 
-@pytest.mark.parametrize("first", [b"", b"\x16\x03\x01"])
-def test_handshake_has_a_deadline(run: Run, context: ssl.SSLContext, first: bytes) -> None:
+@pytest.mark.parametrize(
+    ("first", "handshake_s", "error"),
+    [
+        (b"", 0.05, ConnectionAbortedError),
+        (b"\x16\x03\x01", 0.05, ConnectionAbortedError),
+        (b"GET / HTTP/1.1\r\n\r\n", 10, ssl.SSLError),
+    ],
+    ids=["silent", "half", "no TLS"],
+)
+def test_handshake_that_comes_to_nothing_ends_the_connection(
+    run: Run, context: ssl.SSLContext, first: bytes, handshake_s: float, error: type[OSError]
+) -> None:
     async def test() -> None:
         plain, arrived = connected()
         with plain:
             plain.sendall(first)
-            with pytest.raises(ConnectionAbortedError):
-                await TlsListening(context, handshake_s=0.05, shutdown_s=1).accept(arrived, Taker())
-            plain.settimeout(10)
-            with suppress(ConnectionResetError):
-                assert await asyncio.to_thread(plain.recv, 1) == b""
-
-    run(test())
-
-
-def test_who_speaks_no_tls_is_closed(run: Run, context: ssl.SSLContext) -> None:
-    async def test() -> None:
-        plain, arrived = connected()
-        with plain:
-            plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
-            with pytest.raises(ssl.SSLError):
-                await TlsListening(context, handshake_s=10, shutdown_s=1).accept(arrived, Taker())
+            with pytest.raises(error):
+                await TlsListening(context, handshake_s=handshake_s, shutdown_s=1).accept(arrived, Taker())
             plain.settimeout(10)
             with suppress(ConnectionResetError):
                 assert await asyncio.to_thread(plain.recv, 1) == b""
@@ -407,14 +400,11 @@ def test_what_comes_after_reading_was_resumed_is_not_in_the_context_of_who_resum
             super().data_received(data)
 
     async def test() -> None:
-        async with connection(context) as (taker, client):
-            seeing = Seeing()
-            seeing.lost = taker.lost
-            taker.transport.set_protocol(seeing)
-            taker.transport.pause_reading()
+        async with connection(context, taker=Seeing()) as (seeing, client):
+            seeing.transport.pause_reading()
             await asyncio.to_thread(client.sendall, b"waits")
             variable.set("of a request")
-            taker.transport.resume_reading()
+            seeing.transport.resume_reading()
             assert await seeing.until(5) == b"waits"
             await asyncio.to_thread(client.sendall, b" here")
             assert await seeing.until(10) == b"waits here"

@@ -122,14 +122,18 @@ async def connection(
     version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3,
     *,
     listening: TlsListening | None = None,
+    taker: Taker | None = None,
     shutdown_s: float = SHUTDOWN_S,
     buffer_bytes: int = 0,
 ) -> AsyncIterator[tuple[Taker, ssl.SSLSocket]]:
-    """Our side, and a client that blocks (use it in a thread). `buffer_bytes`: of the kernel, if not 0."""
+    """Our side, which is `taker` if that is given, and a client that blocks (use it in a thread).
+
+    `buffer_bytes`: of the kernel, if not 0.
+    """
     plain, arrived = await asyncio.to_thread(connected, buffer_bytes)
     listening = listening or TlsListening(context, handshake_s=10, shutdown_s=shutdown_s)
     handshake = asyncio.create_task(asyncio.to_thread(client_of, plain, version))
-    taker = Taker()
+    taker = taker or Taker()
     await listening.accept(arrived, taker)
     client = await handshake
     client.settimeout(20)
