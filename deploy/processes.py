@@ -62,6 +62,8 @@ def start_child(name: str, arguments: Sequence[str], log: Path) -> Child:
             # Ctrl-C on the terminal is for us; we tell the children in order.
             process_group=0,
             preexec_fn=_end_with_parent,
+            # Nothing of ours trusts the system's certificates, which aiohttp would read twice at its import.
+            env=os.environ | {"SSL_CERT_FILE": os.devnull},
         )
     return Child(name, process, log)
 

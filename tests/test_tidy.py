@@ -1,6 +1,7 @@
 """What of the house style a machine can check: sizes, docstrings, imports, purity, names, private paths."""
 
 import ast
+import functools
 import re
 import subprocess
 from collections.abc import Iterator
@@ -55,7 +56,11 @@ def committed_files() -> list[Path]:
 
 
 SOURCES = [path for path in committed_files() if path.suffix == ".py"]
-TREES = {path: ast.parse(path.read_text(encoding="utf-8"), filename=str(path)) for path in SOURCES}
+
+
+@functools.cache  # parsing takes seconds: only who runs these tests does it, not everybody who collects
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
 
 def name_of(path: Path) -> str:
@@ -88,7 +93,7 @@ def test_file_and_its_functions_and_lines_are_short(path: Path) -> None:
         for at, line in enumerate(lines, 1)
         if len(line) > LINE_CHARACTERS_MAX
     ]
-    for found in ast.walk(TREES[path]):
+    for found in ast.walk(tree_of(path)):
         if isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (found.end_lineno or found.lineno) - found.lineno + 1
             if length > FUNCTION_LINES_MAX:
@@ -100,7 +105,7 @@ def test_file_and_its_functions_and_lines_are_short(path: Path) -> None:
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)
 def test_module_says_what_its_job_is(path: Path) -> None:
-    docstring = ast.get_docstring(TREES[path])
+    docstring = ast.get_docstring(tree_of(path))
     assert docstring, f"{name_of(path)} has no module docstring"
     assert docstring.splitlines()[0].strip(), f"the docstring of {name_of(path)} starts with an empty line"
 
@@ -110,7 +115,7 @@ def test_public_functions_and_classes_are_documented(path: Path) -> None:
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     faults = [
         f"line {found.lineno}: {found.name}"
-        for found in TREES[path].body
+        for found in tree_of(path).body
         if isinstance(found, kinds) and not found.name.startswith("_") and not ast.get_docstring(found)
     ]
     assert not faults, f"{name_of(path)}: no docstring: " + "; ".join(faults)
@@ -122,7 +127,7 @@ def test_imports_run_one_way(package: str) -> None:
     faults = [
         f"{name_of(path)}:{line} imports {module}"
         for path in sources_of(package)
-        for module, line in imports_of(TREES[path])
+        for module, line in imports_of(tree_of(path))
         if module.split(".")[0] in (*later, "tests", "bench")
     ]
     assert not faults, "; ".join(faults)
@@ -134,7 +139,7 @@ def test_pure_packages_import_nothing_that_touches_the_world(package: str) -> No
     faults = [
         f"{name_of(path)}:{line} imports {module}"
         for path in sources_of(package)
-        for module, line in imports_of(TREES[path])
+        for module, line in imports_of(tree_of(path))
         if module not in allowed and not module.startswith("coordinator.")
     ]
     assert not faults, "; ".join(faults)
@@ -153,7 +158,7 @@ def test_pure_packages_import_only_pure_or_plain_data_modules_of_ours(package: s
     faults = [
         f"{name_of(path)}:{line} imports {module}"
         for path in sources_of(package)
-        for module, line in imports_of(TREES[path])
+        for module, line in imports_of(tree_of(path))
         if module.startswith("coordinator.")
         and module not in data_modules
         and not module.startswith(package.replace("/", "."))
@@ -163,7 +168,7 @@ def test_pure_packages_import_only_pure_or_plain_data_modules_of_ours(package: s
 
 @pytest.mark.parametrize("path", sources_of("coordinator/machine"), ids=name_of)
 def test_machine_uses_nothing_whose_outcome_could_differ(path: Path) -> None:
-    assert not list(impurities(TREES[path])), f"{name_of(path)}: " + "; ".join(impurities(TREES[path]))
+    assert not list(impurities(tree_of(path))), f"{name_of(path)}: " + "; ".join(impurities(tree_of(path)))
 
 
 def impurities(tree: ast.Module) -> Iterator[str]:
