@@ -64,6 +64,7 @@ long: $(INSTALLED)
 
 check: $(INSTALLED)
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

@@ -58,7 +58,7 @@ def _slow(node: OneNode, *, is_tls: bool) -> Row:
         peak_bytes = max(peak_bytes, resident_bytes(node.pid))
         time.sleep(0.1)
     growth_mib = (peak_bytes - before_bytes) / SLOW_CLIENTS / (1 << 20)
-    return Row(f"memory, {_name(is_tls)}, 64 clients at 1 MB/s", "MiB each", growth_mib, target=2.0)
+    return Row(f"memory, {_name(is_tls)}, 64 clients at 1 MB/s", "MiB each", growth_mib, target=2.0, runs=1)
 
 
 def _take_slowly(connect: Callable[[], socket.socket]) -> None:
@@ -86,7 +86,7 @@ def _idle(node: OneNode, *, is_tls: bool, rounds: int = 1) -> Row:
                         left_bytes -= len(connection.recv(1 << 16))
                 growth_bytes = resident_bytes(node.pid) - before_bytes
     name = f"memory, {_name(is_tls)}, {count:,} idle connections" + (f", time {rounds}" if rounds > 1 else "")
-    return Row(name, "KiB each", growth_bytes / count / 1024, target=20.0)
+    return Row(name, "KiB each", growth_bytes / count / 1024, target=20.0, runs=1)
 
 
 @contextmanager

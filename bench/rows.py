@@ -48,7 +48,8 @@ class Figure:
 class Row:
     """`ratio` is that of `value` to `yardstick`, run by run; `target` is what it should be at least.
 
-    Without a yardstick (0), `value` itself should be `target` at most. A target of 0 is none.
+    Without a yardstick (0), `value` itself should be `target` at most. A target of 0 is none. Each figure is
+    the median of `runs`, 0 for as many as all others of the benchmark.
     """
 
     name: str
@@ -60,6 +61,7 @@ class Row:
     cpu_s: float = 0.0
     yardstick_cpu_s: float = 0.0
     cpu_ratio: float = 0.0
+    runs: int = 0
 
     @property
     def is_met(self) -> bool:
@@ -85,6 +87,7 @@ class Row:
             cpu_s=median(lambda pair: pair[0].server_cpu_s),
             yardstick_cpu_s=median(lambda pair: pair[1].server_cpu_s),
             cpu_ratio=median(lambda pair: pair[0].server_cpu_s / max(pair[1].server_cpu_s, 1e-9)),
+            runs=len(pairs),
         )
 
 
@@ -119,8 +122,9 @@ def as_json(bench: str, runs: int, rows: Sequence[Row]) -> Mapping[str, object]:
             "ratio": round(row.ratio, 3) if row.yardstick else None,
             "target": row.target or None,
             "met": row.is_met,
-            "cpu_s": round(row.cpu_s, 3),
-            "cpu_ratio": round(row.cpu_ratio, 3),
+            "cpu_s": round(row.cpu_s, 3) if row.cpu_s else None,
+            "cpu_ratio": round(row.cpu_ratio, 3) if row.yardstick_cpu_s else None,
+            "runs": row.runs or runs,
         }
         for row in rows
     }

@@ -78,9 +78,7 @@ class Documentation:
     async def get_document(self, request: web.Request) -> web.Response:  # noqa: ARG002
         """What this process serves, as OpenAPI 3.1. A coordinator serves all but content. No credential."""
         body = await asyncio.to_thread(lambda: self.encoded)
-        return web.Response(
-            body=body, content_type="application/json", headers={"Cache-Control": "no-cache"}
-        )
+        return web.Response(body=body, content_type="application/json", headers={"Cache-Control": "no-cache"})
 
 
 async def get_page(request: web.Request) -> web.Response:  # noqa: ARG001

@@ -52,7 +52,9 @@ def isolate(module: str) -> None:
 
 
 def attempt(command: list[str], stdin: str = "") -> str:
-    """Run a command; "" if it succeeds, else the last line that it said."""
+    """Run a command; "" if it succeeds, else the last line that it said, or that it is not here."""
+    if shutil.which(command[0]) is None:
+        return f"there is no {command[0]} command"
     done = subprocess.run(
         command, input=stdin.encode(), capture_output=True, timeout=PROBE_TIMEOUT_S, check=False
     )

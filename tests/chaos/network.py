@@ -92,7 +92,10 @@ class Network:
 
 def _drop(inside: list[str], refused: Sequence[str]) -> None:
     """Drop what comes from these addresses, and nothing else."""
-    if packet_filter() == "nft":
+    found = packet_filter()
+    if not found and not refused:
+        return  # where nothing can be cut, nothing was
+    if found == "nft":
         rule = f"ip saddr {{ {', '.join(refused)} }} drop;" if refused else ""
         chain = f"chain input {{ type filter hook input priority 0; {rule} }}"
         table = f"flush ruleset\ntable inet chaos {{ {chain} }}\n"

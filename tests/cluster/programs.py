@@ -1,10 +1,13 @@
 """Runs of the long programs beside the tests, `tests.chaos` and `tests.healing`, as processes."""
 
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,12 +22,22 @@ class Run:
     report: dict[str, Any]
 
 
-def run_program(module: str, *options: str, directory: Path, timeout_s: float) -> Run:
-    """Run it to its end, in a directory of its own; it must have written its report."""
+def run_program(
+    module: str,
+    *options: str,
+    directory: Path,
+    timeout_s: float,
+    environment: Mapping[str, str] = MappingProxyType({}),
+) -> Run:
+    """Run it to its end, in a directory of its own; it must have written its report.
+
+    `environment`: what it finds other than here.
+    """
     report = directory / "report.json"
     done = subprocess.run(
         [sys.executable, "-m", module, *options, "--report", report, "--data", directory / "data"],
         cwd=ROOT,
+        env=os.environ | environment,
         capture_output=True,
         text=True,
         timeout=timeout_s,

@@ -4,6 +4,7 @@ In namespaces of its own where the machine allows it; what it does not allow is 
 """
 
 import contextlib
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -50,6 +51,24 @@ def test_clients_did_something_in_between(short_run: Run) -> None:
 
     assert {"create ok", "update ok", "read ok", "list ok"} <= set(outcomes)
     assert short_run.report["operations"] > 500
+
+
+def test_machine_that_cannot_cut_connections_does_the_other_faults(tmp_path: Path) -> None:
+    for name in ("unshare", "nsenter", "ip", "mount", "umount", "sh", "sleep"):
+        if found := shutil.which(name):
+            (tmp_path / name).symlink_to(found)
+
+    run = run_program(
+        "tests.chaos",
+        *("--once", "--faults", "kill_leader,partition,slow_link", "--recovery-s-max", "0"),
+        directory=tmp_path,
+        timeout_s=RUN_TIMEOUT_S,
+        environment={"PATH": str(tmp_path)},
+    )
+
+    assert set(run.report["skipped"]) == {"partition", "slow_link"}
+    assert run.report["faults"] == {"kill_leader": 1}
+    assert run.code == 0, run.said
 
 
 @pytest.fixture
