@@ -100,7 +100,7 @@ class HealingCluster:
             fields = {"filename": "bench", "project_id": "bench", "size_bytes": size_bytes}
             created = await client.create_project_file(fields)
             client.prefer(created["upload_url"].partition("/api/v1/")[0])
-            await upload(client, created["file_uuid"], FileSource(file, size_bytes))
+            await upload(client, created["file_uuid"], FileSource(file))
         return str(created["file_uuid"])
 
     def delete(self, file_uuid: str) -> None:

@@ -74,6 +74,6 @@ class OneNode:
         file_uuid = await self.create(size_bytes)
         async with self._cluster.client() as client:
             with path.open("rb") as file:
-                await upload(client, file_uuid, FileSource(file, size_bytes))
+                await upload(client, file_uuid, FileSource(file))
         path.unlink()
         return file_uuid, digest.hexdigest()

@@ -48,7 +48,7 @@ class Nodes:
             created = await client.create_project_file(fields)
             client.prefer(created["upload_url"].partition("/api/v1/")[0])
             with path.open("rb") as content:
-                await upload(client, created["file_uuid"], FileSource(content, FILE_BYTES))
+                await upload(client, created["file_uuid"], FileSource(content))
         return str(created["file_uuid"])
 
     def by_copy(self) -> tuple[Member, Member]:

@@ -89,7 +89,7 @@ class Bench:
             client.prefer(created["upload_url"].partition("/api/v1/")[0])
             start = time.perf_counter()
             with path.open("rb") as file:
-                await upload(client, created["file_uuid"], FileSource(file, FILE_BYTES))
+                await upload(client, created["file_uuid"], FileSource(file))
             return created["file_uuid"], FILE_BYTES / (time.perf_counter() - start)
 
     def fetch_bytes_per_s(self, file_uuid: str, node: Member) -> float:

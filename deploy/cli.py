@@ -5,6 +5,7 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted. Of `sta
 2 unavailable.
 """
 
+import os
 import sys
 from importlib.metadata import version
 
@@ -21,6 +22,8 @@ from deploy.commands.node import node
 from deploy.commands.status import status
 from deploy.commands.token import token
 
+STDERR_FILENO = 2
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(version("filestore"), prog_name="filestore")
@@ -34,6 +37,7 @@ for command in (coordinator, node, token, job, put, get, ls, status, doctor, dev
 
 def main() -> None:
     """The entry point of the console script; never returns."""
+    _open_standard_streams()
     try:
         answer = cli.main(standalone_mode=False)
     except click.ClickException as error:
@@ -51,6 +55,16 @@ def main() -> None:
         click.echo("interrupted", err=True)
         sys.exit(130)
     sys.exit(answer if isinstance(answer, int) else 0)
+
+
+def _open_standard_streams() -> None:
+    """Those that we were started without lead nowhere: a socket in the place of one would be taken for it."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= STDERR_FILENO:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdin = sys.stdin or open(0)  # noqa: SIM115  # they stay open; Python has none then
+    sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
 
 
 def fail(line: str) -> None:

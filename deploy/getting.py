@@ -64,14 +64,16 @@ async def get_to_file(
     connections: int = CONNECTIONS,
     progress: Progress,
 ) -> Path:
-    """Write the content to `output`, by default to a new file of its own name here. Answers the path.
+    """Write the content to `output`; in a directory, by default this one, to a new file of its own name.
+
+    Answers the path.
 
     Raises FilestoreError, OSError; after ChecksumMismatch nothing is left.
     """
     content = await describe(client, file_uuid)
-    path = Path(output) if output is not None else _new_path(content.filename)
+    path = Path(output or ".")
     if path.is_dir():
-        path = path / _plain_name(content.filename)
+        path = _new_path(path, content.filename)
     if path.exists() and not path.is_file():
         raise InvalidRequest(f"{path} is not a regular file; write to it by: --output - > {path}")
     async with PartialFile(path, content, progress, threads=connections) as partial:
@@ -96,8 +98,8 @@ def _plain_name(filename: str) -> str:
     return filename
 
 
-def _new_path(filename: str) -> Path:
-    path = Path(_plain_name(filename))
+def _new_path(directory: Path, filename: str) -> Path:
+    path = directory / _plain_name(filename)
     if path.exists():
         raise Conflict(f"{path} exists; give another name with --output.")
     return path

@@ -2,7 +2,7 @@
 it is there.
 
 Bytes are synced before the state names them, so what it names survives a power cut. The state is on disk
-before the file grows: a NAME.part without one is the beginning of the content, as earlier versions left it.
+before the file grows: a NAME.part that holds something without one is somebody else's, and stays as it is.
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import stat
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -48,8 +49,8 @@ class PartialState(msgspec.Struct, frozen=True):
 class PartialFile:
     """Use as an async context manager: it locks NAME.part, and on leaving records what has come.
 
-    Raises Conflict when another process downloads to the same name, or the file there is larger than the
-    content; OSError naming NAME.part.
+    Raises Conflict when another process downloads to the same name, or what is there is not of a download of
+    ours; OSError naming NAME.part.
     """
 
     def __init__(self, target: Path, content: Content, progress: Progress, *, threads: int) -> None:
@@ -120,14 +121,14 @@ class PartialFile:
         await self._run(self._settle)
 
     def _open(self) -> None:
-        self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        mode = self._mode_of_target()
+        self._descriptor = self._open_own(0o666 if mode is None else mode | 0o600)
         self._lock()
         found_bytes = os.fstat(self._descriptor).st_size
         state = self._read_state()
         if state is None:
-            if found_bytes > self._content.size_bytes:
-                raise Conflict(f"{self.path} is larger than the file; remove it.")
-            self.coverage = Coverage([(0, found_bytes)])
+            if found_bytes:
+                raise Conflict(f"{self.path} is not of a download; remove it, or write to another name.")
         elif (state.sha256, state.size_bytes) == (self._content.sha256, self._content.size_bytes):
             spans = ((start, min(stop, found_bytes)) for start, stop in state.spans)
             self.coverage = Coverage((start, stop) for start, stop in spans if start < stop)
@@ -139,6 +140,28 @@ class PartialFile:
         write_durable(self._state_path, msgspec.json.encode(self._state()))
         self._preallocate()
         self._progress(self.coverage.size_bytes, self._content.size_bytes)
+
+    def _open_own(self, mode: int) -> int:
+        """Neither where a link leads, nor a file that others own or have under another name."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            descriptor = os.open(self.path, flags, mode)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            raise Conflict(f"{self.path} is a link; remove it, or write to another name.") from error
+        facts = os.fstat(descriptor)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_nlink > 1:
+            os.close(descriptor)
+            raise Conflict(f"{self.path} is not of a download; remove it, or write to another name.")
+        return descriptor
+
+    def _mode_of_target(self) -> int | None:
+        """The permissions of the file that will be replaced, which its successor keeps."""
+        try:
+            return stat.S_IMODE(self._target.stat().st_mode) & 0o777
+        except OSError:
+            return None
 
     def _lock(self) -> None:
         """Two writers would rename a file that the other still writes to."""
@@ -204,6 +227,8 @@ class PartialFile:
             self._hashed_bytes += len(part)
 
     def _settle(self) -> None:
+        if (mode := self._mode_of_target()) is not None:
+            os.fchmod(self._descriptor, mode)
         os.fsync(self._descriptor)
         self.path.replace(self._target)
         self._is_over = True

@@ -1,5 +1,7 @@
 """What people see on a terminal: a progress bar on stderr, tables on stdout; in a pipe only results."""
 
+import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +29,17 @@ def table_console() -> Console:
     return Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
 
 
+def end_at_once_when_interrupted() -> None:
+    """For who reads or writes a pipe: a thread that waits for the other end cannot be called back."""
+
+    def end(*_: object) -> None:
+        Console(stderr=True).show_cursor()
+        os._exit(130)
+
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, end)
+
+
 class ProgressBars:
     """Use as a context manager; `bar` gives one bar each for what goes on side by side."""
 
@@ -46,7 +59,7 @@ class ProgressBars:
     @contextmanager
     def bar(self, label: str) -> Iterator[SetProgress]:
         """A bar until the context ends; it is set to the bytes done and, once known, the bytes in all."""
-        task = self._progress.add_task(escape(label), total=None)
+        task = self._progress.add_task(escape(label.encode(errors="replace").decode()), total=None)
 
         def move(done_bytes: int, total_bytes: int | None) -> None:
             self._progress.update(task, completed=done_bytes, total=total_bytes)

@@ -1,8 +1,10 @@
 """Uploading files, or one stream: make the record, or go on with an earlier one, send, compare."""
 
 import asyncio
+import stat
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -11,7 +13,15 @@ from ca.errors import ChecksumMismatch, FilestoreError, Internal, InvalidRequest
 from deploy.progress import ProgressBars
 from deploy.resume import Memory, UnfinishedUpload
 from node.client import Client
-from node.client_upload import FileSource, PipeSource, Source, find_unfinished, upload
+from node.client_upload import (
+    FileSource,
+    PipeSource,
+    Source,
+    SourceChanged,
+    find_unfinished,
+    give_up,
+    upload,
+)
 
 Progress = Callable[[int, int | None], None]
 
@@ -65,17 +75,25 @@ async def put_file(
     The client is the upload's own: it goes over to the node that holds it. Raises FilestoreError, OSError.
     """
     path, fields = wanted.path, wanted.fields
+    if any("\udc80" <= letter <= "\udcff" for letter in str(fields["filename"])):
+        raise InvalidRequest("The name is not UTF-8; give one with --filename.")
+    if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: that waits for who writes into a pipe
+        raise InvalidRequest(f"{path} is not a regular file; pipe it: filestore put - < {path}")
     with path.open("rb") as file:
-        facts = path.stat()
-        if not path.is_file():
-            raise InvalidRequest(f"{path} is not a regular file; pipe it: filestore put - < {path}")
+        source = FileSource(file)
+        facts = source.facts
         memory = Memory.of(client.url, path, facts, fields)
         unfinished, offset = await _resume(client, memory)
         if unfinished is None:
-            unfinished = await _create(client, {**fields, "size_bytes": facts.st_size}, path)
+            unfinished = await _create(client, {**fields, "size_bytes": facts.st_size})
             memory.write(unfinished)
-        source = FileSource(file, facts.st_size)
-        await _send(client, unfinished, source, offset, only_url=only_url, progress=progress)
+        try:
+            await _send(client, unfinished, source, offset, only_url=only_url, progress=progress)
+        except SourceChanged:
+            memory.forget()
+            with suppress(FilestoreError):  # the server forgets it by itself as well
+                await give_up(client, unfinished.file_uuid)
+            raise
         return unfinished.file_uuid, memory
 
 
@@ -83,7 +101,7 @@ async def put_stream(
     client: Client, stream: BinaryIO, fields: Mapping[str, object], *, only_url: bool, progress: Progress
 ) -> str:
     """Upload what a pipe gives until it ends; answers its file_uuid. Raises FilestoreError."""
-    created = await _create(client, fields, Path("-"))
+    created = await _create(client, fields)
     await _send(client, created, PipeSource(stream), 0, only_url=only_url, progress=progress)
     return created.file_uuid
 
@@ -100,15 +118,9 @@ async def _resume(client: Client, memory: Memory) -> tuple[UnfinishedUpload | No
     return unfinished, state.offset
 
 
-async def _create(client: Client, fields: Mapping[str, object], path: Path) -> UnfinishedUpload:
+async def _create(client: Client, fields: Mapping[str, object]) -> UnfinishedUpload:
     created = await client.create_project_file(fields)
-    size = fields.get("size_bytes")
-    return UnfinishedUpload(
-        file_uuid=created["file_uuid"],
-        upload_url=created["upload_url"],
-        path=str(path.absolute()),
-        size_bytes=size if isinstance(size, int) else 0,
-    )
+    return UnfinishedUpload(file_uuid=created["file_uuid"], upload_url=created["upload_url"])
 
 
 async def _send(

@@ -2,7 +2,7 @@
 interruption.
 
 One small file per upload in ${XDG_STATE_HOME:-~/.local/state}/filestore/uploads, named by a digest of the
-cluster's URL, the file's absolute path, size and time of change, and what was asked for. It holds no
+cluster's URL, the file's absolute path, size, inode and times of change, and what was asked for. It holds no
 secret.
 """
 
@@ -25,8 +25,6 @@ class UnfinishedUpload(msgspec.Struct, frozen=True):
 
     file_uuid: str
     upload_url: str
-    path: str
-    size_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +36,9 @@ class Memory:
     @staticmethod
     def of(url: str, file: Path, facts: os.stat_result, fields: Mapping[str, object]) -> "Memory":
         """For this file as it is now, this cluster, and these fields of the new record."""
-        key = (url, str(file.absolute()), facts.st_size, facts.st_mtime_ns, sorted(fields.items()))
+        # The time of the inode's change too: `cp -p` and `touch` set the other one back.
+        version = (facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns)
+        key = (url, os.fsencode(file.absolute()), version, sorted(fields.items()))
         return Memory(_directory() / f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()}.json")
 
     def read(self) -> UnfinishedUpload | None:

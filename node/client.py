@@ -10,13 +10,15 @@ lost is a pending record that expires by itself. Content goes through `node.clie
 import asyncio
 import copy
 import random
+import re
 import ssl
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from ipaddress import ip_address
 from types import TracebackType
 from typing import Any, Self, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import aiohttp
 import msgspec
@@ -25,6 +27,7 @@ from ca.errors import (
     CATALOGUE,
     FilestoreError,
     Internal,
+    InvalidRequest,
     OffsetMismatch,
     RangeNotSatisfiable,
     RateLimited,
@@ -40,6 +43,7 @@ PAUSE_S_MIN = 0.1
 PAUSE_S_MAX = 2.0
 ANSWER_BYTES_MAX = 64 << 20  # a page of 1000 records is far smaller
 TRY_AGAIN = (Unavailable, UploadLocked, RateLimited, aiohttp.ClientError, TimeoutError)
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]*")
 
 T = TypeVar("T")
 
@@ -88,15 +92,18 @@ class Patience:
 class Client:
     """A connection to a cluster through one or several of its nodes (base URLs, the first is preferred).
 
-    Use as `async with Client(...) as client`. Raises the classes of `ca.errors` that the server's codes name.
+    Use as `async with Client(...) as client`. Raises the classes of `ca.errors` that the server's codes name,
+    InvalidRequest for a URL or a token that cannot be one.
     """
 
     def __init__(
         self, urls: Sequence[str], *, root_pem: str, token: str, deadline_s: float = DEADLINE_S
     ) -> None:
         assert urls, "a client needs at least one node"
-        self._urls = [url.rstrip("/") for url in urls]
+        self._urls = [base_url(url) for url in urls]
         self._context: ssl.SSLContext = client_context(root_pem)
+        if not _TOKEN.fullmatch(token):
+            raise InvalidRequest("The token is not one: it must be one line of letters, digits and -._~+/=.")
         self._token = token
         self._deadline_s = deadline_s
         self._session: aiohttp.ClientSession | None = None
@@ -140,8 +147,12 @@ class Client:
         return Patience(self._deadline_s)
 
     def prefer(self, url: str) -> None:
-        """Send what follows to this node first, for instance to the one that holds an upload."""
-        self._urls = [url.rstrip("/"), *(other for other in self._urls if other != url.rstrip("/"))]
+        """Send what follows to this node first, for instance to the one that holds an upload.
+
+        Raises InvalidRequest for a URL that cannot be one.
+        """
+        first = base_url(url)
+        self._urls = [first, *(other for other in self._urls if other != first)]
 
     def turn_away(self) -> None:
         """The present node failed: the next one is asked from now on."""
@@ -166,7 +177,7 @@ class Client:
             method, (url or self.url) + path, timeout=timeout, allow_redirects=False, **request
         ) as response:
             if response.status >= 400:
-                raise refusal(response.status, response.headers, await _body(response))
+                raise refusal(response.status, response.headers, await _body(response), path)
             yield response
 
     async def call(
@@ -239,16 +250,34 @@ class Client:
         return await self.call("POST", path, dict[str, Any], body=body)
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes) -> FilestoreError:
+def base_url(url: str) -> str:
+    """The URL of a node without a slash at its end. Raises InvalidRequest.
+
+    Without TLS only on this machine: the token would go out in clear text to whoever is there.
+    """
+    try:
+        parts = urlsplit(url)
+        is_one = parts.port != 0 and (
+            (parts.scheme == "https" and bool(parts.hostname))
+            or (parts.scheme == "http" and ip_address(parts.hostname or "").is_loopback)
+        )
+    except ValueError:
+        is_one = False
+    if not is_one or parts.username is not None or parts.path.strip("/") or parts.query or parts.fragment:
+        raise InvalidRequest(f"{url!r} is no URL of a node: https://HOST:PORT is wanted.")
+    return url.rstrip("/")
+
+
+def refusal(status: int, headers: Mapping[str, str], body: bytes, path: str) -> FilestoreError:
     """The error that an answer of 400 or more stands for.
 
-    An answer to HEAD has no body: its status must do.
+    An answer to HEAD has no body: its status must do, and the path that was asked for.
     """
     try:
         answer = msgspec.json.decode(body, type=dict[str, str])
     except msgspec.MsgspecError:
         answer = {}
-    details = answer.get("details", f"the server answered {status}")
+    details = answer.get("details", f"{path}: the server answered {status}")
     kinds = [kind for kind in CATALOGUE if kind.code == answer.get("code")]
     kind = (kinds or [kind for kind in CATALOGUE if kind.status == status] or [Internal])[0]
     if kind is OffsetMismatch:

@@ -5,7 +5,6 @@ content, so the end of every download is a comparison. `node.client_ranges` take
 """
 
 from dataclasses import dataclass
-from email.message import Message
 from typing import Protocol
 from urllib.parse import quote
 
@@ -80,10 +79,9 @@ def content_path(file_uuid: str) -> str:
 
 def _content(response: aiohttp.ClientResponse) -> Content:
     etag = response.headers.get("ETag", "")
-    header = Message()
-    header["Content-Disposition"] = response.headers.get("Content-Disposition", "")
+    disposition = response.content_disposition
     return Content(
         size_bytes=int(response.headers.get("Content-Length", "0")),
         sha256=etag.strip('"'),
-        filename=header.get_filename() or "",
+        filename=(disposition and disposition.filename) or "",
     )

@@ -3,16 +3,19 @@ ended.
 
 The source is a seekable file, or a pipe of unknown size (tus creation-defer-length), whose present piece
 stays in memory so that it can be sent again. The bytes are hashed while they are sent; nothing is read
-twice but what an earlier run has sent.
+twice but what an earlier run has sent. The end of a file goes out alone, with the sha256 of the whole:
+content that did not arrive as it was read here never becomes available.
 """
 
 import asyncio
+import base64
 import hashlib
+import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
-from ca.errors import FilestoreError, InvalidRequest, OffsetMismatch
+from ca.errors import Conflict, FilestoreError, Forbidden, Gone, InvalidRequest, NotFound, OffsetMismatch
 from node.client import TRY_AGAIN, Client, Patience
 
 READ_BYTES = 1 << 20
@@ -27,8 +30,21 @@ COMPLETION_TIMEOUT_S = (
 Progress = Callable[[int], None]
 
 
+class SourceChanged(FilestoreError):
+    """The file is another one than when its upload began: what was read is of no time."""
+
+    code = "file_changed"
+    status = 409
+    title = "File Changed"
+
+
 class Source(Protocol):
-    """Bytes to upload: a file that can be read anywhere, or a pipe that can only be read on."""
+    """Bytes to upload: a file that can be read anywhere, or a pipe that can only be read on.
+
+    `failure`: why it could not be read. aiohttp hides what a body raises behind an error of the connection.
+    """
+
+    failure: Exception | None
 
     @property
     def size_bytes(self) -> int | None:
@@ -45,12 +61,14 @@ class Source(Protocol):
 
 
 class FileSource:
-    """A seekable file. It must not change while it is read; the checksum at the end would tell."""
+    """A seekable file as it is now: `facts`. Raises SourceChanged, before its end, if it was written to."""
 
-    def __init__(self, file: BinaryIO, size_bytes: int) -> None:
+    def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self.size_bytes: int | None = size_bytes
-        self._size = size_bytes
+        self.facts = os.fstat(file.fileno())
+        self.failure: Exception | None = None
+        self._size = self.facts.st_size
+        self.size_bytes: int | None = self._size
         self._hash = hashlib.sha256()
         self._hashed_bytes = 0
 
@@ -58,29 +76,49 @@ class FileSource:
         """See Source. What lies before the offset (sent by an earlier run) is hashed first."""
         if offset > self._size:
             raise InvalidRequest(f"The server holds {offset} bytes, the file has {self._size}.")
-        while self._hashed_bytes < offset:
-            await self.read(self._hashed_bytes, min(READ_BYTES, offset - self._hashed_bytes))
-        return min(FILE_PIECE_BYTES, self._size - offset)
+        await self._hash_to(offset)
+        left_bytes = self._size - offset
+        if left_bytes > READ_BYTES:
+            return min(FILE_PIECE_BYTES, left_bytes - READ_BYTES)
+        await asyncio.to_thread(self._check_unchanged)
+        return left_bytes
 
     async def read(self, offset: int, length: int) -> bytes:
         """See Source."""
-        return await asyncio.to_thread(self._read, offset, length)
+        try:
+            return await asyncio.to_thread(self._read, offset, length)
+        except (OSError, FilestoreError) as error:
+            self.failure = error
+            raise
 
     def _read(self, offset: int, length: int) -> bytes:
         self._file.seek(offset)
         part = self._file.read(length)
         if len(part) != length:
-            raise InvalidRequest(f"The file became shorter than {self._size} bytes while it was read.")
+            raise SourceChanged(f"The file became shorter than {self._size} bytes while it was read.")
         end = offset + len(part)
         if offset <= self._hashed_bytes < end:
             self._hash.update(memoryview(part)[self._hashed_bytes - offset :])
             self._hashed_bytes = end
+        if end == self._size:
+            self._check_unchanged()
         return part
+
+    def _check_unchanged(self) -> None:
+        facts = os.fstat(self._file.fileno())
+        if (facts.st_size, facts.st_mtime_ns) != (self._size, self.facts.st_mtime_ns):
+            raise SourceChanged("The file was written to while it was read; nothing of it is stored.")
+        if os.pread(self._file.fileno(), 1, self._size):  # such as those of /proc, whose size is 0
+            raise SourceChanged(f"The file has more than the {self._size} bytes that it says it has.")
 
     async def sha256(self) -> str:
         """See Source."""
-        await self.prepare(self._size)
+        await self._hash_to(self._size)
         return self._hash.hexdigest()
+
+    async def _hash_to(self, offset: int) -> None:
+        while self._hashed_bytes < offset:
+            await self.read(self._hashed_bytes, min(READ_BYTES, offset - self._hashed_bytes))
 
 
 class PipeSource:
@@ -88,6 +126,7 @@ class PipeSource:
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
+        self.failure: Exception | None = None
         self.size_bytes: int | None = None
         self._hash = hashlib.sha256()
         self._start = 0
@@ -153,6 +192,8 @@ async def upload(
             offset = await _send_piece(client, path, source, offset, length, declare, progress)
             patience.progressed()
         except (*TRY_AGAIN, OffsetMismatch) as error:
+            if source.failure is not None:
+                raise source.failure from error
             offset, declare = await _catch_up(client, path, error, patience, offset)
             continue
         if source.size_bytes is not None and offset >= source.size_bytes:
@@ -172,7 +213,12 @@ async def _send_piece(
     }
     if declare and source.size_bytes is not None:
         headers["Upload-Length"] = str(source.size_bytes)
-    body = _parts(source, offset, length, progress) if length else b""
+    body: bytes | AsyncIterator[bytes] = _parts(source, offset, length, progress)
+    if source.size_bytes is not None and offset + length == source.size_bytes:
+        if length <= READ_BYTES:
+            body = await source.read(offset, length) if length else b""
+        digest = base64.b64encode(bytes.fromhex(await source.sha256())).decode("ascii")
+        headers["Repr-Digest"] = f"sha-256=:{digest}:"  # RFC 9530, section 3
     async with client.exchange(
         "PATCH", path, headers=headers, data=body, answer_timeout_s=COMPLETION_TIMEOUT_S
     ) as response:
@@ -216,8 +262,25 @@ async def upload_state(client: Client, path: str) -> UploadState:
         )
 
 
+async def give_up(client: Client, file_uuid: str) -> None:
+    """End an upload that is not complete, with its record (tus termination). Raises FilestoreError.
+
+    The request that broke off may hold the upload for a moment yet.
+    """
+    path, patience = f"/api/v1/files/{file_uuid}/content", client.patience()
+    while True:
+        try:
+            async with client.exchange("DELETE", path, headers={"Tus-Resumable": "1.0.0"}):
+                return
+        except TRY_AGAIN as error:
+            await patience.pause(error)
+
+
 async def find_unfinished(client: Client, file_uuid: str) -> UploadState | None:
-    """Where an upload of an earlier run stands; None when it is not there any more."""
+    """Where an upload of an earlier run stands; None when it is not there any more, or of another user.
+
+    Raises FilestoreError where that cannot be told, such as Unauthorized.
+    """
     patience = client.patience()
     while True:
         try:
@@ -225,5 +288,5 @@ async def find_unfinished(client: Client, file_uuid: str) -> UploadState | None:
         except TRY_AGAIN as error:
             client.turn_away()
             await patience.pause(error)
-        except FilestoreError:
+        except (NotFound, Gone, Conflict, Forbidden):
             return None

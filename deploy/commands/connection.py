@@ -14,7 +14,7 @@ import click
 import msgspec
 import uvloop
 
-from ca.errors import FilestoreError, InvalidRequest
+from ca.errors import FilestoreError, Internal, InvalidRequest
 from node.client import DEADLINE_S, Client
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
@@ -50,13 +50,12 @@ class Connection:
     deadline_s: float
 
     def client(self) -> Client:
-        """A client for this cluster. Raises InvalidRequest when a file cannot be read."""
-        return Client(
-            self.urls,
-            root_pem=read_text(self.ca, "the CA certificate"),
-            token=read_text(self.token_file, "the token"),
-            deadline_s=self.deadline_s,
-        )
+        """A client for this cluster. Raises InvalidRequest when a file cannot be read or used."""
+        root_pem, token = read_text(self.ca, "the CA certificate"), read_text(self.token_file, "the token")
+        try:
+            return Client(self.urls, root_pem=root_pem, token=token, deadline_s=self.deadline_s)
+        except Internal as error:
+            raise InvalidRequest(f"{self.ca}: {error.details}") from error
 
     def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """Run one piece of work with a client, and close the client whatever happens."""

@@ -13,7 +13,7 @@ from rich.table import Table
 from ca.errors import FilestoreError
 from deploy.commands.connection import Connection, connection_options, line_of, reason_of
 from deploy.getting import get_to_file, get_to_stream
-from deploy.progress import ProgressBars, table_console
+from deploy.progress import ProgressBars, end_at_once_when_interrupted, table_console
 from deploy.putting import Wanted, put_files, put_stream
 from node.client import Client
 from node.client_ranges import CONNECTIONS, CONNECTIONS_MAX
@@ -69,6 +69,7 @@ def put(
     async def work(client: Client) -> list[str | FilestoreError | OSError]:
         with ProgressBars() as bars:
             if files == ("-",):
+                end_at_once_when_interrupted()
                 fields = record_fields(filename or "stdin", options)
                 with bars.bar(str(fields["filename"])) as progress:
                     stream = sys.stdin.buffer
@@ -135,6 +136,7 @@ def get(connection: Connection, file_uuid: str, output: str | None, connections:
     async def work(client: Client) -> Path | None:
         with ProgressBars() as bars, bars.bar(file_uuid) as progress:
             if output == "-":
+                end_at_once_when_interrupted()
                 await get_to_stream(client, file_uuid, sys.stdout.buffer, progress=progress)
                 return None
             return await get_to_file(client, file_uuid, output, connections=connections, progress=progress)

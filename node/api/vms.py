@@ -27,6 +27,7 @@ from node.api.services import API
 _PATH: Final = "/api/v1/vms"
 _FILE: Final = f"{_PATH}/{{file_uuid}}"
 _FORMAT: Final = re.compile(IMAGE_FORMAT)
+NESTED_MAX: Final = 128  # objects and lists of a document within one another
 _MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 
@@ -107,7 +108,24 @@ def _checked_attributes(text: str) -> str:
         value = None
     if not isinstance(value, dict):
         raise InvalidRequest("extra_attributes_json: expected the text of a JSON object")
+    if not _is_shallow(value):
+        raise InvalidRequest(f"extra_attributes_json: nested more than {NESTED_MAX} deep")
     return text
+
+
+def _is_shallow(value: Any) -> bool:
+    """Whether every reader can take it: how deep parsers go differs, also between versions of Python."""
+    level = [value]
+    for _ in range(NESTED_MAX):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return True
+    return False
 
 
 def _body_of(record: VmRecord) -> VmBody:

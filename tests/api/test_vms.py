@@ -44,6 +44,7 @@ BAD: list[tuple[str, Any]] = [
     ("extra_attributes_json", " "),
     ("extra_attributes_json", '{"a": NaN}'),
     ("extra_attributes_json", '{"a":' * 5000 + "1" + "}" * 5000),
+    ("extra_attributes_json", '{"a":' + "[" * 128 + "]" * 128 + "}"),
     ("extra_attributes_json", '{"a": "' + "x" * 65_536 + '"}'),
     ("extra_attributes_json", '{"a": "' + "é" * 32_768 + '"}'),
     ("extra_attributes_json", {}),

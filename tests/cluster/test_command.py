@@ -33,25 +33,6 @@ def test_put_prints_the_file_uuid_and_get_brings_the_same_bytes(cluster: Cluster
     assert (record["filename"], record["project_id"]) == ("lab.gns3p", "command")
 
 
-def test_get_goes_on_with_a_partial_file(cluster: Cluster, tmp_path: Path) -> None:
-    content = os.urandom(500_000)
-    file_uuid = cluster.store(content)
-    (tmp_path / "copy.part").write_bytes(content[:123_456])
-    done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "copy"))
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "copy").read_bytes() == content
-
-
-def test_get_refuses_a_partial_file_of_other_content(cluster: Cluster, tmp_path: Path) -> None:
-    content = os.urandom(500_000)
-    file_uuid = cluster.store(content)
-    (tmp_path / "copy.part").write_bytes(os.urandom(1000))
-    done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "copy"))
-    assert done.returncode == 1
-    assert done.stderr.startswith(b"filestore: checksum_mismatch: ")
-    assert not list(tmp_path.glob("copy*"))
-
-
 def test_get_writes_to_standard_output(cluster: Cluster) -> None:
     content = os.urandom(100_000)
     done = cluster.filestore("get", cluster.store(content), "-o", "-")

@@ -1,10 +1,11 @@
 """`filestore get` over several connections: sizes, nodes that are slow or die, and interruptions."""
 
 import fcntl
+import hashlib
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -231,11 +232,54 @@ def test_partial_file_that_nobody_can_explain_is_left_alone(
     cluster: Cluster, tmp_path: Path, file_uuid: str
 ) -> None:
     partial = tmp_path / "x.part"
-    partial.write_bytes(bytes(len(CONTENT) + 1))
+    partial.write_bytes(b"notes")
     done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "x"))
     assert done.returncode == 1
     assert done.stderr.startswith(b"filestore: conflict: ")
-    assert partial.stat().st_size == len(CONTENT) + 1
+    assert str(partial).encode() in done.stderr
+    assert partial.read_bytes() == b"notes"
+    assert list(tmp_path.iterdir()) == [partial]
+
+
+@pytest.mark.parametrize("link", [Path.symlink_to, Path.hardlink_to])
+def test_partial_file_that_is_a_link_leads_nowhere(
+    cluster: Cluster, tmp_path: Path, file_uuid: str, link: Callable[[Path, Path], None]
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_bytes(b"")
+    link(tmp_path / "x.part", victim)
+    done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "x"))
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"filestore: conflict: ")
+    assert victim.read_bytes() == b""
+    assert not (tmp_path / "x").exists()
+
+
+def test_file_that_is_replaced_keeps_its_permissions(
+    cluster: Cluster, tmp_path: Path, file_uuid: str
+) -> None:
+    target = tmp_path / "x"
+    target.touch(mode=0o640)
+    target.chmod(0o640)
+    assert cluster.filestore("get", file_uuid, "-o", str(target)).returncode == 0
+    assert target.stat().st_mode & 0o777 == 0o640
+    assert target.read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("arguments", [(), ("-o", ".")])
+def test_file_of_that_name_is_not_replaced_unless_it_is_named(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    name = "Übung ❤ 100%.gns3p"
+    stored = cluster.store(b"content", name)
+    monkeypatch.chdir(tmp_path)
+    assert cluster.filestore("get", stored, *arguments).returncode == 0
+    assert Path(name).read_bytes() == b"content"
+    Path(name).write_bytes(b"mine")
+    done = cluster.filestore("get", stored, *arguments)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"filestore: conflict: ")
+    assert Path(name).read_bytes() == b"mine"
 
 
 def test_output_that_is_no_file_is_not_replaced(cluster: Cluster, tmp_path: Path, file_uuid: str) -> None:
@@ -293,6 +337,8 @@ def test_full_disk_is_known_before_the_first_byte_and_nothing_is_left(
 def test_full_disk_keeps_what_an_earlier_run_brought(
     cluster: Cluster, small_disk: Path, file_uuid: str
 ) -> None:
+    state = PartialState(hashlib.sha256(CONTENT).hexdigest(), len(CONTENT), [(0, 1 << 20)])
+    (small_disk / "x.part.state").write_bytes(msgspec.json.encode(state))
     (small_disk / "x.part").write_bytes(CONTENT[: 1 << 20])
     done = cluster.filestore("get", file_uuid, "-o", str(small_disk / "x"))
     assert done.returncode == 1
