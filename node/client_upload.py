@@ -3,8 +3,8 @@ ended.
 
 The source is a seekable file, or a pipe of unknown size (tus creation-defer-length), whose present piece
 stays in memory so that it can be sent again. The bytes are hashed while they are sent; nothing is read
-twice but what an earlier run has sent. The end of a file goes out alone, with the sha256 of the whole:
-content that did not arrive as it was read here never becomes available.
+twice but what an earlier run has sent. The end of a file is read before it goes out, with the sha256 of the
+whole: content that did not arrive as it was read here never becomes available.
 """
 
 import asyncio
@@ -23,6 +23,7 @@ FILE_PIECE_BYTES = (
     64 << 20
 )  # as often as a node makes bytes durable by itself: less would only add round trips
 PIPE_PIECE_BYTES = 8 << 20  # this much is held in memory
+END_BYTES = 8 << 20  # of a file: so much too, and what is not larger goes in one request
 COMPLETION_TIMEOUT_S = (
     1800.0  # the answer to the last piece comes when the replicas have copied the whole file
 )
@@ -69,6 +70,7 @@ class FileSource:
         self.failure: Exception | None = None
         self._size = self.facts.st_size
         self.size_bytes: int | None = self._size
+        self._end, self._is_read = b"", False
         self._hash = hashlib.sha256()
         self._hashed_bytes = 0
 
@@ -78,13 +80,18 @@ class FileSource:
             raise InvalidRequest(f"The server holds {offset} bytes, the file has {self._size}.")
         await self._hash_to(offset)
         left_bytes = self._size - offset
-        if left_bytes > READ_BYTES:
-            return min(FILE_PIECE_BYTES, left_bytes - READ_BYTES)
-        await asyncio.to_thread(self._check_unchanged)
+        if left_bytes > END_BYTES:
+            return min(FILE_PIECE_BYTES, left_bytes - END_BYTES)
+        if not self._is_read:  # what happens to the file after that is none of this upload's business
+            self._end = await asyncio.to_thread(self._read, offset, left_bytes)
+            await asyncio.to_thread(self._check_unchanged)
+            self._is_read = True
         return left_bytes
 
     async def read(self, offset: int, length: int) -> bytes:
         """See Source."""
+        if (at := offset - (self._size - len(self._end))) >= 0:
+            return self._end[at : at + length]
         try:
             return await asyncio.to_thread(self._read, offset, length)
         except (OSError, FilestoreError) as error:
@@ -100,8 +107,6 @@ class FileSource:
         if offset <= self._hashed_bytes < end:
             self._hash.update(memoryview(part)[self._hashed_bytes - offset :])
             self._hashed_bytes = end
-        if end == self._size:
-            self._check_unchanged()
         return part
 
     def _check_unchanged(self) -> None:
@@ -118,7 +123,9 @@ class FileSource:
 
     async def _hash_to(self, offset: int) -> None:
         while self._hashed_bytes < offset:
-            await self.read(self._hashed_bytes, min(READ_BYTES, offset - self._hashed_bytes))
+            await asyncio.to_thread(
+                self._read, self._hashed_bytes, min(READ_BYTES, offset - self._hashed_bytes)
+            )
 
 
 class PipeSource:
@@ -213,12 +220,10 @@ async def _send_piece(
     }
     if declare and source.size_bytes is not None:
         headers["Upload-Length"] = str(source.size_bytes)
-    body: bytes | AsyncIterator[bytes] = _parts(source, offset, length, progress)
     if source.size_bytes is not None and offset + length == source.size_bytes:
-        if length <= READ_BYTES:
-            body = await source.read(offset, length) if length else b""
         digest = base64.b64encode(bytes.fromhex(await source.sha256())).decode("ascii")
         headers["Repr-Digest"] = f"sha-256=:{digest}:"  # RFC 9530, section 3
+    body = _parts(source, offset, length, progress) if length else b""
     async with client.exchange(
         "PATCH", path, headers=headers, data=body, answer_timeout_s=COMPLETION_TIMEOUT_S
     ) as response:

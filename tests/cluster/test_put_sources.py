@@ -16,7 +16,7 @@ from tests.cluster.harness import FILESTORE, Cluster, run_filestore
 from tests.cluster.throttle import ThrottlingProxy
 
 MIB = 1 << 20
-SIZE_BYTES = 8 * MIB
+SIZE_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True)
