@@ -47,7 +47,7 @@ def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
     monkeypatch.setattr(reporting, "RETRY_S", 0.0)
     keeper = Keeper(tmp_path)
     yield keeper
-    keeper.end()
+    keeper.close()
 
 
 @pytest.fixture

@@ -119,6 +119,11 @@ class Keeper:
         self.end()
         self.start()
 
+    def close(self) -> None:
+        """The process is gone, and the coordinators with it."""
+        self.end()
+        self.state.store.close()
+
     def content(self) -> bytes:
         """New content."""
         return self.dice.randbytes(SIZE_BYTES)

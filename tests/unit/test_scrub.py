@@ -19,7 +19,7 @@ from tests.unit.custody_node import SIZE_BYTES, Keeper
 def keeper(tmp_path: Path) -> Iterator[Keeper]:
     keeper = Keeper(tmp_path)
     yield keeper
-    keeper.end()
+    keeper.close()
 
 
 def begun(keeper: Keeper, *, after: str = "") -> Cycle:
