@@ -12,6 +12,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack, closing
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -81,7 +82,14 @@ class Store:
     """One writing connection (used by one thread at a time) and one reading connection (for any thread)."""
 
     def __init__(self, path: Path) -> None:
-        self._begin(path, *_connections(path))
+        """Raises sqlite3.Error; then nothing stays open."""
+        writer, reader = _connections(path)
+        try:
+            self._begin(path, writer, reader)
+        except BaseException:
+            reader.close()
+            writer.close()
+            raise
 
     @classmethod
     def over(cls, writer: sqlite3.Connection, reader: sqlite3.Connection) -> "Store":
@@ -380,18 +388,20 @@ def _members(rows: Iterable[tuple[str, str]]) -> Members:
 
 
 def _connections(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """The writer and the reader of a database file, which is made if it does not exist."""
-    writer = _connect(path)
-    writer.execute("PRAGMA journal_mode = WAL")
-    writer.execute("PRAGMA synchronous = NORMAL")
-    writer.execute("PRAGMA wal_autocheckpoint = 0")  # see Store._shorten_wal
-    writer.execute("PRAGMA temp_store = MEMORY")
-    writer.execute(f"PRAGMA cache_size = -{_WRITE_CACHE_KIB}")
-    writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
-    _keep_wal(writer, path)
-    reader = _connect(path)
-    reader.execute("PRAGMA query_only = ON")
-    reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")
+    """The writer and the reader of a database file, which is made if it does not exist; both or none."""
+    with ExitStack() as opened:
+        writer = opened.enter_context(closing(_connect(path)))
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("PRAGMA synchronous = NORMAL")
+        writer.execute("PRAGMA wal_autocheckpoint = 0")  # see Store._shorten_wal
+        writer.execute("PRAGMA temp_store = MEMORY")
+        writer.execute(f"PRAGMA cache_size = -{_WRITE_CACHE_KIB}")
+        writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+        _keep_wal(writer, path)
+        reader = opened.enter_context(closing(_connect(path)))
+        reader.execute("PRAGMA query_only = ON")
+        reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")
+        opened.pop_all()
     return writer, reader
 
 

@@ -4,7 +4,7 @@ import contextlib
 import sqlite3
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -220,6 +220,30 @@ def test_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(sqlite3.DatabaseError):
         copy_database(tmp_path / "state.sqlite", tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
+
+
+def open_paths() -> list[Path]:
+    """The files that this process has open."""
+    return [path.readlink() for path in Path("/proc/self/fd").iterdir() if path.is_symlink()]
+
+
+def write_no_database(path: Path) -> None:
+    path.write_bytes(b"no database at all" * 100)
+
+
+def write_view_in_place_of_a_table(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE VIEW users AS SELECT 1")
+
+
+@pytest.mark.parametrize("write", [write_no_database, write_view_in_place_of_a_table])
+def test_database_that_cannot_be_opened_is_closed(tmp_path: Path, write: Callable[[Path], None]) -> None:
+    path = tmp_path / "state.sqlite"
+    write(path)
+    with pytest.raises(sqlite3.DatabaseError) as caught:
+        Store(path)
+    assert path not in open_paths()
+    del caught  # until here its traceback has kept what was made
 
 
 def test_store_over_connections_is_copied_too(tmp_path: Path, state: State) -> None:
