@@ -7,7 +7,7 @@ import time
 import pytest
 
 from node import replication
-from node.peers import PeerFailed
+from node.peers import PeerFailed, pieces
 from node.segments import FinishedBlob
 from tests.unit.peer_nodes import CONTENT, SHA256, Answering, Node, get, impostor, introduce
 
@@ -67,6 +67,30 @@ async def test_slow_copy_that_makes_progress_is_waited_for(
         copies = await nodes[0].services.replication._copy_to(["n2", "n3"], BLOB, needed=1)
         assert copies == ["n2", "n3"]
         assert time.monotonic() - started_s > 3 * replication.GRACE_S
+
+
+@pytest.mark.parametrize("size_bytes", [140_000, 200_000, 250_000])
+async def test_connection_whose_time_ran_out_while_it_was_idle_fails_nobody(
+    nodes: list[Node], size_bytes: int
+) -> None:
+    nodes[1].store()
+
+    async def read() -> int:
+        asked = nodes[0].services.peers.request(
+            "n2",
+            "GET",
+            f"/blobs/{SHA256}",
+            headers={"Range": f"bytes=0-{size_bytes - 1}"},
+            answer_timeout_s=0.5,
+            read_buffer_bytes=1 << 16,  # reading is paused at twice this
+        )
+        async with asked as answer:
+            await asyncio.sleep(0.2)  # all that fits is there, and the rest has to wait
+            return sum([len(piece) async for piece in pieces("n2", answer)])
+
+    for _ in range(3):
+        assert await read() == size_bytes
+        await asyncio.sleep(0.7)  # longer than a peer may take to answer
 
 
 @pytest.mark.parametrize("path", ["", "x", "@evil/", "https://evil/", ":1/"])
