@@ -83,12 +83,11 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         """Raises sqlite3.Error; then nothing stays open."""
-        writer, reader = _connections(path)
+        connections = _connections(path)
         try:
-            self._begin(path, writer, reader)
+            self._begin(path, *connections)
         except BaseException:
-            reader.close()
-            writer.close()
+            self.close()
             raise
 
     @classmethod

@@ -128,7 +128,7 @@ class PartialFile:
         state = self._read_state()
         if state is None:
             if found_bytes:
-                raise Conflict(f"{self.path} is not of a download; remove it, or write to another name.")
+                raise self._is_not_ours()
         elif (state.sha256, state.size_bytes) == (self._content.sha256, self._content.size_bytes):
             spans = ((start, min(stop, found_bytes)) for start, stop in state.spans)
             self.coverage = Coverage((start, stop) for start, stop in spans if start < stop)
@@ -153,13 +153,16 @@ class PartialFile:
         facts = os.fstat(descriptor)
         if not stat.S_ISREG(facts.st_mode) or facts.st_uid != os.geteuid() or facts.st_nlink > 1:
             os.close(descriptor)
-            raise Conflict(f"{self.path} is not of a download; remove it, or write to another name.")
+            raise self._is_not_ours()
         return descriptor
+
+    def _is_not_ours(self) -> Conflict:
+        return Conflict(f"{self.path} is not of a download; remove it, or write to another name.")
 
     def _mode_of_target(self) -> int | None:
         """The permissions of the file that will be replaced, which its successor keeps."""
         try:
-            return stat.S_IMODE(self._target.stat().st_mode) & 0o777
+            return self._target.stat().st_mode & 0o777
         except OSError:
             return None
 

@@ -8,7 +8,6 @@ whole: content that did not arrive as it was read here never becomes available.
 """
 
 import asyncio
-import base64
 import hashlib
 import os
 from collections.abc import AsyncIterator, Callable
@@ -17,6 +16,7 @@ from typing import BinaryIO, Protocol
 
 from ca.errors import Conflict, FilestoreError, Forbidden, Gone, InvalidRequest, NotFound, OffsetMismatch
 from node.client import TRY_AGAIN, Client, Patience
+from node.content.digests import repr_digest
 
 READ_BYTES = 1 << 20
 FILE_PIECE_BYTES = (
@@ -83,8 +83,7 @@ class FileSource:
         if left_bytes > END_BYTES:
             return min(FILE_PIECE_BYTES, left_bytes - END_BYTES)
         if not self._is_read:  # what happens to the file after that is none of this upload's business
-            self._end = await asyncio.to_thread(self._read, offset, left_bytes)
-            await asyncio.to_thread(self._check_unchanged)
+            self._end = await asyncio.to_thread(self._read_end, offset, left_bytes)
             self._is_read = True
         return left_bytes
 
@@ -109,12 +108,14 @@ class FileSource:
             self._hashed_bytes = end
         return part
 
-    def _check_unchanged(self) -> None:
+    def _read_end(self, offset: int, length: int) -> bytes:
+        part = self._read(offset, length)
         facts = os.fstat(self._file.fileno())
         if (facts.st_size, facts.st_mtime_ns) != (self._size, self.facts.st_mtime_ns):
             raise SourceChanged("The file was written to while it was read; nothing of it is stored.")
         if os.pread(self._file.fileno(), 1, self._size):  # such as those of /proc, whose size is 0
             raise SourceChanged(f"The file has more than the {self._size} bytes that it says it has.")
+        return part
 
     async def sha256(self) -> str:
         """See Source."""
@@ -221,8 +222,7 @@ async def _send_piece(
     if declare and source.size_bytes is not None:
         headers["Upload-Length"] = str(source.size_bytes)
     if source.size_bytes is not None and offset + length == source.size_bytes:
-        digest = base64.b64encode(bytes.fromhex(await source.sha256())).decode("ascii")
-        headers["Repr-Digest"] = f"sha-256=:{digest}:"  # RFC 9530, section 3
+        headers["Repr-Digest"] = repr_digest(await source.sha256())
     body = _parts(source, offset, length, progress) if length else b""
     async with client.exchange(
         "PATCH", path, headers=headers, data=body, answer_timeout_s=COMPLETION_TIMEOUT_S

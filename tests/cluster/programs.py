@@ -7,7 +7,6 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,7 +26,7 @@ def run_program(
     *options: str,
     directory: Path,
     timeout_s: float,
-    environment: Mapping[str, str] = MappingProxyType({}),
+    environment: Mapping[str, str] | None = None,
 ) -> Run:
     """Run it to its end, in a directory of its own; it must have written its report.
 
@@ -37,7 +36,7 @@ def run_program(
     done = subprocess.run(
         [sys.executable, "-m", module, *options, "--report", report, "--data", directory / "data"],
         cwd=ROOT,
-        env=os.environ | environment,
+        env=os.environ | (environment or {}),
         capture_output=True,
         text=True,
         timeout=timeout_s,
