@@ -11,6 +11,7 @@ import aiohttp
 
 from ca.errors import FilestoreError
 from coordinator import wire
+from coordinator.connector import Connector
 from coordinator.deadlines import Deadlines
 
 OUTBOX_FRAMES_MAX = 8192
@@ -85,7 +86,7 @@ class Outbox:
 async def dialling() -> AsyncIterator[aiohttp.ClientSession]:
     """An HTTP session for peers; its connections have said their TLS goodbye when it is over."""
     try:
-        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+        async with aiohttp.ClientSession(connector=Connector(limit=0)) as session:
             yield session
     finally:
         # aiohttp leaves closing TLS connections to the loop ("Graceful Shutdown" in its manual).

@@ -18,6 +18,7 @@ from yarl import URL
 
 from ca.identity import Identity, Role
 from coordinator.bounds import Count, Text
+from coordinator.connector import Connector
 from coordinator.records import NodeRecord
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -70,7 +71,7 @@ class NodeOrders:
     async def __aenter__(self) -> Self:
         self._session = await self._owned.enter_async_context(
             aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS_MAX),
+                connector=Connector(limit=CONNECTIONS_MAX),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )

@@ -35,6 +35,7 @@ from ca.errors import (
     UploadLocked,
 )
 from ca.tls import client_context
+from coordinator.connector import Connector
 
 DEADLINE_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
@@ -117,7 +118,7 @@ class Client:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(ssl=self._context),
+            connector=Connector(context=self._context),
             timeout=aiohttp.ClientTimeout(
                 total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=ANSWER_TIMEOUT_S
             ),

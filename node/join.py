@@ -25,6 +25,7 @@ from ca.jointoken import JoinToken
 from ca.keys import key_from_pem, key_to_pem, new_key
 from ca.secretfiles import create_secret, read_secret, write_durable
 from ca.tls import Credential, client_context, first_contact_context
+from coordinator.connector import Connector
 from coordinator.records import CoordinatorRecord
 from coordinator.roster import write_known
 from node.config import NodeConfig, NodeFiles
@@ -194,7 +195,7 @@ async def _try(
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     try:
         async with (
-            aiohttp.ClientSession(timeout=timeout, auto_decompress=False) as session,
+            aiohttp.ClientSession(connector=Connector(), timeout=timeout, auto_decompress=False) as session,
             session.request(
                 method, url, ssl=context, headers=headers, data=body, allow_redirects=False
             ) as answer,

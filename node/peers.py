@@ -7,18 +7,17 @@ error.
 """
 
 import asyncio
-import functools
 import ssl
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
-from aiohttp.client_proto import ResponseHandler
 from multidict import CIMultiDict
 from yarl import URL
 
 from ca.errors import FilestoreError
 from coordinator.client import MetadataClient
+from coordinator.connector import Connector
 from coordinator.logs import REQUEST_ID
 from coordinator.records import NodeRecord
 from coordinator.view import View
@@ -41,26 +40,6 @@ class PeerFailed(Exception):
         self.reason = reason
 
 
-class _Connection(ResponseHandler):
-    """One whose time ran out while it was idle is not handed out again.
-
-    aiohttp 3.14 pools a connection at the end of a body. Who then reads what was held back of the body starts
-    the timer for reading anew, it goes off in the pool, and the next request would fail for it at once.
-    """
-
-    def is_connected(self) -> bool:
-        """Asked by the pool."""
-        return super().is_connected() and self.exception() is None
-
-
-class _Connector(aiohttp.TCPConnector):
-    """The pool of connections. `_factory` is private to aiohttp: read its changes before an upgrade."""
-
-    def __init__(self, *, limit: int) -> None:
-        super().__init__(limit=limit)
-        self._factory = functools.partial(_Connection, loop=self._loop)  # type: ignore[assignment]
-
-
 class PeerClient:
     """One pooled session to all peers.
 
@@ -77,7 +56,7 @@ class PeerClient:
         """Open the session; must run inside the event loop."""
         assert self._session is None
         self._session = aiohttp.ClientSession(
-            connector=_Connector(limit=CONNECTIONS_MAX),
+            connector=Connector(limit=CONNECTIONS_MAX),
             auto_decompress=False,
             cookie_jar=aiohttp.DummyCookieJar(),
             skip_auto_headers={"User-Agent", "Accept-Encoding", "Content-Type"},
