@@ -103,8 +103,7 @@ class Client:
         assert urls, "a client needs at least one node"
         self._urls = [base_url(url) for url in urls]
         self._context: ssl.SSLContext = client_context(root_pem)
-        if not _TOKEN.fullmatch(token):
-            raise InvalidRequest("The token is not one: it must be one line of letters, digits and -._~+/=.")
+        require_token(token)
         self._token = token
         self._deadline_s = deadline_s
         self._session: aiohttp.ClientSession | None = None
@@ -249,6 +248,12 @@ class Client:
         body = {name: value for name, value in wanted.items() if value is not None}
         path = f"/api/v1/auth/users/{quote(user_id, safe='')}/token"
         return await self.call("POST", path, dict[str, Any], body=body)
+
+
+def require_token(token: str) -> None:
+    """Raises InvalidRequest for what no header can carry."""
+    if not _TOKEN.fullmatch(token):
+        raise InvalidRequest("This is no token: it must be one line of letters, digits and -._~+/=.")
 
 
 def base_url(url: str) -> str:

@@ -5,6 +5,7 @@ environments are visible to others on the machine.
 """
 
 import functools
+import stat
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ import msgspec
 import uvloop
 
 from ca.errors import FilestoreError, Internal, InvalidRequest
-from node.client import DEADLINE_S, Client
+from node.client import DEADLINE_S, Client, require_token
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
 
@@ -51,7 +52,7 @@ class Connection:
 
     def client(self) -> Client:
         """A client for this cluster. Raises InvalidRequest when a file cannot be read or used."""
-        root_pem, token = read_text(self.ca, "the CA certificate"), read_text(self.token_file, "the token")
+        root_pem, token = read_text(self.ca, "the CA certificate"), _read_token(self.token_file)
         try:
             return Client(self.urls, root_pem=root_pem, token=token, deadline_s=self.deadline_s)
         except Internal as error:
@@ -66,6 +67,19 @@ class Connection:
 
         # The loop that the servers run on: see pyproject.toml.
         return uvloop.run(session())
+
+
+def _read_token(path: Path) -> str:
+    """Raises InvalidRequest naming the file. Of one that everybody may read the user is told."""
+    token = read_text(path, "the token")
+    try:
+        require_token(token)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"{path}: {error.details}") from error
+    mode = path.stat().st_mode
+    if stat.S_ISREG(mode) and mode & stat.S_IROTH:
+        click.echo(f"filestore: warning: everybody on this machine may read the token in {path}", err=True)
+    return token
 
 
 def read_text(path: Path, what: str) -> str:

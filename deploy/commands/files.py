@@ -109,14 +109,25 @@ def record_fields(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
 
 def _print_outcomes(files: Sequence[str], outcomes: Sequence[str | FilestoreError | OSError]) -> int:
     """A line for every file; the exit code."""
+    code = int(any(not isinstance(outcome, str) for outcome in outcomes))
     for file, outcome in zip(files, outcomes, strict=True):
         if isinstance(outcome, FilestoreError):
             click.echo(f"filestore: {printable_name(file)}: {line_of(outcome)}", err=True)
         elif isinstance(outcome, OSError):
             click.echo(f"filestore: {printable_name(file)}: {reason_of(outcome)}", err=True)
-        else:
-            click.echo(outcome if len(files) == 1 else f"{outcome}  {printable_name(file)}")
-    return int(any(not isinstance(outcome, str) for outcome in outcomes))
+        elif not _is_printed(outcome if len(files) == 1 else f"{outcome}  {printable_name(file)}"):
+            code = 1
+    return code
+
+
+def _is_printed(line: str) -> bool:
+    """A line about what is stored; where nobody takes it, it is not lost."""
+    try:
+        click.echo(line)
+    except OSError as error:
+        click.echo(f"filestore: stored as {line}, which cannot be printed: {reason_of(error)}", err=True)
+        return False
+    return True
 
 
 @click.command()

@@ -4,6 +4,7 @@ import datetime
 import hashlib
 import json
 import os
+import re
 import signal
 import stat
 import subprocess
@@ -47,6 +48,41 @@ def test_put_reads_a_pipe_of_unknown_size(cluster: Cluster, size_bytes: int) -> 
     record = cluster.get(f"/project-files/{done.stdout.decode().strip()}").json
     assert (record["size_bytes"], record["status"]) == (size_bytes, "available")
     assert record["blob_sha256"] == hashlib.sha256(content).hexdigest()
+
+
+def test_put_to_a_full_standard_output_does_not_lose_what_is_stored(cluster: Cluster, tmp_path: Path) -> None:
+    paths = [str(tmp_path / name) for name in ("a", "b")]
+    for path in paths:
+        random_file(Path(path), 10_000)
+    with Path("/dev/full").open("wb") as full:
+        done = subprocess.run(
+            [FILESTORE, "put", *paths],
+            env=cluster.command_environment(),
+            stdout=full,
+            stderr=subprocess.PIPE,
+            timeout=120,
+            check=False,
+        )
+    assert done.returncode == 1
+    for path, line in zip(paths, done.stderr.decode().splitlines(), strict=True):
+        told = re.fullmatch(
+            rf"filestore: stored as (\S+)  {path}, which cannot be printed: No space left on device", line
+        )
+        assert told, line
+        assert cluster.get(f"/files/{told[1]}").body == Path(path).read_bytes()
+
+
+@pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o640, 0), (0o644, 1)])
+def test_token_that_everybody_may_read_is_warned_of(
+    cluster: Cluster, tmp_path: Path, mode: int, warnings: int
+) -> None:
+    path = tmp_path / "token"
+    path.write_text(cluster.token_file.read_text())
+    path.chmod(mode)
+    done = cluster.filestore("ls", "--json", FILESTORE_TOKEN_FILE=str(path))
+    assert done.returncode == 0, done.stderr
+    line = f"filestore: warning: everybody on this machine may read the token in {path}\n"
+    assert done.stderr.decode() == line * warnings
 
 
 def test_put_goes_on_after_the_client_was_killed(cluster: Cluster, tmp_path: Path) -> None:
