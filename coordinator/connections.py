@@ -178,6 +178,8 @@ class _Connection(DirectConnection):
         self._stop_headers_timer()
         if self.sending is not None:
             self.sending.cancel()
+        if self._task_handler is not None and not self._request_in_progress:
+            self._task_handler.cancel()  # it would still begin with what came in this very turn, and fail
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:

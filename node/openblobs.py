@@ -6,8 +6,9 @@ read, whatever becomes of the file: so it is looked at every LOOK_S only, for it
 
 Bounded: the one used longest ago is closed first. What is kept under a name is handed out only while the
 file is what it was when it was opened: a link less, a rename or a write shows in what the kernel tells about
-it. The store also says at once when a name is deleted, replaced or put aside (`forget`), so that no
-descriptor here holds the room of a file that is gone. For any thread.
+it. So that no descriptor here holds the room of a file that is gone, the store also says at once when a name
+is deleted, replaced or put aside (`forget`), and what other processes did to files is looked for now and then
+(`drop_changed`). For any thread.
 """
 
 import os
@@ -138,6 +139,12 @@ class OpenBlobs:
         with self._lock:
             self._forgotten += 1
             self._drop(sha256)
+
+    def drop_changed(self) -> None:
+        """Close those whose file is not what it was: another process may have deleted it. Raises OSError."""
+        with self._lock:
+            for sha256 in [sha256 for sha256, kept in self._kept.items() if not kept.is_unchanged()]:
+                self._drop(sha256)
 
     def close(self) -> None:
         """Close all of them; those that were taken stay readable."""

@@ -1,6 +1,7 @@
 """What a node tells about its disk: room, and whether it still takes bytes.
 
-Looked at in a thread, told from memory.
+Looked at in a thread, told from memory. What this process keeps open of files that others have deleted is
+given back on the way.
 """
 
 import asyncio
@@ -77,6 +78,7 @@ class DiskWatch:
         """Once. Problems are logged and show in what is told."""
         now_s = time.monotonic()
         try:
+            await self._disk.run(self._blobs.opened.drop_changed)
             self._free_bytes = await self._disk.run(self._blobs.free_bytes)
             self._total_bytes = await self._disk.run(self._blobs.total_bytes)
             if now_s - self._writable_at_s >= PROBE_S:

@@ -2,6 +2,9 @@
 
 import hashlib
 import os
+import socket
+import ssl
+import struct
 
 import pytest
 
@@ -158,3 +161,28 @@ def test_sigterm_ends_a_node_with_code_0(own_cluster: Cluster) -> None:
     cluster.terminate(node)
     assert process.returncode == 0
     assert cluster.get(f"/files/{file_uuid}", node=cluster.nodes[1]).body == b"abcd"
+
+
+def ask_and_reset(cluster: Cluster, port: int) -> None:
+    """The end of the handshake, a request and a reset, all of which a node finds in one turn."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    secure = cluster.context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1")
+    with socket.create_connection(("127.0.0.1", port)) as plain:
+        while True:
+            try:
+                secure.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                plain.sendall(outgoing.read())
+                incoming.write(plain.recv(1 << 16))
+        secure.write(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        plain.sendall(outgoing.read())
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_request_that_comes_with_the_end_of_its_connection_fails_nothing(cluster: Cluster) -> None:
+    node = cluster.nodes[0]
+    for _ in range(100):
+        ask_and_reset(cluster, node.api_port)
+    assert cluster.get("/cluster/status", node=node).status == 200
+    assert "never retrieved" not in cluster.logs()[node.id]

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from node.blobs import BlobStore
+from node.content.locks import UploadLocks
+from node.disk import DiskWorkers
 from node.openblobs import CONTENT_BYTES_MAX, OpenBlobs
 from node.quarantine import Quarantine
+from node.watch import DiskWatch
 
 CONTENT = os.urandom(10_000)
 NAME = hashlib.sha256(CONTENT).hexdigest()
@@ -166,6 +169,23 @@ def test_file_of_bytes_in_memory_is_looked_at_once_after_the_reading_and_then_se
     assert store.opened.read_cached(NAME, 0, 10_000) == CONTENT
     monkeypatch.setattr("node.openblobs.LOOK_S", 0.0)
     assert store.opened.read_cached(NAME, 0, 10_000) == b""
+
+
+async def test_blob_that_another_process_deleted_is_closed_at_the_next_look_at_the_disk(
+    store: BlobStore, tmp_path: Path
+) -> None:
+    disk, other = DiskWorkers(), put(store, b"stays")
+    watch = DiskWatch(disk, store, UploadLocks())
+    await watch.look()
+    before = descriptors()
+    for name in (NAME, other):
+        store.open_kept(name).close()
+    path_of(tmp_path).unlink()
+    assert descriptors() == before + 2
+    await watch.look()
+    assert descriptors() == before + 1
+    disk.close()
+    (store.opened.take(other) or pytest.fail("not kept")).close()
 
 
 def test_blob_used_longest_ago_is_closed_first(tmp_path: Path) -> None:
