@@ -29,8 +29,12 @@ def connections_max() -> int:
     return min(CONNECTIONS_MAX, descriptor_limit() // 2)
 
 
+class CannotListen(OSError):
+    """The address is another process's, or not this machine's; `filename` says which."""
+
+
 async def listening_socket(host: str, port: int, *, shared: bool = False) -> socket.socket:
-    """A bound, listening socket; port 0 takes a free one. Raises OSError.
+    """A bound, listening socket; port 0 takes a free one. Raises CannotListen, OSError.
 
     `shared`: other processes of this user may listen there too, and the kernel deals connections out.
     """
@@ -47,6 +51,9 @@ async def listening_socket(host: str, port: int, *, shared: bool = False) -> soc
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
         listening.listen(BACKLOG)
+    except OSError as error:
+        listening.close()
+        raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
     except BaseException:
         listening.close()
         raise

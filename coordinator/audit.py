@@ -32,9 +32,10 @@ class AuditLog:
         self._file: FileIO | None = None
 
     def check_writable(self) -> None:
-        """Raises Unavailable when `record` could not be called now."""
+        """Raises Unavailable when `record` could not be called now: a line less is noticed before the act."""
         try:
-            self._current()
+            if os.fstatvfs(self._current().fileno()).f_bfree == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise _unwritable(error) from error
 

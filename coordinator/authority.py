@@ -28,6 +28,11 @@ class ClusterAuthority:
         self._cluster = cluster
         self.root_pem = root_pem
 
+    def require_key(self) -> None:
+        """Raises WrongClusterKey for the key of another cluster: it would show when this member leads."""
+        for purpose in (INTERMEDIATE_PURPOSE, USER_TOKEN_PURPOSE):
+            unwrap(self._cluster_key, self._store.key(purpose)[2], purpose=purpose)
+
     def sign_leaf(self, public_key: "PublicKey", identity: Identity, address: str) -> LeafCertificate:
         """A leaf for a member, signed by the newest intermediate."""
         _, intermediate_pem, wrapped = self._store.key(INTERMEDIATE_PURPOSE)

@@ -17,7 +17,7 @@ from coordinator.timestamps import rfc3339
 
 PROBLEMS_MAX: Final = 1000  # that are kept; further ones are counted
 _BEGIN: Final = "-----BEGIN CERTIFICATE-----"
-_OTHERS: Final = 0o077
+OTHERS: Final = 0o077
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
         findings.problem(path, error.details, f"chmod 600 {path}, owned by the user that runs Filestore.")
 
 
-def check_private_directory(findings: Findings, path: Path) -> None:
-    """A directory that nobody but its owner may enter; no link."""
+def check_private_directory(findings: Findings, path: Path, *, others: int = OTHERS) -> None:
+    """A directory in which nobody but its owner may do what `others` says, in mode bits; no link."""
     if path.is_symlink() or not path.is_dir():
         findings.problem(path, "is no directory", "Put the directory itself there; links are not followed.")
         return
     mode = path.stat().st_mode
-    if mode & _OTHERS:
+    if mode & others:
         findings.problem(path, f"has mode {mode & 0o7777:04o}, open to others", f"chmod 700 {path}")
 
 
@@ -74,6 +74,8 @@ def check_credential(findings: Findings, credential: Credential, identity: Ident
     """Key and certificate belong together, name this member, chain up to the root, and have not ended."""
     path = credential.path
     check_secret(findings, path, required=True)
+    if not path.exists():
+        return
     try:
         pem = path.read_text("ascii")
         chain = pem[pem.index(_BEGIN) :]

@@ -15,6 +15,8 @@ from aiohttp import web
 
 from ca.errors import FilestoreError
 from ca.identity import Identity, Role
+from ca.secretfiles import read_secret
+from coordinator.accepting import CannotListen
 from coordinator.authority import ClusterAuthority
 from coordinator.calls import HeartbeatCall
 from coordinator.client import MetadataClient
@@ -32,13 +34,14 @@ from coordinator.jobs import check_schedules
 from coordinator.ledger import Ledger, open_ledger
 from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.link import end
-from coordinator.member import configured
+from coordinator.member import StateLost, configured
 from coordinator.member_metrics import MemberMetrics
 from coordinator.metrics import CoordinatorMetrics, Metrics, timed_sync
 from coordinator.node_orders import NodeOrders
 from coordinator.operations import Operations
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
+from coordinator.raft.replication import AcknowledgedLost
 from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.works import Reconcilers
@@ -86,7 +89,8 @@ async def run_coordinator(
 
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
     host; `down_after_s` goes before that of coordinator.json. Raises NotInitialised, InvalidRequest for a
-    schedule of no job, LogDamaged, StateLost, StateDiverged, or what made it impossible to go on.
+    schedule of no job, UnsafeSecretFile, WrongClusterKey, CannotListen, LogDamaged, StateLost, StateDiverged,
+    or what made it impossible to go on.
     """
     raise_descriptor_limit()
     files = CoordinatorFiles(data)
@@ -95,6 +99,7 @@ async def run_coordinator(
         config = msgspec.structs.replace(config, down_after_s=down_after_s)
     check_schedules(config.schedules)
     check_not_diverged(files.diverged)
+    read_secret(files.credential_path)
     metrics = Metrics("coordinator")
     ledger = await asyncio.to_thread(open_ledger, files, timed_sync(metrics.registry))
     try:
@@ -102,6 +107,13 @@ async def run_coordinator(
     except BaseExceptionGroup as group:
         if (diverged := _first(group, StateDiverged)) is not None:
             raise diverged from group
+        if (refused := _first(group, CannotListen)) is not None:
+            raise refused from group
+        if (lost := _first(group, AcknowledgedLost)) is not None:
+            raise StateLost(
+                f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."
+                " Set this member up again with `filestore coordinator rebuild`, under a new name."
+            ) from group
         raise
     finally:
         ledger.close()
@@ -178,6 +190,7 @@ class _Member:
         self.authority = ClusterAuthority(
             ledger.store, files.read_cluster_key(), config.cluster, files.root.read_text("ascii")
         )
+        self.authority.require_key()
         self.driver = Driver(
             configured(Config(config.id, (config.id,)), ledger.store),
             ledger.log,

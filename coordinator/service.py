@@ -14,7 +14,15 @@ import msgspec
 import uuid_utils
 
 from ca import csr
-from ca.errors import Forbidden, Gone, InsufficientStorage, InvalidRequest, Unauthorized, Unavailable
+from ca.errors import (
+    Conflict,
+    Forbidden,
+    Gone,
+    InsufficientStorage,
+    InvalidRequest,
+    Unauthorized,
+    Unavailable,
+)
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from ca.keys import public_key_digest
 from ca.tls import Credential, Peer
@@ -68,7 +76,7 @@ from coordinator.operations import Operations
 from coordinator.placement import Candidate, choose
 from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken, GetReplicaCounts
 from coordinator.raft.core import NotLeader
-from coordinator.records import Caller, CertificateRecord, ClusterView, UserRecord
+from coordinator.records import HEALTHY, Caller, CertificateRecord, ClusterView, UserRecord
 from coordinator.replica_records import ReplicaCounts
 from coordinator.rpc import Refused, value_of
 from coordinator.snapshots import Chunk, SnapshotStore
@@ -265,6 +273,7 @@ class Service:
                 public_key_sha256=public_key_digest(public_key),
             )
         )
+        self._require_free_place(node_id, address, api_port)
         command = JoinNode(
             token_id=call.token_id,
             secret_sha256=call.secret_sha256,
@@ -275,6 +284,13 @@ class Service:
         )
         certificate = msgspec.msgpack.decode(await self._change(command), type=CertificateRecord)
         return JoinReply(self._authority.root_pem, certificate.pem)
+
+    def _require_free_place(self, node_id: str, address: str, api_port: int) -> None:
+        """A mistyped address would cost the token and the name. That of a node that is down may be reused."""
+        for node in self._view().nodes:
+            is_there = node.address == address and api_port in (node.api_port, node.peer_port)
+            if is_there and node.node_id != node_id and node.state == HEALTHY:
+                raise Conflict(f"The node {node.node_id} listens at {address}:{api_port}.")
 
     async def _renew(self, peer: Peer, call: RenewCall) -> JoinReply:
         identity = peer.identity

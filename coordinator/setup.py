@@ -7,6 +7,7 @@ whoever has the bundle is a coordinator. It is copied by the operator over a cha
 deleted. A member that comes later begins with the same entry, is no member by it, and waits to be added.
 """
 
+import os
 import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -39,6 +40,7 @@ from coordinator.store import Store
 
 ADMIN_USER_ID = "admin"
 REPLICAS_MAX = 7
+_EMPTY = {"lost+found"}  # a file system of its own has that; systemd's key lies elsewhere
 
 
 class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -197,6 +199,9 @@ def _check_arguments(
         raise InvalidRequest(f"member: {coordinator_id} is not among the members {', '.join(ids)}")
     if len(set(ids)) != len(ids) or not 1 <= len(ids) <= COORDINATORS_MAX:
         raise InvalidRequest(f"member: 1 to {COORDINATORS_MAX} different ids are needed")
+    places = [(m.address, port) for m in members for port in (m.peer_port, m.api_port)]
+    if len(set(places)) != len(places):
+        raise InvalidRequest("member: two of them would listen at one address and port")
     for member in members:
         check_address(member.address, development=development, field="member")
     if not 1 <= write_quorum <= replicas <= REPLICAS_MAX:
@@ -206,9 +211,11 @@ def _check_arguments(
 
 
 def check_empty(files: CoordinatorFiles) -> None:
-    """Raises Conflict if a coordinator is there."""
+    """Raises Conflict if a coordinator is there, or anything else: the directory becomes its own."""
     if files.config.exists() or files.log.exists():
         raise Conflict(f"{files.data} holds a coordinator already, or what an `init` that failed has left")
+    if files.data.is_dir() and set(os.listdir(files.data)) - _EMPTY:
+        raise Conflict(f"{files.data} is not empty: a coordinator has a directory of its own")
 
 
 def prepare(files: CoordinatorFiles) -> None:

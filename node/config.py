@@ -19,6 +19,7 @@ from coordinator.records import CoordinatorRecord
 LOCK_PAUSE_S = 0.05  # between two looks at a lock that is about to be free
 PROBE = "probe"  # written and removed at start
 _TROUBLE = frozenset({errno.EROFS, errno.EIO})
+OTHERS_WRITE = 0o022  # in the directory of a node: they could put another credential there
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

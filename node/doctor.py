@@ -18,7 +18,7 @@ from ca.tls import Credential
 from coordinator.doctor import kept_still
 from coordinator.findings import Findings, check_credential, check_private_directory
 from node.blobs import INCOMING, SIDECAR
-from node.config import NodeFiles
+from node.config import OTHERS_WRITE, NodeFiles
 from node.directories import READ_FLAGS
 from node.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
 from node.names import is_sha256, is_uuid
@@ -50,6 +50,7 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
     config = files.read_config()
     findings = Findings()
     findings.fact(f"node {config.id} of the cluster {config.cluster}")
+    check_private_directory(findings, files.data.resolve(), others=OTHERS_WRITE)
     identity = Identity(config.cluster, Role.NODE, config.id)
     if files.root.exists():
         check_credential(findings, Credential(files.credential_path, files.root.read_text("ascii")), identity)

@@ -28,7 +28,7 @@ from ca.tls import Credential, client_context, first_contact_context
 from coordinator.connector import Connector
 from coordinator.records import CoordinatorRecord
 from coordinator.roster import write_known
-from node.config import NodeConfig, NodeFiles
+from node.config import OTHERS_WRITE, NodeConfig, NodeFiles
 
 TRIES_MAX = 8  # an election takes less than two seconds
 PAUSE_S = 0.5
@@ -87,10 +87,14 @@ async def join(
     )  # whether loopback is allowed is for the cluster to say
     check_port(api_port)
     check_port(peer_port, "peer_port")
+    if api_port == peer_port:
+        raise InvalidRequest(f"peer_port: clients come to {api_port} already.")
     files = NodeFiles(data)
     if files.config.exists():
         raise Conflict(f"{data} holds a node already.")
     data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if data.stat().st_mode & OTHERS_WRITE:
+        raise InvalidRequest(f"data: others may write to {data}: chmod go-w it.")
     base_url = coordinator_url.rstrip("/")
     if not base_url.startswith("https://"):
         raise InvalidRequest("coordinator: must be an https:// address.")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.identity import Identity, Role
+from ca.secretfiles import read_secret
 from coordinator import logs
 from coordinator.audit import AuditLog
 from coordinator.client import MetadataClient
@@ -82,11 +83,12 @@ class OpenNode:
 
 
 async def run_node(data: Path, *, http: str | None = None, workers: int = 1) -> None:
-    """Run until SIGTERM or SIGINT. Raises NotJoined, DataInUse, or what made it impossible to go on.
+    """Run until SIGTERM or SIGINT.
 
-    `http` is `127.0.0.1:PORT`: an extra plain listener for a proxy on this host. `workers`: how many
-    processes share the ports for clients; this one is the first of them. SIGHUP: all use the certificate
-    that lies on disk now.
+    Raises NotJoined, DataInUse, UnsafeSecretFile, or what made it impossible to go on. `http` is
+    `127.0.0.1:PORT`: an extra plain listener for a proxy on this host. `workers`: how many processes share
+    the ports for clients; this one is the first of them. SIGHUP: all use the certificate that lies on disk
+    now.
     """
     logs.setup("node")
     raise_descriptor_limit()
@@ -95,6 +97,7 @@ async def run_node(data: Path, *, http: str | None = None, workers: int = 1) -> 
     files = NodeFiles(data)
     await _until_disk_takes_bytes(files)
     config = files.read_config()
+    read_secret(files.credential_path)
     with files.locked(), files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
         await _run(files, config, Siblings(0, workers, files.run), plain, lock)
     _log.info("stopped")

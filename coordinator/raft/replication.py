@@ -22,6 +22,10 @@ from coordinator.raft.progress import Progress, ProgressState
 from coordinator.raft.state import Role, State
 
 
+class AcknowledgedLost(AssertionError):
+    """The log of this member went back to an earlier time: nothing that Raft can go on from."""
+
+
 def become_leader(state: State) -> None:
     """Leads the term whose election was won, and appends the no-op that lets older entries commit."""
     assert state.role is Role.CANDIDATE, f"{state.role} becomes leader"
@@ -266,9 +270,8 @@ def on_heartbeat(state: State, message: Message) -> None:
 
 def learn_commit(state: State, message: Message) -> None:
     """The leader's commit index, as far as it knows that our log matches."""
-    assert message.commit <= state.log.last_index, (
-        f"{message.source} counts on entries that we never acknowledged"
-    )
+    if message.commit > state.log.last_index:
+        raise AcknowledgedLost(f"{message.source} counts on entries that we never acknowledged")
     state.log.commit_to(message.commit)
 
 

@@ -154,7 +154,8 @@ def find_connection(
         ]
         raise click.UsageError(
             f"{', '.join(missing)} missing: give options, or set FILESTORE_URL, FILESTORE_CA and"
-            f" FILESTORE_TOKEN_FILE, or work where {CLUSTER_FILE} is (made by `filestore dev`)."
+            f" FILESTORE_TOKEN_FILE, or work where {CLUSTER_FILE} is, which `filestore dev`"
+            " (`make run`) makes, and removes when it stops."
         )
     return Connection(urls=urls, ca=ca, token_file=token_file, deadline_s=deadline_s)
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 import uvloop
+from click.core import ParameterSource
 
 from deploy.commands.addresses import METAVAR, member_of
 from deploy.commands.coordinator_data import bundle, rebuild, restore, snapshot
@@ -67,8 +68,8 @@ def init(
     from coordinator import setup
 
     if bundle_path is not None:
-        if members:
-            raise click.UsageError("--bundle already names the members.")
+        if given := _given("members", "cluster", "replicas", "write_quorum", "development"):
+            raise click.UsageError(f"--bundle says that already: {', '.join(given)}.")
         own = None if address is None else member_of(f"{coordinator_id}={address}")
         setup.init_from_bundle(data, bundle_path, coordinator_id, own)
         click.echo(f"Ready to run: filestore coordinator run --data {data}")
@@ -95,6 +96,16 @@ def init(
             f"Other coordinators:   init --bundle with a copy of {data / 'cluster.bundle'} (it is secret)"
         )
     click.echo(f"Ready to run:         filestore coordinator run --data {data}")
+
+
+def _given(*names: str) -> list[str]:
+    """Those options that are on the command line."""
+    context = click.get_current_context()
+    return [
+        option.opts[0]
+        for option in context.command.params
+        if option.name in names and context.get_parameter_source(option.name) is ParameterSource.COMMANDLINE
+    ]
 
 
 @coordinator.command()

@@ -137,6 +137,8 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "sidecar gone": ("node", lambda data: only(data, BLOB + ".sums").unlink(), "has no sidecar"),
     "stray file": ("node", lambda data: (data / "blobs" / "notes.txt").touch(), "does not belong"),
     "upload cut": ("node", lose_uploaded_bytes, "were durable"),
+    "everything open": ("node", lambda data: data.chmod(0o777), "chmod 700"),
+    "credential gone": ("node", lambda data: (data / "credential.pem").unlink(), "is missing"),
     "directory open": ("node", lambda data: (data / "blobs").chmod(0o755), "chmod 700"),
 }
 

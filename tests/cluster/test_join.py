@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,6 +84,39 @@ def test_taken_id_is_a_conflict_and_burns_no_token(cluster: Cluster) -> None:
     for _ in range(2):
         answer = cluster.post(PATH, stranger=True, body=body(cluster, id=taken, csr=csr), token=token)
         assert (answer.status, answer.json["code"]) == (409, "conflict")
+
+
+def test_place_of_another_node_is_a_conflict_and_burns_no_token(cluster: Cluster) -> None:
+    token, taken = bearer(cluster.join_token()), cluster.nodes[0]
+    for port in (taken.api_port, taken.peer_port):
+        answer = cluster.post(PATH, stranger=True, body=body(cluster, api_port=port), token=token)
+        assert (answer.status, answer.json["code"]) == (409, "conflict")
+        assert answer.json["details"] == f"The node {taken.id} listens at 127.0.0.1:{port}."
+    tokens = cluster.get("/cluster/join-tokens").json["join_tokens"]
+    assert [each["uses"] for each in tokens if token.startswith(each["token_id"])] == [0]
+
+
+@pytest.mark.parametrize(
+    ("options", "mode", "words"),
+    [
+        (("--api-port", "7777", "--peer-port", "7777"), 0o700, "clients come to 7777 already"),
+        ((), 0o777, "others may write"),
+    ],
+)
+def test_directory_or_ports_that_cannot_be_used_cost_no_token(
+    cluster: Cluster, tmp_path: Path, options: tuple[str, ...], mode: int, words: str
+) -> None:
+    token_file = tmp_path / "join.token"
+    token_file.write_text(cluster.join_token())
+    data = tmp_path / "node"
+    data.mkdir()
+    data.chmod(mode)
+    url = f"https://127.0.0.1:{cluster.coordinators[0].api_port}"
+    where = ("--id", NEWCOMER, "--data", str(data), "--coordinator", url, "--address", "127.0.0.1", *options)
+    done = cluster.filestore("node", "join", "--token-file", str(token_file), *where)
+    assert done.returncode == 1
+    assert words in done.stderr.decode()
+    assert list(data.iterdir()) == []
 
 
 def test_request_for_a_ca_certificate_is_refused(cluster: Cluster) -> None:

@@ -45,6 +45,28 @@ def later_bundle(files: CoordinatorFiles) -> Path:
     return path
 
 
+@pytest.mark.parametrize("mode", [0o755, 0o777])
+def test_directory_of_others_is_refused_and_left_as_it_is(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "precious").touch()
+    tmp_path.chmod(mode)
+    with pytest.raises(Conflict, match="is not empty"):
+        setup.init_cluster(
+            tmp_path, coordinator_id="c1", cluster="lab", members=[record("c1")], development=True
+        )
+    assert tmp_path.stat().st_mode & 0o777 == mode
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+@pytest.mark.parametrize("port", [7442, 7441, 7443])
+def test_two_members_at_one_address_and_port_are_refused(tmp_path: Path, port: int) -> None:
+    members = [record("c1"), record("c2", port)]
+    with pytest.raises(InvalidRequest, match="one address and port"):
+        setup.init_cluster(
+            tmp_path / "c1", coordinator_id="c1", cluster="lab", members=members, development=True
+        )
+    assert not (tmp_path / "c1").exists()
+
+
 def test_member_that_init_named_begins_from_the_first_bundle(files: CoordinatorFiles) -> None:
     data = files.data.parent / "c2"
     setup.init_from_bundle(data, files.bundle, "c2")

@@ -1,0 +1,68 @@
+"""Directories that no process may run on: each is refused in one line that says what to do."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from deploy.development import Member
+from tests.cluster.harness import Cluster
+
+NEW_FILES = 20
+
+
+def copied(cluster: Cluster, member: Member, directory: Path) -> Path:
+    """Its directory as it is now, elsewhere."""
+    return Path(shutil.copytree(cluster.data(member), directory / member.id, symlinks=True))
+
+
+def refusal(cluster: Cluster, role: str, data: Path) -> str:
+    """What the command says about a directory on which it must not run, beside its log."""
+    done = cluster.filestore(role, "run", "--data", str(data))
+    assert done.returncode == 1
+    said = [line for line in done.stderr.decode().splitlines() if not line.startswith("{")]
+    assert len(said) == 1, said
+    return said[0]
+
+
+@pytest.mark.parametrize("role", ["coordinator", "node"])
+def test_port_of_another_process_is_named(cluster: Cluster, tmp_path: Path, role: str) -> None:
+    member = next(member for member in cluster.members if member.role == role)
+    line = refusal(cluster, role, copied(cluster, member, tmp_path))
+    assert line == f"filestore: 127.0.0.1:{member.peer_port}: Address already in use"
+
+
+@pytest.mark.parametrize("role", ["coordinator", "node"])
+def test_credential_that_others_may_read_is_refused(cluster: Cluster, tmp_path: Path, role: str) -> None:
+    member = next(member for member in cluster.members if member.role == role)
+    data = copied(cluster, member, tmp_path)
+    (data / "credential.pem").chmod(0o644)
+    assert refusal(cluster, role, data).endswith("open to others than its owner: chmod 600 it")
+
+
+@pytest.mark.parametrize("spoil", [lambda key: os.urandom(len(key)), lambda key: key[:-1]])
+def test_key_of_another_cluster_is_refused(
+    cluster: Cluster, tmp_path: Path, spoil: Callable[[bytes], bytes]
+) -> None:
+    data = copied(cluster, cluster.coordinators[0], tmp_path)
+    key = data / "cluster.key"
+    key.write_bytes(spoil(key.read_bytes()))
+    assert "cluster key" in refusal(cluster, "coordinator", data)
+
+
+def test_earlier_copy_of_a_coordinator_is_refused(own_cluster: Cluster, tmp_path: Path) -> None:
+    cluster = own_cluster
+    member = next(member for member in cluster.coordinators if member != cluster.leader())
+    cluster.kill(member)
+    earlier = copied(cluster, member, tmp_path)
+    cluster.restart(member)
+    cluster.wait_healthy()
+    for number in range(NEW_FILES):
+        cluster.create(f"{number}.gns3p")
+    cluster.wait_healthy()
+    cluster.kill(member)
+    line = refusal(cluster, "coordinator", earlier)
+    assert line.startswith("filestore: internal: Entries are gone that this member acknowledged")
+    assert "filestore coordinator rebuild" in line
