@@ -67,10 +67,10 @@ def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:
         findings.problem(files.log, "is missing: the log was lost", _REBUILD)
         return findings
     with kept_still(files.log):
-        index = _check_log(findings, files.log)
+        known = _check_log(findings, files.log)
         applied = _check_database(findings, files)
-        if index is not None and applied is not None:
-            _compare(findings, files, index, applied)
+        if known is not None and applied is not None:
+            _compare(findings, files, *known, applied)
     _check_snapshots(findings, files.snapshots, deep=deep)
     return findings
 
@@ -146,7 +146,8 @@ class _ReadOnlyFile(OsFile):
         """Nothing was changed."""
 
 
-def _check_log(findings: Findings, path: Path) -> LogIndex | None:
+def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
+    """What the log holds, and the term of which it knows."""
     index = LogIndex()
     try:
         recovered = recover(_ReadOnlyDirectory(path), index, SEGMENT_BYTES)
@@ -169,7 +170,7 @@ def _check_log(findings: Findings, path: Path) -> LogIndex | None:
     )
     if recovered.hard_state.commit > index.last:
         findings.problem(path, "entries that were committed are missing", _REBUILD)
-    return index
+    return index, recovered.hard_state.term
 
 
 def _check_database(findings: Findings, files: CoordinatorFiles) -> tuple[int, int] | None:
@@ -208,7 +209,9 @@ def _examine_database(findings: Findings, shown: Path, copy: Path) -> tuple[int,
     return None if messages else (index, term)
 
 
-def _compare(findings: Findings, files: CoordinatorFiles, index: LogIndex, applied: tuple[int, int]) -> None:
+def _compare(
+    findings: Findings, files: CoordinatorFiles, index: LogIndex, known_term: int, applied: tuple[int, int]
+) -> None:
     """Log and database as `coordinator.member.recover` takes them at a start."""
     at, term = applied
     if at < index.first - 1:
@@ -216,6 +219,9 @@ def _compare(findings: Findings, files: CoordinatorFiles, index: LogIndex, appli
         findings.problem(files.state, what, _REBUILD)
     elif at and index.last == 0:
         findings.problem(files.log, "is empty, and the database is not: the log was lost", _REBUILD)
+    elif known_term < term:
+        what = f"knows of no term beyond {known_term}, and the database is of {term}: its end was lost"
+        findings.problem(files.log, what, _REBUILD)
     elif at > index.last or index.term(at) != term:
         findings.fact(f"the log ends at {index.last}: a start goes on behind the snapshot in the database")
 

@@ -100,10 +100,14 @@ def recover(log: SegmentLog, store: Store) -> None:
             f"The database ends at index {index}, the log begins at {log.first_index()}: the database was"
             " lost or replaced. Set this member up again with `filestore coordinator rebuild`."
         )
+    known = log.hard_state
+    if known.term < term:
+        raise StateLost(
+            f"The database is of term {term}, the log knows of none beyond {known.term}: its end was lost."
+            " Set this member up again with `filestore coordinator rebuild`."
+        )
     if index > log.last_index() or log.term(index) != term:
-        known = log.hard_state
-        vote = known.vote if known.term >= term else ""
-        log.reset(HardState(max(known.term, term), vote, index), index, term)
+        log.reset(HardState(known.term, known.vote, index), index, term)
     replay(log, log.hard_state.commit, store)
 
 

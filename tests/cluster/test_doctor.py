@@ -9,6 +9,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from ca.errors import InvalidRequest
+from coordinator.log import SegmentLog
+from coordinator.raft.messages import Entry, EntryKind, HardState
 from deploy.cli import cli
 from tests.cluster.harness import Cluster
 
@@ -109,9 +111,16 @@ def lose_uploaded_bytes(data: Path) -> None:
     os.truncate(only(data, "uploads/*/data"), 10)
 
 
+def lose_end_of_log(data: Path) -> None:
+    shutil.rmtree(data / "log")
+    genesis = (data / "genesis.bin").read_bytes()
+    SegmentLog.bootstrap(data / "log", HardState(1, "", 1), [Entry(1, 1, EntryKind.COMMAND, genesis)])
+
+
 BLOB = "blobs/??/??/" + "?" * 64
 FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "log segment gone": ("coordinator", lambda data: shutil.rmtree(data / "log"), "the log was lost"),
+    "log without its end": ("coordinator", lose_end_of_log, "its end was lost"),
     "log damaged": (
         "coordinator",
         lambda data: flip(only(data, "log/*.log"), 200),

@@ -9,6 +9,7 @@ import pytest
 
 from deploy.development import Member
 from tests.cluster.harness import Cluster
+from tests.cluster.test_doctor import lose_end_of_log
 
 NEW_FILES = 20
 
@@ -50,6 +51,14 @@ def test_key_of_another_cluster_is_refused(
     key = data / "cluster.key"
     key.write_bytes(spoil(key.read_bytes()))
     assert "cluster key" in refusal(cluster, "coordinator", data)
+
+
+def test_log_that_lost_its_end_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    data = copied(cluster, cluster.coordinators[0], tmp_path)
+    lose_end_of_log(data)
+    line = refusal(cluster, "coordinator", data)
+    assert "its end was lost" in line
+    assert "filestore coordinator rebuild" in line
 
 
 def test_earlier_copy_of_a_coordinator_is_refused(own_cluster: Cluster, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from ca.errors import Conflict, InvalidRequest
 from ca.secretfiles import UnsafeSecretFile, write_secret
@@ -17,6 +18,7 @@ from coordinator.records import VOTER, CoordinatorRecord
 from coordinator.roster import read_known, write_known
 from coordinator.store import Store
 from deploy.commands.addresses import API_PORT, PEER_PORT, member_of
+from deploy.commands.coordinator import coordinator
 
 
 def record(coordinator_id: str, port: int = 7442) -> CoordinatorRecord:
@@ -43,6 +45,15 @@ def later_bundle(files: CoordinatorFiles) -> Path:
     path = files.data.parent / "later.bundle"
     restoring.write_bundle(files.data, path)
     return path
+
+
+def test_bundle_says_what_the_options_of_a_new_cluster_say(files: CoordinatorFiles, tmp_path: Path) -> None:
+    arguments = ["init", "--id", "c2", "--data", str(tmp_path / "c2"), "--bundle", str(files.bundle)]
+    done = CliRunner().invoke(coordinator, [*arguments, "--cluster", "other", "--replicas", "3"])
+    assert done.exit_code == 2
+    assert "--bundle says that already: --cluster, --replicas." in done.output
+    assert not (tmp_path / "c2").exists()
+    assert CliRunner().invoke(coordinator, arguments).exit_code == 0
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o777])
