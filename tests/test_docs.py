@@ -88,7 +88,7 @@ def test_tour_works_as_it_stands(cluster: Cluster, tmp_path: Path) -> None:
     assert '"user_id":"alice"' in output
     assert "healthy" in output
     assert "hello, lab" in output  # by the public link
-    for name in ("alice.json", "link.json"):
+    for name in (".filestore/alice.json", ".filestore/link.json"):
         for line in re.findall(r'"token":"([^"]+)"', (tmp_path / name).read_text()):
             cluster.remember(line)
 

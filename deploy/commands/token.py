@@ -34,7 +34,7 @@ def admin(data: Path, output: Path | None) -> None:
 
 @token.command()
 @click.option("--node-id", default="", help="Admit only a node of this name.")
-@click.option("--ttl", "ttl_seconds", type=click.IntRange(1), help="Seconds that it lives.  [default: 1800]")
+@click.option("--ttl", "ttl_seconds", type=click.IntRange(60), help="Seconds that it lives.  [default: 1800]")
 @click.option("--uses", "uses_max", type=click.IntRange(1), help="How many nodes may use it.  [default: 1]")
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
