@@ -89,12 +89,7 @@ async def join(
     check_port(peer_port, "peer_port")
     if api_port == peer_port:
         raise InvalidRequest(f"peer_port: clients come to {api_port} already.")
-    files = NodeFiles(data)
-    if files.config.exists():
-        raise Conflict(f"{data} holds a node already.")
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if data.stat().st_mode & OTHERS_WRITE:
-        raise InvalidRequest(f"data: others may write to {data}: chmod go-w it.")
+    files = _own_directory(data)
     base_url = coordinator_url.rstrip("/")
     if not base_url.startswith("https://"):
         raise InvalidRequest("coordinator: must be an https:// address.")
@@ -125,6 +120,17 @@ async def join(
         )
     )
     key_path.unlink()
+
+
+def _own_directory(data: Path) -> NodeFiles:
+    """Made, if it is not there. Raises Conflict, InvalidRequest."""
+    files = NodeFiles(data)
+    if files.config.exists():
+        raise Conflict(f"{data} holds a node already.")
+    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if data.stat().st_mode & OTHERS_WRITE:
+        raise InvalidRequest(f"data: others may write to {data}: chmod go-w it.")
+    return files
 
 
 async def reconnect(data: Path, coordinator_url: str) -> list[CoordinatorRecord]:

@@ -8,13 +8,13 @@ import msgspec
 import uuid_utils
 from aiohttp import web
 
-from ca.errors import Conflict
+from ca.errors import Conflict, NotFound
 from ca.identity import check_member_id
 from coordinator.calls import StatusReply
 from coordinator.commands import CancelRun, TriggerJob
 from coordinator.jobs import JOBS, job_kind
-from coordinator.queries import GetJobRun, GetLastRuns, ListJobRuns
-from coordinator.records import JobRunPage, JobRunRecord
+from coordinator.queries import GetJobRun, GetLastRuns, ListJobRuns, ListNodes
+from coordinator.records import Caller, JobRunPage, JobRunRecord, NodeRecord
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response, read_json
 from node.api.access import audited, authenticate
@@ -38,7 +38,7 @@ from node.api.pages import (
     query_limit,
     query_text,
 )
-from node.api.services import API
+from node.api.services import API, ApiServices
 
 _PATH: Final = "/api/v1/jobs"
 _RUNS: Final = f"{_PATH}/runs"
@@ -53,7 +53,7 @@ async def trigger(request: web.Request) -> web.Response:
     body = await read_json(request, TriggerJobBody)
     kind = job_kind(request.match_info["job_name"])
     if body.node_id:
-        check_member_id(body.node_id, "node_id")
+        await _require_node(request.app[API], caller, check_member_id(body.node_id, "node_id"))
     command = TriggerJob(
         caller=caller,
         run_id=str(uuid_utils.uuid7()),
@@ -64,6 +64,13 @@ async def trigger(request: web.Request) -> web.Response:
         run = await request.app[API].metadata.propose(command, JobRunRecord)
     answer = TriggeredRun(run_id=run.run_id, job_name=run.job_name, status=run.status)
     return json_response(answer, status=202, headers={"Location": f"{_RUNS}/{run.run_id}"})
+
+
+async def _require_node(services: ApiServices, caller: Caller, node_id: str) -> None:
+    """Raises NotFound, Forbidden."""
+    records = await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
+    if all(record.node_id != node_id for record in records):
+        raise NotFound(f"There is no node {node_id}.")
 
 
 async def list_jobs(request: web.Request) -> web.Response:

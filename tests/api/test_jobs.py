@@ -111,3 +111,11 @@ def test_jobs_are_for_admins(cluster: Cluster) -> None:
         check_refused(cluster.get(path, token=user.token), "forbidden")
     check_refused(cluster.post("/jobs/expire", token=user.token), "forbidden")
     check_refused(cluster.request("DELETE", f"/jobs/runs/{run_id}", token=user.token), "forbidden")
+
+
+@pytest.mark.parametrize("job_name", ["drain", "scrub", "compare"])
+def test_job_for_a_node_that_is_not_there_does_not_begin(cluster: Cluster, job_name: str) -> None:
+    before = cluster.get(f"/jobs/runs?job_name={job_name}").json
+    answer = cluster.post(f"/jobs/{job_name}", {"node_id": "nobody"})
+    assert (answer.status, answer.json["details"]) == (404, "There is no node nobody.")
+    assert cluster.get(f"/jobs/runs?job_name={job_name}").json == before
