@@ -401,7 +401,7 @@ async def test_heartbeat_of_another_worker_says_nothing_of_the_node(crowd: Clust
         coordinator_url=crowd.coordinators[0].url,
         address="127.0.0.1",
         api_port=1,
-        peer_port=1,
+        peer_port=2,
     )
     files = NodeFiles(data)
     config, contexts = files.read_config(), MemberContexts(files.credential())
