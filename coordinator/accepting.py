@@ -51,11 +51,10 @@ async def listening_socket(host: str, port: int, *, shared: bool = False) -> soc
             listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
         listening.bind(address)
         listening.listen(BACKLOG)
-    except OSError as error:
+    except BaseException as error:
         listening.close()
-        raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
-    except BaseException:
-        listening.close()
+        if isinstance(error, OSError):
+            raise CannotListen(error.errno, error.strerror, f"{host}:{port}") from error
         raise
     return listening
 

@@ -74,8 +74,6 @@ def check_credential(findings: Findings, credential: Credential, identity: Ident
     """Key and certificate belong together, name this member, chain up to the root, and have not ended."""
     path = credential.path
     check_secret(findings, path, required=True)
-    if not path.exists():
-        return
     try:
         pem = path.read_text("ascii")
         chain = pem[pem.index(_BEGIN) :]
@@ -83,6 +81,8 @@ def check_credential(findings: Findings, credential: Credential, identity: Ident
             chain, key_from_pem(pem.encode("ascii")), credential.root_pem, identity=identity, now=None
         )
         ends_at = certificates_in(chain)[0].not_valid_after_utc
+    except FileNotFoundError:
+        return  # which was told
     except (OSError, ValueError, UnreadableKey, UntrustedCertificate) as error:
         reason = getattr(error, "details", "") or str(error)
         advice = "Compare this machine's clock. A member whose certificate is lost or has ended joins anew."
