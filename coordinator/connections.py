@@ -2,7 +2,7 @@
 
 aiohttp's defaults that are unsafe here are switched off or covered in this file only. It leans on private
 names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`, `_upgraded`,
-`_parser`, `_reading_paused`, `_buffer_paused`): read its changes before an upgrade.
+`_parser`, `_reading_paused`, `_buffer_paused`, `_handle_request`): read its changes before an upgrade.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 import uuid_utils
-from aiohttp import HttpVersion11, hdrs, web
+from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpRequestParser
 
@@ -154,6 +154,9 @@ class _Connection(DirectConnection):
         self._connections = connections
         self._headers_timer: asyncio.TimerHandle | None = None
         self.headers_begun = False
+        self.has_ended = False  # the client sends nothing more, and waits for answers
+        self._answered_count = 0
+        self._last_body: StreamReader | None = None
         self._prepare_direct()
         super().__init__(
             connections,
@@ -198,9 +201,31 @@ class _Connection(DirectConnection):
         has_body = self._upgraded or bool(self._messages and not self._messages[-1][1].is_eof())
         self.boundary.fed(data, requests=self._request_count - requests, has_body=has_body)
         if self._request_count != requests:
+            self._last_body = self._messages[-1][1] if self._messages else None
             self._stop_headers_timer()
             if getattr(self._messages[-1][0] if self._messages else None, "exc", None) is not None:
                 self._break_bodies()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # the base class never keeps it open
+        """The client sends no more (RFC 9293, section 3.6.1); its whole requests are still answered.
+
+        Over TLS its goodbye ends both directions.
+        """
+        if self._held and self.sending is None:
+            self._deliver()
+        is_answered = self._answered_count == self._request_count
+        is_whole = self._last_body is None or self._last_body.is_eof()
+        self.has_ended = not is_answered and is_whole and self.ssl_context is None
+        return self.has_ended
+
+    async def _handle_request(self, *request: Any) -> tuple[web.StreamResponse, bool]:
+        """Answer, and close behind the last answer of a client that has ended."""
+        try:
+            return await super()._handle_request(*request)
+        finally:
+            self._answered_count += 1
+            if self.has_ended and self._answered_count == self._request_count:
+                self.close()
 
     @property
     def is_at_body(self) -> bool:

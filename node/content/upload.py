@@ -308,11 +308,15 @@ async def _joined(first: Batch, rest: AsyncGenerator[Batch, None]) -> AsyncGener
 
 
 def _connection_of(request: web.Request) -> tuple[Callable[[], bool], Callable[[], None]]:
-    """Whether the client's connection stands, and how to end it."""
-    transport = request.transport
+    """Whether the client's connection stands, and how to end it.
+
+    One that has closed its side may be gone, or wait for its answer: who asks for the same upload goes first.
+    """
+    transport, connection = request.transport, request.protocol
 
     def connected() -> bool:
-        return transport is not None and not transport.is_closing()
+        has_ended: bool = connection.has_ended  # type: ignore[attr-defined]  # it is a connection of ours
+        return transport is not None and not transport.is_closing() and not has_ended
 
     def disconnect() -> None:
         if transport is not None:

@@ -96,10 +96,11 @@ async def exchange(
     *,
     context: ssl.SSLContext | None = None,
     quiet_s: float = 60.0,
+    half_closes: bool = False,
 ) -> bytes:
     """All that comes back until the other side closes; each of `writes` is sent when the last was answered.
 
-    `quiet_s`: how long to wait for that; half a request has no answer.
+    `quiet_s`: how long to wait for that; half a request has no answer. `half_closes`: our side, at the end.
     """
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, ssl=context)
     received = b""
@@ -108,6 +109,8 @@ async def exchange(
             writer.write(data)
             if at + 1 < len(writes):
                 received += await _read_some(reader, quiet_s)
+        if half_closes:
+            writer.write_eof()
         while piece := await reader.read(1 << 20):
             received += piece
     except ConnectionResetError:
