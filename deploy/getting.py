@@ -72,11 +72,13 @@ async def get_to_file(
     """
     content = await describe(client, file_uuid)
     path = Path(output or ".")
-    if path.is_dir():
+    is_named = not path.is_dir()
+    if not is_named:
         path = _new_path(path, content.filename)
     if path.exists() and not path.is_file():
         raise InvalidRequest(f"{path} is not a regular file; write to it by: --output - > {path}")
-    async with PartialFile(path, content, progress, threads=connections) as partial:
+    writing = PartialFile(path, content, progress, threads=connections, replaces=is_named)
+    async with writing as partial:
         hashing = asyncio.create_task(partial.sha256())
         try:
             await download_ranges(client, file_uuid, content, partial, connections=connections)

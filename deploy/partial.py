@@ -53,13 +53,17 @@ class PartialFile:
     ours; OSError naming NAME.part.
     """
 
-    def __init__(self, target: Path, content: Content, progress: Progress, *, threads: int) -> None:
+    def __init__(
+        self, target: Path, content: Content, progress: Progress, *, threads: int, replaces: bool = True
+    ) -> None:
+        """`replaces`: whether a file that has the name by the end gives way."""
         name = target.name
         if len(os.fsencode(name)) > NAME_BYTES_MAX:
             name = hashlib.sha256(os.fsencode(name)).hexdigest()
         self.path = target.with_name(f"{name}.part")
         self.coverage = Coverage()
         self._target = target
+        self._replaces = replaces
         self._state_path = target.with_name(f"{name}.part.state")
         self._content = content
         self._progress = progress
@@ -110,7 +114,11 @@ class PartialFile:
         return self._hash.hexdigest()
 
     async def finish(self, sha256: str) -> None:
-        """Give the file its name. Raises ChecksumMismatch for other content; then nothing is left."""
+        """Give the file its name. Raises ChecksumMismatch for other content; then nothing is left.
+
+        Raises Conflict, and NAME.part stays, where another file must not be replaced, or NAME.part is not
+        what was written any more.
+        """
         assert self.coverage.size_bytes == self._content.size_bytes
         if sha256 != self._content.sha256:
             await self._run(self._discard)
@@ -170,8 +178,8 @@ class PartialFile:
         """Two writers would rename a file that the other still writes to."""
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_same = os.path.samestat(os.fstat(self._descriptor), self.path.stat())
-        except (BlockingIOError, FileNotFoundError):
+            is_same = self._is_in_place()
+        except BlockingIOError:
             is_same = False
         if not is_same:
             os.close(self._descriptor)
@@ -233,10 +241,37 @@ class PartialFile:
         if (mode := self._mode_of_target()) is not None:
             os.fchmod(self._descriptor, mode)
         os.fsync(self._descriptor)
-        self.path.replace(self._target)
+        if not self._is_in_place():
+            self._is_over = True
+            self._state_path.unlink(missing_ok=True)  # it does not describe what is there now
+            raise Conflict(f"{self.path} was replaced while it was written; get the file again.")
+        if self._replaces:
+            self.path.replace(self._target)
+        else:
+            self._take_name()
         self._is_over = True
         self._state_path.unlink(missing_ok=True)
         sync_directory(self._target.parent)
+
+    def _is_in_place(self) -> bool:
+        """Whether NAME.part is the file that was written."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), self.path.lstat())
+        except FileNotFoundError:
+            return False
+
+    def _take_name(self) -> None:
+        """A rename that replaces nothing: a second name, and the first one goes."""
+        try:
+            os.link(self.path, self._target, follow_symlinks=False)
+        except FileExistsError as error:
+            raise Conflict(f"{self._target} was made meanwhile; what came is in {self.path}.") from error
+        except OSError:  # a file system without hard links
+            if os.path.lexists(self._target):
+                raise Conflict(f"{self._target} was made meanwhile; what came is in {self.path}.") from None
+            self.path.replace(self._target)
+            return
+        self.path.unlink()
 
     def _discard(self) -> None:
         self._is_over = True

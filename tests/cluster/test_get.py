@@ -282,6 +282,45 @@ def test_file_of_that_name_is_not_replaced_unless_it_is_named(
     assert Path(name).read_bytes() == b"mine"
 
 
+def test_file_that_gets_the_name_meanwhile_is_not_replaced(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_uuid: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    target = tmp_path / "three-ranges.bin"
+    with (
+        proxies(cluster, bytes_per_s=len(CONTENT) // 8) as ways,
+        started(through(cluster, *ways), "get", file_uuid) as process,
+    ):
+        wait_until(lambda: durable_bytes(target) > 0, what="something durable", timeout_s=30)
+        target.write_bytes(b"mine")
+        for way in ways:
+            way.bytes_per_s = FAST_BYTES_PER_S
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told.splitlines()[-1][:20]) == (1, b"filestore: conflict:")
+    assert target.read_bytes() == b"mine"
+    target.unlink()
+    assert cluster.filestore("get", file_uuid).returncode == 0  # all of it had come
+    assert target.read_bytes() == CONTENT
+    assert [path.name for path in tmp_path.iterdir()] == [target.name]
+
+
+def test_partial_file_that_another_takes_the_place_of_is_not_taken_for_the_content(
+    cluster: Cluster, tmp_path: Path, file_uuid: str
+) -> None:
+    target, other = tmp_path / "x", cluster.store(b"other")
+    with (
+        proxies(cluster, bytes_per_s=len(CONTENT) // 8) as ways,
+        started(through(cluster, *ways), "get", file_uuid, "-o", str(target)) as process,
+    ):
+        wait_until(lambda: durable_bytes(target) > 0, what="something durable", timeout_s=30)
+        assert cluster.filestore("get", other, "-o", str(tmp_path / "x.part")).returncode == 0
+        for way in ways:
+            way.bytes_per_s = FAST_BYTES_PER_S
+        _, told = process.communicate(timeout=60)
+    assert (process.returncode, told.splitlines()[-1][:20]) == (1, b"filestore: conflict:")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x.part": b"other"}
+
+
 def test_output_that_is_no_file_is_not_replaced(cluster: Cluster, tmp_path: Path, file_uuid: str) -> None:
     os.mkfifo(tmp_path / "pipe")
     done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "pipe"))
