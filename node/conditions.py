@@ -44,8 +44,8 @@ def evaluate(method: str, headers: Mapping[str, str], etag: str, modified_at_ms:
     `headers` maps names as the RFC spells them, or is a case-insensitive multi-dictionary. Raises
     PreconditionFailed; NOT_MODIFIED comes for GET and HEAD only. If-Range is `if_range_holds`.
     """
-    if_match = _field(headers, "If-Match")
-    unmodified_since = _field(headers, "If-Unmodified-Since")
+    if_match = field_of(headers, "If-Match")
+    unmodified_since = field_of(headers, "If-Unmodified-Since")
     if if_match is not None:
         if not _matches(if_match, etag, weak=False):
             raise PreconditionFailed("If-Match: the content has another entity tag.")
@@ -59,14 +59,14 @@ def evaluate(method: str, headers: Mapping[str, str], etag: str, modified_at_ms:
 def _evaluate_cache(method: str, headers: Mapping[str, str], etag: str, modified_at_ms: int) -> Outcome:
     """Steps 3 and 4 of section 13.2.2: If-None-Match, and without it If-Modified-Since."""
     reads = method in ("GET", "HEAD")
-    if_none_match = _field(headers, "If-None-Match")
+    if_none_match = field_of(headers, "If-None-Match")
     if if_none_match is not None:
         if not _matches(if_none_match, etag, weak=True):
             return Outcome.PROCEED
         if not reads:
             raise PreconditionFailed("If-None-Match: the content has this entity tag.")
         return Outcome.NOT_MODIFIED
-    modified_since = _field(headers, "If-Modified-Since")
+    modified_since = field_of(headers, "If-Modified-Since")
     if not reads or modified_since is None:
         return Outcome.PROCEED
     limit_s = parse_http_date(modified_since)
@@ -128,6 +128,15 @@ def content_disposition(filename: str) -> str:
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{extended}"
 
 
+def field_of(headers: Mapping[str, str], name: str) -> str | None:
+    """One field's value; lines that repeat it are one list (RFC 9110, section 5.3)."""
+    getall = getattr(headers, "getall", None)  # what multi-dictionaries offer, and plain mappings do not
+    if getall is None:
+        return headers.get(name)
+    values = getall(name, ())
+    return ", ".join(values) if values else None
+
+
 def _misleads(character: str) -> bool:
     """Whether a character could break a header, leave a folder, or show the name in a false order."""
     if unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") or character in "/\\":
@@ -138,15 +147,6 @@ def _misleads(character: str) -> bool:
 def _plain(character: str) -> bool:
     """Whether a character may stand in the quoted ASCII form; `%` is out, as some clients decode it there."""
     return " " <= character <= "~" and character not in '"%'
-
-
-def _field(headers: Mapping[str, str], name: str) -> str | None:
-    """One field's value; lines that repeat it are one list (section 5.3)."""
-    getall = getattr(headers, "getall", None)  # what multi-dictionaries offer, and plain mappings do not
-    if getall is None:
-        return headers.get(name)
-    values = getall(name, ())
-    return ", ".join(values) if values else None
 
 
 def _matches(header: str, etag: str, *, weak: bool) -> bool:

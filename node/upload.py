@@ -111,6 +111,13 @@ class Upload:
         """The hash of the bytes up to `offset`, 64 lower-case hexadecimal digits."""
         return self.finished.sha256 if self.finished else self._hasher.sha256()
 
+    def require_room(self, size_bytes: int) -> None:
+        """Raises InsufficientStorage when the disk has no room for a content of this size, from its start."""
+        try:
+            self._require_room(self.offset, size_bytes - self.offset)
+        except OSError as error:
+            raise storage_error(error) from error
+
     def append(self, *buffers: Octets) -> int:
         """Takes the next bytes, all or none; returns the new offset.
 

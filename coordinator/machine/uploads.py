@@ -148,10 +148,14 @@ def take_over(change: Change, command: TakeOverUpload) -> UploadRecord:
 
 
 def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
-    """Fix the size of an upload that began without one; the same size again is no error. Needs write."""
+    """Fix the size of an upload that began without one; the same size again is no error. Needs write.
+
+    Raises PayloadTooLarge for one that the bucket has no room for now; the size stays open then.
+    """
     row, found = _require(change, command.caller, command.file_uuid)
     upload = _live(change, row, found)
     if row.size_bytes is None:
+        _require_quota(change, row, command.size_bytes)  # else no content that fits could ever complete it
         row = msgspec.structs.replace(row, size_bytes=command.size_bytes)
         change.db.execute(
             "UPDATE files SET size_bytes = ?, updated_at_ms = ? WHERE sequence = ?",
@@ -250,15 +254,19 @@ def _check_content(change: Change, row: files.FileRow, command: CompleteUpload) 
         raise InvalidRequest(f"size_bytes: {row.size_bytes} were declared, {command.size_bytes} came.")
     if row.expected_sha256 not in ("", command.blob_sha256):
         raise ChecksumMismatch("blob_sha256: the content is not what was declared.")
-    quota_bytes, used_bytes = change.db.execute(
-        "SELECT quota_bytes, used_bytes FROM buckets WHERE bucket_id = ?", (row.bucket_id,)
-    ).fetchone()
-    if used_bytes + command.size_bytes > (quota_bytes or COUNT_MAX):
-        raise PayloadTooLarge(f"The bucket may hold {quota_bytes or COUNT_MAX} bytes, it holds {used_bytes}.")
+    _require_quota(change, row, command.size_bytes)
     write_quorum = change.db.execute("SELECT write_quorum FROM cluster").fetchone()[0]
     known = _known_nodes(change, command.replicas)
     if known != len(command.replicas) or known < write_quorum:
         raise Unavailable(f"{known} known nodes hold the content, {write_quorum} must.")
+
+
+def _require_quota(change: Change, row: files.FileRow, size_bytes: int) -> None:
+    quota_bytes, used_bytes = change.db.execute(
+        "SELECT quota_bytes, used_bytes FROM buckets WHERE bucket_id = ?", (row.bucket_id,)
+    ).fetchone()
+    if used_bytes + size_bytes > (quota_bytes or COUNT_MAX):
+        raise PayloadTooLarge(f"The bucket may hold {quota_bytes or COUNT_MAX} bytes, it holds {used_bytes}.")
 
 
 def _require(

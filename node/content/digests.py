@@ -1,7 +1,8 @@
 """Digests that a request declares for its body (RFC 9530; the older Digest of RFC 3230; tus checksum). Pure.
 
 Of the fields of RFC 9530 only sha-256 is compared; one that names other algorithms alone is ignored, as its
-section 2 allows. A tus checksum by an algorithm that is not offered is refused.
+section 2 allows. A tus checksum by an algorithm that is not offered is refused, and so is the announcement of
+a digest behind the body: nobody here reads what comes there.
 """
 
 import base64
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ca.errors import ChecksumMismatch, InvalidRequest
+from node.conditions import field_of
 
 # RFC 9530: a dictionary of byte sequences, whose parameters mean nothing to us (RFC 8941, section 3.1.2).
 _STRUCTURED = re.compile(r"sha-256=:([A-Za-z0-9+/=]{1,64}):(?:;[ -~]*)?")
@@ -40,6 +42,14 @@ class Checksum:
             raise ChecksumMismatch(f"{self.field}: the bytes have {self.algorithm} {found.hexdigest()}.")
 
 
+def require_before_body(headers: Mapping[str, str]) -> None:
+    """Raises InvalidRequest where a digest is announced for behind the body."""
+    trailers = {name.strip(" \t").lower() for name in (field_of(headers, "Trailer") or "").split(",")}
+    for name in (*DIGEST_FIELDS, PIECE_FIELD, TUS_FIELD):
+        if name.lower() in trailers:
+            raise InvalidRequest(f"{name}: has to come before the body; trailers are not read.")
+
+
 def whole_digest(headers: Mapping[str, str]) -> str:
     """The sha256 (hex) declared for the whole content, "" when none is.
 
@@ -61,8 +71,8 @@ def piece_checksums(headers: Mapping[str, str]) -> tuple[Checksum, ...]:
     found = []
     if sha256 := piece_digest(headers):
         found.append(Checksum(PIECE_FIELD, "sha256", bytes.fromhex(sha256)))
-    if TUS_FIELD in headers:
-        found.append(tus_checksum(headers[TUS_FIELD]))
+    if (value := field_of(headers, TUS_FIELD)) is not None:
+        found.append(tus_checksum(value))
     return tuple(found)
 
 
@@ -87,7 +97,7 @@ def repr_digest(sha256: str) -> str:
 
 
 def _digest(headers: Mapping[str, str], name: str) -> str:
-    value = headers.get(name, "")
+    value = field_of(headers, name) or ""
     if "sha-256" not in value.lower():
         return ""
     pattern = _PLAIN if name == "Digest" else _STRUCTURED

@@ -14,6 +14,7 @@ from node.api.access import authenticate
 from node.api.bodies.checks import path_uuid
 from node.content import put, tus
 from node.content.bodies import UploadOffset
+from node.content.digests import require_before_body
 from node.content.download import serve_content
 from node.content.passing import PASSED_ON, Holder, node_holding, pass_on, worker_holding
 from node.content.public import serve_public
@@ -135,6 +136,7 @@ async def _write(
     """
     seen_releases = request.app[NODE].locks.releases
     services, caller, record = await _begin(request)
+    require_before_body(request.headers)
     require(request, record)
     if holder := _elsewhere(services, record):
         with services.locks.writer(caller.subject):  # connections to peers are bounded too

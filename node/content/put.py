@@ -16,7 +16,7 @@ from node.content.bodies import ContentStored, UploadOffset
 from node.content.digests import piece_checksums, piece_digest, whole_digest
 from node.content.replay import is_repeated
 from node.content.upload import Session
-from node.ranges import ContentRange, parse_content_range
+from node.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
 
 _NOTHING_OF = re.compile(r"bytes \*/([0-9]{1,16})", re.ASCII | re.IGNORECASE)
 
@@ -54,8 +54,11 @@ async def _put_whole(session: Session) -> web.StreamResponse:
     expected = _expected_sha256(session)
     if session.kept is None:
         return await _replay(session, 0, expected)
-    _check_whole_length(session.record, body_length(session.request))
+    length_bytes = body_length(session.request)
+    _check_whole_length(session.record, length_bytes)
     declared_bytes = session.record.size_bytes
+    if declared_bytes is None and length_bytes:
+        await session.require_room(length_bytes)
 
     def check(received_bytes: int) -> None:
         if declared_bytes not in (None, received_bytes):
@@ -164,6 +167,8 @@ def _expected_sha256(session: Session) -> str:
 
 def _check_whole_length(record: UploadRecord, length_bytes: int | None) -> None:
     """Refuse before reading what cannot be the content."""
+    if length_bytes is not None and length_bytes > SIZE_BYTES_MAX:
+        raise PayloadTooLarge(f"Content-Length: must be at most {SIZE_BYTES_MAX}.")
     if record.size_bytes is None or length_bytes in (None, record.size_bytes):
         return
     if length_bytes is not None and length_bytes > record.size_bytes:

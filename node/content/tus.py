@@ -18,7 +18,7 @@ from ca.errors import (
 )
 from coordinator.commands import TerminateUpload
 from coordinator.records import UploadRecord
-from node.conditions import http_date
+from node.conditions import field_of, http_date
 from node.content.digests import TUS_ALGORITHMS, Checksum, piece_checksums, whole_digest
 from node.content.replay import is_repeated
 from node.content.upload import Session
@@ -106,7 +106,7 @@ def parse_patch(headers: Mapping[str, str]) -> PatchFields:
     Raises PreconditionFailed, UnsupportedMediaType, InvalidRequest naming the header.
     """
     require_version(headers)
-    if headers.get("Content-Type", "").strip().lower() != PATCH_TYPE:
+    if (field_of(headers, "Content-Type") or "").strip().lower() != PATCH_TYPE:
         raise UnsupportedMediaType(f"Content-Type: must be {PATCH_TYPE}.")
     if "Upload-Offset" not in headers:
         raise InvalidRequest("Upload-Offset: is required.")
@@ -145,7 +145,7 @@ def _progress(record: UploadRecord, offset: int) -> dict[str, str]:
 
 
 def _size(headers: Mapping[str, str], name: str) -> int:
-    digits = headers[name]
+    digits = field_of(headers, name) or ""
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
         raise InvalidRequest(f"{name}: must be a whole number of bytes.")
     size_bytes = int(digits)

@@ -175,6 +175,11 @@ class Session:
         with suppress(Forbidden, Unauthorized, NotFound, Gone):
             await self.holding.rewind(offset, sha256)
 
+    async def require_room(self, size_bytes: int) -> None:
+        """Raises InsufficientStorage for a whole content that this disk cannot take."""
+        if size_bytes > SMALL_BYTES:
+            await self.services.disk.run(self.upload.require_room, size_bytes)
+
     async def declare(self, size_bytes: int) -> None:
         """Fix the size of an upload that began without one. Raises Conflict when it has another by now."""
         command = DeclareSize(caller=self.caller, file_uuid=self.record.file_uuid, size_bytes=size_bytes)

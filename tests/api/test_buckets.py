@@ -144,7 +144,9 @@ def test_quota_holds_at_creation_and_at_the_end_of_an_upload(cluster: Cluster) -
     first, second = (create(cluster, "/vms", bucket_id=made) for _ in range(2))
     assert cluster.request("PUT", first["upload_url"], content=b"123456").status == 200
     check_refused(cluster.request("PUT", second["upload_url"], content=b"654321"), "payload_too_large")
+    assert cluster.get(f"/vms/{second['file_uuid']}").json["size_bytes"] == 0
     assert cluster.get(f"/buckets/{made}").json["used_bytes"] == 6
+    assert cluster.request("PUT", second["upload_url"], content=b"6543").status == 200
 
 
 def test_listing_of_a_bucket_has_files_of_every_kind(cluster: Cluster) -> None:

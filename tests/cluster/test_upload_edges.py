@@ -112,6 +112,26 @@ def test_whole_put_replaces_what_was_there(cluster: Cluster) -> None:
     assert upload.content() == b"0123456789"
 
 
+@pytest.mark.parametrize(("length", "status"), [(2**62, 413), (2**53, 413), (2**53 - 1, 507), (10**15, 507)])
+def test_length_that_no_disk_has_room_for_is_refused_before_the_body(
+    cluster: Cluster, length: int, status: int
+) -> None:
+    upload = Upload(cluster)
+    head = f"PUT {path_of(upload)} HTTP/1.1\r\nContent-Length: {length}\r\nExpect: 100-continue\r\n"
+    assert answer_to(cluster, upload.holder, head)[0] == status
+    assert upload.put(b"abcd").status == 200
+
+
+@pytest.mark.parametrize("at_holder", [True, False])
+def test_digest_behind_the_body_is_refused(cluster: Cluster, at_holder: bool) -> None:
+    upload = Upload(cluster)
+    node = upload.holder if at_holder else upload.other
+    head = f"PUT {path_of(upload)} HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTrailer: Repr-Digest\r\n"
+    status, answer = answer_to(cluster, node, head, b"4\r\nabcd\r\n0\r\nRepr-Digest: sha-256=:AAAA:\r\n\r\n")
+    assert (status, b'"details":"Repr-Digest: has to come before the body' in answer) == (400, True)
+    assert upload.status() == "pending"
+
+
 def test_slow_uploads_of_one_user_leave_room_for_others(cluster: Cluster) -> None:
     node = cluster.nodes[0]
     slow, other = cluster.user_token("slow"), cluster.user_token("other")

@@ -1,5 +1,6 @@
 """Files in the state machine: creation, permission, completion, deduplication, deletion, pages."""
 
+import msgspec
 import pytest
 
 from coordinator import commands, queries
@@ -98,6 +99,14 @@ def test_size_is_declared_once(state: State) -> None:
     assert state.apply(declare)["size_bytes"] == 5
     assert state.apply(declare)["size_bytes"] == 5
     assert state.apply(commands.DeclareSize(caller=ADMIN, file_uuid="f1", size_bytes=6)) == "conflict"
+
+
+def test_size_that_the_bucket_has_no_room_for_stays_open(state: State) -> None:
+    state.apply(commands.UpdateBucket(caller=ADMIN, bucket_id=DEFAULT_BUCKET_ID, name=None, quota_bytes=10))
+    state.apply(create(ADMIN, "f1"))
+    declare = commands.DeclareSize(caller=ADMIN, file_uuid="f1", size_bytes=11)
+    assert state.apply(declare) == "payload_too_large"
+    assert state.apply(msgspec.structs.replace(declare, size_bytes=10))["size_bytes"] == 10
 
 
 def test_same_content_is_one_blob_until_the_last_file_goes(state: State) -> None:

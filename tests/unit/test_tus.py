@@ -6,6 +6,7 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from multidict import CIMultiDict
 
 from ca.errors import (
     ChecksumMismatch,
@@ -21,6 +22,7 @@ from node.content.digests import (
     piece_checksums,
     piece_digest,
     repr_digest,
+    require_before_body,
     tus_checksum,
     whole_digest,
 )
@@ -174,6 +176,37 @@ def test_extensions_are_those_of_the_interface() -> None:
 )
 def test_digest_of_the_whole_is_read(headers: dict[str, str]) -> None:
     assert whole_digest(headers) == SHA256
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "found"),
+    [
+        ("Repr-Digest", "sha-512=:AAAA:", f"sha-256=:{ENCODED}:"),
+        ("Digest", "md5=aa==", f"sha-256={ENCODED}"),
+    ],
+)
+def test_digest_in_a_second_line_counts(name: str, other: str, found: str) -> None:
+    assert whole_digest(CIMultiDict([(name, other), (name, found)])) == SHA256
+    assert whole_digest(CIMultiDict([(name, found), (name, other)])) == SHA256
+
+
+def test_lines_that_contradict_each_other_are_refused_naming_the_header() -> None:
+    none = base64.b64encode(bytes(32)).decode()
+    lines = CIMultiDict([("Content-Digest", f"sha-256=:{each}:") for each in (ENCODED, none)])
+    with pytest.raises(InvalidRequest, match="Content-Digest"):
+        piece_checksums(lines)
+    lines = CIMultiDict([("Upload-Checksum", f"sha256 {each}") for each in (ENCODED, none)])
+    with pytest.raises(InvalidRequest, match="Upload-Checksum"):
+        piece_checksums(lines)
+    with pytest.raises(InvalidRequest, match="Upload-Offset"):
+        tus.parse_patch(CIMultiDict([*GOOD.items(), ("Upload-Offset", "8")]))
+
+
+@pytest.mark.parametrize("name", ["Repr-Digest", "Digest", "Content-Digest", "Upload-Checksum"])
+def test_digest_that_is_to_come_behind_the_body_is_refused(name: str) -> None:
+    require_before_body({"Trailer": "Expires"})
+    with pytest.raises(InvalidRequest, match=name):
+        require_before_body(CIMultiDict([("Trailer", "Expires"), ("Trailer", f"X, {name.lower()}")]))
 
 
 @pytest.mark.parametrize("headers", [{}, {"Repr-Digest": "sha-512=:AAAA:"}, {"Digest": "md5=abc"}])
