@@ -2,7 +2,8 @@
 
 aiohttp's defaults that are unsafe here are switched off or covered in this file only. It leans on private
 names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`, `_upgraded`,
-`_parser`, `_reading_paused`, `_buffer_paused`, `_handle_request`): read its changes before an upgrade.
+`_parser`, `_reading_paused`, `_buffer_paused`, `_handle_request`), and the `_cache` of its requests: read its
+changes before an upgrade.
 """
 
 import asyncio
@@ -97,10 +98,12 @@ class Connections(web.Server):
 
     async def _edge(self, request: web.Request) -> web.StreamResponse:
         request[_STARTED_S] = asyncio.get_running_loop().time()
+        is_last = _must_be_last(request)
         self.in_progress += 1
         served = REQUEST_ID.set(request_id(request))
         try:
             if request.version.major != 1:  # the parser lets HTTP/0.9 and 2.0 through
+                request._cache["version"] = HttpVersion11  # that of the answer
                 raise errors.InvalidRequest("The request line must end with HTTP/1.1 or HTTP/1.0.")
             _require_plain_framing(request)
             if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
@@ -113,7 +116,7 @@ class Connections(web.Server):
         finally:
             REQUEST_ID.reset(served)
             self._one_less()
-        if self.draining or (hdrs.TRANSFER_ENCODING in request.headers and request.version < HttpVersion11):
+        if self.draining or is_last:
             response.force_close()
         return response
 
@@ -133,6 +136,16 @@ class Connections(web.Server):
         if not request.content.is_eof():
             response.force_close()
         return response
+
+
+def _must_be_last(request: web.Request) -> bool:
+    """Whether nothing that follows on this connection could be told, or was kept: close it with the answer.
+
+    Behind the head of a request to upgrade the parser drops what came with it.
+    """
+    is_ambiguous = hdrs.TRANSFER_ENCODING in request.headers and request.version < HttpVersion11
+    is_swallowed = hdrs.UPGRADE in request.headers and not request.body_exists
+    return is_ambiguous or is_swallowed or request.version.major != 1
 
 
 def _require_plain_framing(request: web.Request) -> None:

@@ -245,6 +245,26 @@ async def test_malformed_http_is_invalid_request_and_closes(shell: Shell, reques
     assert "x-request-id" in answer.headers
 
 
+@pytest.mark.parametrize("version", [b"HTTP/0.9", b"HTTP/2.0"])
+async def test_other_version_is_refused_in_one_that_can_be_read(shell: Shell, version: bytes) -> None:
+    reader, writer = await shell.connect()
+    writer.write(b"GET /things/1 " + version + b"\r\n" + HOST + b"\r\n")
+    assert (await asyncio.wait_for(reader.read(), 5)).startswith(b"HTTP/1.1 400 ")
+
+
+@pytest.mark.parametrize("protocol", [b"h2c", b"TLS/1.0", b"foo", b"websocket"])
+async def test_request_behind_an_offer_of_another_protocol_is_answered_or_the_connection_ends(
+    shell: Shell, protocol: bytes
+) -> None:
+    reader, writer = await shell.connect()
+    offer = b"Connection: Upgrade\r\nUpgrade: " + protocol + b"\r\n\r\n"
+    writer.write(
+        b"GET /things/1 HTTP/1.1\r\n" + HOST + offer + b"GET /things/2 HTTP/1.1\r\n" + HOST + b"\r\n"
+    )
+    answer = await read_answer(reader, closes=True)
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
 async def test_malformed_request_is_not_repeated_in_answer_or_log(
     shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
