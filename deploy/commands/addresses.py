@@ -1,29 +1,41 @@
 """How commands name a coordinator and where it listens: ID=IP[:PEER_PORT[:API_PORT]]."""
 
+import ipaddress
+import re
+
 from ca.errors import InvalidRequest
 from coordinator.records import CoordinatorRecord
 
 API_PORT = 7441
 PEER_PORT = 7442
+PORT_MAX = 65535
 METAVAR = "IP[:PEER_PORT[:API_PORT]]"
+_PLACE = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?(?::([0-9]{1,5}))?", re.ASCII)
 
 
 def member_of(text: str) -> CoordinatorRecord:
-    """Parse ID=IP[:PEER_PORT[:API_PORT]]; an IPv6 address stands in brackets. Raises InvalidRequest."""
-    member_id, separator, rest = text.partition("=")
-    if rest.startswith("["):
-        address, _, ports = rest[1:].partition("]")
-        ports = ports.removeprefix(":")
-    else:
-        address, _, ports = rest.partition(":")
-    numbers = [port for port in ports.split(":") if port]
-    if not separator or not member_id or len(numbers) > 2 or not all(map(_is_port, numbers)):
-        raise InvalidRequest(f"member: expected ID=IP[:PEER_PORT[:API_PORT]], got {text!r}.")
-    peer_port, api_port = [*map(int, numbers), *(PEER_PORT, API_PORT)[len(numbers) :]]
-    return CoordinatorRecord(
-        coordinator_id=member_id, address=address, peer_port=peer_port, api_port=api_port
-    )
+    """Parse ID=IP[:PEER_PORT[:API_PORT]]. Raises InvalidRequest.
+
+    An IPv6 address stands in brackets where ports follow, and may stand in them where none do.
+    """
+    member_id, _, place = text.partition("=")
+    match = _PLACE.fullmatch(f"[{place}]" if _is_bare_ipv6(place) else place)
+    address = match[1].strip("[]") if match is not None else ""
+    ports = [int(match[2] or PEER_PORT), int(match[3] or API_PORT)] if match is not None else []
+    if not member_id or not address or not all(1 <= port <= PORT_MAX for port in ports):
+        raise InvalidRequest(f"{text!r} is not ID=IP[:PEER_PORT[:API_PORT]]; ports follow IPv6 in brackets.")
+    return CoordinatorRecord(coordinator_id=member_id, address=address, peer_port=ports[0], api_port=ports[1])
 
 
-def _is_port(text: str) -> bool:
-    return text.isascii() and text.isdecimal() and len(text) <= 5 and 1 <= int(text) <= 65535
+def plain_address(text: str) -> str:
+    """An address without the brackets that some write around one of IPv6."""
+    inner = text.removeprefix("[").removesuffix("]")
+    return inner if text == f"[{inner}]" and _is_bare_ipv6(inner) else text
+
+
+def _is_bare_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

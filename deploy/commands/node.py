@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import uvloop
 
+from deploy.commands.addresses import plain_address
 from deploy.commands.connection import read_text
 from deploy.commands.node_group import drain, remove, undrain
 from deploy.commands.options import data_option, http_option
@@ -74,7 +75,7 @@ def join(
             token=token,
             node_id=node_id,
             coordinator_url=coordinator_url,
-            address=address,
+            address=plain_address(address),
             api_port=api_port,
             peer_port=peer_port,
             zone=zone,
