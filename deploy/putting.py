@@ -75,10 +75,13 @@ async def put_file(
     The client is the upload's own: it goes over to the node that holds it. Raises FilestoreError, OSError.
     """
     path, fields = wanted.path, wanted.fields
+    if not fields.get("filename"):
+        raise InvalidRequest(f"'{path}' has no name of its own; give one with --filename.")
     if any("\udc80" <= letter <= "\udcff" for letter in str(fields["filename"])):
         raise InvalidRequest("The name is not UTF-8; give one with --filename.")
     if not stat.S_ISREG(path.stat().st_mode):  # before it is opened: that waits for who writes into a pipe
-        raise InvalidRequest(f"{path} is not a regular file; pipe it: filestore put - < {path}")
+        how = "" if path.is_dir() else f"; pipe it: filestore put - < {path}"
+        raise InvalidRequest(f"{path} is not a regular file{how}.")
     with path.open("rb") as file:
         source = FileSource(file)
         facts = source.facts

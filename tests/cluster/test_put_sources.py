@@ -134,6 +134,41 @@ def test_name_that_is_no_text_fails_alone_and_goes_with_another(cluster: Cluster
     assert cluster.filestore("put", str(odd), "--filename", "good").returncode == 0
 
 
+@pytest.mark.parametrize("name", ["", ".", "/"])
+def test_name_that_is_none_is_refused_in_one_line(cluster: Cluster, name: str) -> None:
+    for arguments in ((name,), (name, "--filename", "x")):
+        done = cluster.filestore("put", *arguments)
+        assert (done.returncode, done.stdout) == (1, b"")
+        assert done.stderr.startswith(b"filestore: invalid_request: ")
+        assert len(done.stderr.splitlines()) == 1
+
+
+def test_interrupt_while_the_command_is_loaded_ends_it_like_any_other(cluster: Cluster) -> None:
+    process = subprocess.Popen(
+        [FILESTORE, "put", "-"],
+        env=cluster.command_environment(
+            PYTHONPROFILEIMPORTTIME="1"
+        ),  # a line for each module that was loaded
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as below
+    )
+    try:
+        assert process.stderr is not None
+        seen = ""
+        while not seen.rstrip().endswith("ca.errors"):
+            seen = process.stderr.readline()
+            assert seen, "it ended by itself"
+        process.send_signal(signal.SIGINT)
+        rest = process.stderr.read().splitlines()
+        assert [line for line in rest if not line.startswith("import time:")] == ["interrupted"]
+        assert process.wait(timeout=10) == 130
+    finally:
+        process.kill()
+        process.communicate()
+
+
 @pytest.mark.parametrize("arguments", [("put", "-"), ("get", "", "-o", "-")])
 def test_interrupt_ends_a_command_that_waits_for_a_pipe(cluster: Cluster, arguments: tuple[str, ...]) -> None:
     arguments = tuple(text or cluster.store(bytes(MIB)) for text in arguments)
