@@ -23,6 +23,7 @@ from ca.keys import PublicKey, new_key, public_key_digest
 ROOT_LIFE: Final = timedelta(days=3653)
 INTERMEDIATE_LIFE: Final = timedelta(days=365)
 LEAF_LIFE: Final = timedelta(days=7)
+LATE_RENEWAL_MS: Final = 90 * 24 * 3600 * 1000  # after its end: a laboratory may be switched off for a summer
 BACK_DATE: Final = timedelta(minutes=5)  # a member's clock may be a little behind
 _LEAF_LIFE_LEFT_MIN: Final = timedelta(minutes=10)  # else it would expire before its renewal ran
 _BUNDLE_CHARS_MAX: Final = 64 * 1024
@@ -181,6 +182,11 @@ def renewal_due_at_ms(not_before_ms: int, not_after_ms: int, jitter: float) -> i
     assert -1 <= jitter <= 1, "jitter out of range"
     life_ms = not_after_ms - not_before_ms
     return not_before_ms + life_ms * 2 // 3 + round(life_ms * jitter / 10)
+
+
+def may_renew_late(not_after_ms: int, at_ms: int) -> bool:
+    """Whether the node that a certificate was made for may still have another one made for it."""
+    return at_ms < not_after_ms + LATE_RENEWAL_MS
 
 
 def serial_hex(certificate: x509.Certificate) -> str:

@@ -26,6 +26,7 @@ _ALPN: Final = ["http/1.1"]
 # Forward secrecy and authenticated encryption only (RFC 9325, 4.2); TLS 1.3 has nothing else anyway.
 _TLS12_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _PEERS_REMEMBERED_MAX: Final = 1024
+_NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, which Python has no name for
 
 _Tls = ssl.SSLObject | ssl.SSLSocket
 _Connection = asyncio.BaseTransport | _Tls | None
@@ -51,11 +52,13 @@ class Credential:
 class Peer:
     """Who is at the other end of a mutual TLS connection.
 
-    The caller compares `not_after_ms` on every request.
+    The caller compares `not_after_ms` on every request, and `not_before_ms` too where the handshake took
+    certificates whose time has passed.
     """
 
     identity: Identity
     serial: str
+    not_before_ms: int
     not_after_ms: int
 
 
@@ -67,10 +70,13 @@ def server_context(credential_path: Path) -> ssl.SSLContext:
     return context
 
 
-def peer_server_context(credential_path: Path, root_pem: str) -> ssl.SSLContext:
+def peer_server_context(
+    credential_path: Path, root_pem: str, *, takes_expired: bool = False
+) -> ssl.SSLContext:
     """For the peer port: TLS 1.3 only, a certificate under our root demanded.
 
-    There are no session tickets: a resumed session outlives the certificate that it began with.
+    There are no session tickets: a resumed session outlives the certificate that it began with. With
+    `takes_expired` no time of any certificate is looked at: that is left to who asks for the `Peer`.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     _harden(context, ssl.TLSVersion.TLSv1_3)
@@ -78,6 +84,8 @@ def peer_server_context(credential_path: Path, root_pem: str) -> ssl.SSLContext:
     context.options |= ssl.OP_NO_TICKET
     context.verify_mode = ssl.CERT_REQUIRED
     _trust_only(context, root_pem)
+    if takes_expired:
+        context.verify_flags |= _NO_CHECK_TIME
     _load_credential(context, credential_path)
     return context
 
@@ -171,7 +179,7 @@ def _peer(der: bytes) -> Peer:
     identity = Identity.from_peer_cert_der(der)
     try:
         certificate = x509.load_der_x509_certificate(der)
-        return Peer(identity, serial_hex(certificate), validity_ms(certificate)[1])
+        return Peer(identity, serial_hex(certificate), *validity_ms(certificate))
     except X509_FAILURES as error:
         raise Unauthorized("the peer's certificate cannot be read") from error
 

@@ -14,10 +14,13 @@ from ca.tls import (
 class MemberContexts:
     """For the client port, the peer port, and for dialling peers and coordinators."""
 
-    def __init__(self, credential: Credential) -> None:
+    def __init__(self, credential: Credential, *, takes_expired: bool = False) -> None:
+        """`takes_expired`: on the peer port, where each certificate's time is looked at for itself."""
         self.credential = credential
         self.api = ReloadingContext(lambda: server_context(credential.path))
-        self.peer = ReloadingContext(lambda: peer_server_context(credential.path, credential.root_pem))
+        self.peer = ReloadingContext(
+            lambda: peer_server_context(credential.path, credential.root_pem, takes_expired=takes_expired)
+        )
         self._client = self._client_context()
 
     def client(self) -> ssl.SSLContext:

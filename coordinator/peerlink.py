@@ -5,7 +5,7 @@ import itertools
 import logging
 import math
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import aiohttp
 
@@ -40,6 +40,7 @@ class PeerLink:
         self._calls: dict[int, asyncio.Future[wire.AnswerFrame]] = {}
         self._deadlines = Deadlines(self._give_up)
         self._is_up = False
+        self._dialled_with: ssl.SSLContext | None = None
 
     def leads_to(self, record: CoordinatorRecord) -> bool:
         """Whether this is a connection to where that coordinator is."""
@@ -86,10 +87,11 @@ class PeerLink:
             redial_s = min(redial_s * 2, REDIAL_S_MAX)
 
     async def _dial(self, http: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse[bool]:
+        self._dialled_with = self._context()
         async with asyncio.timeout(DIAL_TIMEOUT_S):
             return await http.ws_connect(
                 peer_url(self.coordinator.address, self.coordinator.peer_port, "/rpc"),
-                ssl=self._context(),
+                ssl=self._dialled_with,
                 server_hostname=self._name,
                 heartbeat=PING_S,
                 max_msg_size=wire.MESSAGE_BYTES_MAX,
@@ -113,8 +115,18 @@ class PeerLink:
         async for message in socket:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 return  # aiohttp reports a lost peer as a message whose data is an exception
-            for frame in wire.decode(message.data):
+            frames = wire.decode(message.data)
+            for frame in frames:
                 self._deliver(frame)
+            if self._is_refused_for_its_age(frames):
+                return
+
+    def _is_refused_for_its_age(self, frames: Sequence[wire.Frame]) -> bool:
+        """Whether to dial again: with a certificate that has expired nothing but its renewal is to be had."""
+        is_newer = self._dialled_with is not self._context()
+        return is_newer and any(
+            isinstance(frame, wire.AnswerFrame) and frame.status == wire.RETRY for frame in frames
+        )
 
     def _deliver(self, frame: wire.Frame) -> None:
         if not isinstance(frame, wire.AnswerFrame):

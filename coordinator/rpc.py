@@ -2,9 +2,10 @@
 messages.
 
 Who calls is who the certificate says, checked for every message that arrives: an open connection dies with
-the certificate that opened it. Any coordinator of the cluster that was not removed may send Raft messages,
-also one that this member does not know yet: a member that lags must take the appends of a leader that joined
-meanwhile (Ongaro 2014, 4.1).
+the certificate that opened it. Only for a new one may a node ask whose certificate has expired: it was
+switched off when it should have asked. Any coordinator of the cluster that was not removed may send Raft
+messages, also one that this member does not know yet: a member that lags must take the appends of a leader
+that joined meanwhile (Ongaro 2014, 4.1).
 """
 
 import asyncio
@@ -18,11 +19,12 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
+from ca.certificates import may_renew_late
 from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Role
 from ca.tls import Peer, peer_identity
 from coordinator import wire
-from coordinator.calls import AnyCall
+from coordinator.calls import AnyCall, RenewCall
 from coordinator.clock import now_ms
 from coordinator.commands import Reply
 from coordinator.deadlines import Deadlines
@@ -108,7 +110,7 @@ class PeerPort:
         return socket
 
     async def _rpc(self, request: web.Request) -> web.WebSocketResponse:
-        peer = self._peer(request)
+        peer = self._peer(request, takes_expired=True)
         socket = await self._accept(request)
         outbox = Outbox()
         sender = asyncio.create_task(outbox.run(socket), name=f"answers to {peer.identity.id}")
@@ -129,7 +131,7 @@ class PeerPort:
         under_way = _UnderWay(outbox)
         try:
             async for data in _messages(socket):
-                peer = self._peer(request)
+                peer = self._peer(request, takes_expired=True)
                 for frame in wire.decode(data):
                     if not isinstance(frame, wire.CallFrame):
                         raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
@@ -147,6 +149,8 @@ class PeerPort:
         started_s = time.monotonic()
         try:
             call = wire.decode_call(frame.call)
+            if peer.not_after_ms <= now_ms() and not isinstance(call, RenewCall):
+                raise Unavailable("The certificate of this node has expired; it has to be renewed first.")
             value = await self._handle(peer, call)
             status, details = wire.OK, ""
         except NotLeader as refusal:
@@ -179,11 +183,15 @@ class PeerPort:
         self._sockets.add(socket)
         return socket
 
-    def _peer(self, request: web.Request) -> Peer:
+    def _peer(self, request: web.Request, *, takes_expired: bool = False) -> Peer:
+        """Who asks. `takes_expired`: it may be a node whose certificate can be renewed late, no more."""
         if request.transport is None:
             raise Unauthorized("the connection is gone")
-        peer = peer_identity(request.transport)
-        if peer.not_after_ms <= now_ms():
+        peer, at_ms = peer_identity(request.transport), now_ms()
+        if at_ms < peer.not_before_ms:
+            raise Unauthorized("the certificate is not valid yet")
+        is_late_node = peer.identity.role is Role.NODE and may_renew_late(peer.not_after_ms, at_ms)
+        if peer.not_after_ms <= at_ms and not (takes_expired and is_late_node):
             raise Unauthorized("the certificate has expired")
         self._check(peer)
         return peer

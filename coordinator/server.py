@@ -128,7 +128,7 @@ async def _run(
     http: tuple[str, int] | None,
 ) -> None:
     identity = Identity(config.cluster, Role.COORDINATOR, config.id)
-    contexts = MemberContexts(files.credential())
+    contexts = MemberContexts(files.credential(), takes_expired=True)
     coordinators = await asyncio.to_thread(read_known, files.known, config.members)
     removed = asyncio.Event()
     transport = Transport(identity, coordinators, contexts.client, removed.set)

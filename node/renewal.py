@@ -1,5 +1,5 @@
 """A node's certificate, renewed over its own connection at two thirds of its life, with a new key each
-time.
+time. One that has ended meanwhile, because the node was off, still opens that one call.
 """
 
 import asyncio
@@ -15,9 +15,10 @@ from ca.keys import new_key
 from coordinator.client import MetadataClient
 from coordinator.clock import now_ms
 from coordinator.contexts import MemberContexts
+from coordinator.timestamps import rfc3339
 
 LOOK_S = 600.0  # how often the due time is compared: a machine that slept notices soon
-RETRY_S = 60.0  # after a failure; two days of them are left before the certificate ends
+RETRY_S = 60.0  # after a failure; two days of them are left before the certificate ends, as a rule
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ async def keep_renewed(
     on_renewed: Callable[[], None] = lambda: None,
 ) -> None:
     """Renew for ever; failures are logged and tried again. `on_renewed`: a new one lies on disk."""
-    due_at_ms = _due_at_ms(contexts)
+    due_at_ms, ends_at_ms = _due_and_end_ms(contexts)
     while True:
         await asyncio.sleep(min(LOOK_S, max(0.0, (due_at_ms - now_ms()) / 1000)))
         if now_ms() < due_at_ms:
@@ -39,10 +40,11 @@ async def keep_renewed(
         try:
             await renew(metadata, contexts, identity, address)
             on_renewed()
-            due_at_ms = _due_at_ms(contexts)
+            due_at_ms, ends_at_ms = _due_and_end_ms(contexts)
             _log.info("the certificate was renewed")
         except (FilestoreError, OSError) as error:
-            _log.warning("the certificate could not be renewed", extra={"reason": str(error)})
+            reason = {"reason": str(error), "certificate_ends_at": rfc3339(ends_at_ms)}
+            _log.warning("the certificate could not be renewed", extra=reason)
             due_at_ms = now_ms() + int(RETRY_S * 1000)
 
 
@@ -58,7 +60,8 @@ async def renew(metadata: MetadataClient, contexts: MemberContexts, identity: Id
     contexts.reload()
 
 
-def _due_at_ms(contexts: MemberContexts) -> int:
+def _due_and_end_ms(contexts: MemberContexts) -> tuple[int, int]:
     pem = contexts.credential.path.read_text("ascii")
     leaf = certificates_in(pem[pem.index("-----BEGIN CERTIFICATE-----") :])[0]
-    return renewal_due_at_ms(*validity_ms(leaf), random.uniform(-1, 1))
+    not_before_ms, not_after_ms = validity_ms(leaf)
+    return renewal_due_at_ms(not_before_ms, not_after_ms, random.uniform(-1, 1)), not_after_ms

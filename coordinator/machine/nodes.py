@@ -47,7 +47,10 @@ def join(change: Change, command: JoinNode) -> CertificateRecord:
 
 
 def renew_certificate(change: Change, command: RenewCertificate) -> CertificateRecord:
-    """Register a new certificate for a node that holds a live one."""
+    """Register a new certificate for a node that holds a live one.
+
+    The one that it was proved with stays, expired or not: the answer may be lost, and be asked for again.
+    """
     live = change.db.execute(
         "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0",
         (command.proved_serial, command.node_id),
@@ -55,8 +58,8 @@ def renew_certificate(change: Change, command: RenewCertificate) -> CertificateR
     if live is None:
         raise Unauthorized("renewal without a live certificate")
     change.db.execute(
-        "DELETE FROM certificates WHERE node_id = ? AND revoked = 0 AND not_after_ms < ?",
-        (command.node_id, change.at_ms),
+        "DELETE FROM certificates WHERE node_id = ? AND revoked = 0 AND not_after_ms < ? AND serial != ?",
+        (command.node_id, change.at_ms, command.proved_serial),
     )
     _store_certificate(change, command.node_id, command.certificate)
     return command.certificate

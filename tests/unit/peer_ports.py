@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from ca.certificates import Authority
@@ -19,14 +19,27 @@ from coordinator.web import new_application, serve
 CLUSTER = "lab"
 
 
-def contexts_of(coordinator_id: str, directory: Path, authority: Authority) -> MemberContexts:
-    """Of a coordinator with a new certificate."""
-    key = new_key()
-    identity = Identity(CLUSTER, Role.COORDINATOR, coordinator_id)
-    leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=datetime.now(UTC))
-    credential = Credential(directory / f"{coordinator_id}.pem", authority.root_pem)
+def contexts_of(
+    member_id: str,
+    directory: Path,
+    authority: Authority,
+    *,
+    role: Role = Role.COORDINATOR,
+    made_days_ago: float = 0.0,
+) -> MemberContexts:
+    """Of a member with a new certificate, as a coordinator takes others."""
+    credential = Credential(directory / f"{member_id}.pem", authority.root_pem)
+    write_credential(credential, member_id, authority, role=role, made_days_ago=made_days_ago)
+    return MemberContexts(credential, takes_expired=role is Role.COORDINATOR)
+
+
+def write_credential(
+    credential: Credential, member_id: str, authority: Authority, *, role: Role, made_days_ago: float = 0.0
+) -> None:
+    """A certificate that was, or will be, made then."""
+    key, made_at = new_key(), datetime.now(UTC) - timedelta(days=made_days_ago)
+    leaf = authority.sign_leaf(key.public_key(), Identity(CLUSTER, role, member_id), "127.0.0.1", now=made_at)
     credential.write(key, leaf.pem)
-    return MemberContexts(credential)
 
 
 @asynccontextmanager
@@ -49,11 +62,17 @@ async def serving(
 
 @asynccontextmanager
 async def connected(
-    own_id: str, records: Iterable[CoordinatorRecord], directory: Path, authority: Authority
+    own_id: str,
+    records: Iterable[CoordinatorRecord],
+    directory: Path,
+    authority: Authority,
+    *,
+    role: Role = Role.COORDINATOR,
+    contexts: MemberContexts | None = None,
 ) -> AsyncIterator[MetadataClient]:
     """A client whose connections are kept up."""
-    contexts = contexts_of(own_id, directory, authority)
-    client = MetadataClient(Identity(CLUSTER, Role.COORDINATOR, own_id), list(records), contexts.client)
+    contexts = contexts or contexts_of(own_id, directory, authority, role=role)
+    client = MetadataClient(Identity(CLUSTER, role, own_id), list(records), contexts.client)
     running = asyncio.create_task(client.run())
     try:
         yield client

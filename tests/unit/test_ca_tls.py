@@ -435,7 +435,7 @@ def test_aiohttp_server_and_client_work_with_these_contexts(cluster: Cluster, ru
         ):
             assert response.status == 200
         await runner.cleanup()
-        assert seen == [Peer(PEER, peer_leaf.serial, peer_leaf.not_after_ms)]
+        assert seen == [Peer(PEER, peer_leaf.serial, peer_leaf.not_before_ms, peer_leaf.not_after_ms)]
 
     run(work())
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from coordinator import commands, queries
 from coordinator.calls import HeartbeatCall
 from coordinator.health import NodeHealth
@@ -99,6 +101,20 @@ def test_certificates_of_a_removed_node_are_dead_and_its_id_is_free(state: State
     assert state.apply(join("again", "n4", certificate=certificate("serial-2")))["serial"] == "serial-2"
     assert state.store.certificate_is_live("n4", "serial-2")
     assert view(state)["nodes"][3]["draining"] is False
+
+
+def test_late_renewal_whose_answer_was_lost_can_be_repeated(state: State) -> None:
+    state.at_ms = certificate("serial-n1").not_after_ms + 1
+    for proved, made in (("serial-n1", "lost"), ("serial-n1", "got"), ("got", "next")):
+        new = msgspec.structs.replace(certificate(made), not_after_ms=2 * state.at_ms)
+        renewal = commands.RenewCertificate(node_id="n1", proved_serial=proved, certificate=new)
+        assert state.apply(renewal)["serial"] == made
+    known = [serial for serial in ("serial-n1", "lost", "got", "next") if is_live(state, "n1", serial)]
+    assert known == ["lost", "got", "next"]  # one that has ended, and is used no more, opens nothing
+
+
+def is_live(state: State, node_id: str, serial: str) -> bool:
+    return state.store.certificate_is_live(node_id, serial)
 
 
 def test_repeated_join_of_a_removed_node_does_not_get_its_dead_certificate(state: State) -> None:

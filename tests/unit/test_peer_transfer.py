@@ -128,7 +128,7 @@ async def test_revoked_certificate_is_refused_on_an_open_connection(nodes: list[
 
 def peer(identity: Identity, *, expired: bool = False) -> Peer:
     end = datetime.now(UTC) + timedelta(days=-1 if expired else 1)
-    return Peer(identity, "1", int(end.timestamp() * 1000))
+    return Peer(identity, "1", 0, int(end.timestamp() * 1000))
 
 
 def strangers() -> Iterator[Peer]:
