@@ -3,6 +3,7 @@
 JSON, errors as `{code, error, details}`, and the headers that every answer has.
 """
 
+import errno
 import logging
 import re
 from collections.abc import Mapping
@@ -75,6 +76,8 @@ def error_of(request: web.Request, problem: Exception) -> FilestoreError:
         error = problem
     elif isinstance(problem, web.HTTPException):
         error = _from_http_exception(request, problem)
+    elif isinstance(problem, OSError) and problem.errno in (errno.EMFILE, errno.ENFILE):
+        error = errors.Unavailable("Too many files are open here.", retry_after_s=2)
     else:
         _log.error("request failed", exc_info=problem, extra={"request_id": request_id(request)})
         error = errors.Internal("unexpected")

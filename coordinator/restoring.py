@@ -5,6 +5,7 @@ cluster of one coordinator, to which others are added. A damaged coordinator beg
 under the old one it would have forgotten its votes.
 """
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -13,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from ca.errors import Conflict, InvalidRequest
+from ca.errors import Conflict, Internal, InvalidRequest
 from ca.secretfiles import SECRET_MODE, create_secret, read_secret, write_secret
 from coordinator.authority import ClusterAuthority
 from coordinator.clock import now_ms
@@ -67,7 +68,12 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
         os.close(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE))
     except FileExistsError as error:
         raise Conflict(f"{output} exists already and is not replaced") from error
-    copy_database(files.state, output)
+    try:
+        copy_database(files.state, output)
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
+        raise Internal(f"{files.state} cannot be copied: {error}.") from error
     return describe(output)
 
 

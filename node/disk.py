@@ -25,7 +25,7 @@ class DiskWorkers:
     """A named pool of DISK_THREADS threads."""
 
     def __init__(self) -> None:
-        """Raises RuntimeError when the threads cannot be started: now, and never later."""
+        """Raises Unavailable when the threads cannot be started: now, and never later."""
         self._pool = started_pool(DISK_THREADS, "disk")
         self._lock = threading.Lock()
         self._waiting = 0

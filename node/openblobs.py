@@ -17,11 +17,13 @@ import time
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from coordinator.lifetime import descriptor_limit
 from node.pagecache import read_cached
 from node.segments import OpenBlob
 from node.trust import FileIdentity
 
-OPEN_BLOBS_MAX = 256  # descriptors; a tenth of what a process may have where the limit is low
+OPEN_BLOBS_MAX = 256  # descriptors
+OPEN_BLOBS_SHARE = 10  # of those that a process may have, where that is less
 CONTENT_BYTES_MAX = 64 << 10  # of one blob that is kept in memory too: 16 MiB for all of them
 LOOK_S = 0.1  # between two looks at the file of a blob that is in memory
 
@@ -57,7 +59,7 @@ class OpenBlobs:
     """Open blobs by their sha256. Whoever takes one has a descriptor of its own, and closes it."""
 
     def __init__(self, *, blobs_max: int = OPEN_BLOBS_MAX) -> None:
-        self._blobs_max = blobs_max
+        self._blobs_max = min(blobs_max, descriptor_limit() // OPEN_BLOBS_SHARE)
         self._lock = threading.Lock()
         self._kept: OrderedDict[str, _Kept] = OrderedDict()
         self._forgotten = 0

@@ -176,8 +176,8 @@ def use_certificate(contexts: MemberContexts) -> None:
     """Use the certificate that lies on disk; one that cannot be used changes nothing."""
     try:
         contexts.reload()
-    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-        _log.error("the certificate on disk cannot be used", extra={"reason": type(error).__name__})
+    except (FilestoreError, OSError, ValueError) as error:
+        _log.error("the certificate on disk cannot be used", extra={"reason": str(error)})
     else:
         _log.info("using the certificate on disk")
 

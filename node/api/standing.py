@@ -16,7 +16,7 @@ def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: l
     """A leader is known, every coordinator answers, has room and the right state, every node is healthy, and
     every disk takes bytes.
     """
-    return not (_blockers(leader) or _of_coordinators(coordinators) or _of_nodes(nodes))
+    return not (_blockers(leader, coordinators) or _of_coordinators(coordinators, leader) or _of_nodes(nodes))
 
 
 def health_of(
@@ -27,12 +27,12 @@ def health_of(
     certificates: list[EndingCertificate],
 ) -> tuple[str, list[str]]:
     """HEALTHY, DEGRADED, or UNAVAILABLE when changes or uploads are refused; and why, a sentence each."""
-    blockers = _blockers(leader)
+    blockers = _blockers(leader, coordinators)
     takers = sum(node.state == "healthy" and node.disk == DISK_OK for node in nodes)
     if takers < best.write_quorum:
         blockers.append(f"{takers} nodes take new files, {best.write_quorum} must: uploads are refused.")
     others = [
-        *_of_coordinators(coordinators),
+        *_of_coordinators(coordinators, leader),
         *_of_nodes(nodes),
         *(f"The disk of the node {node.id} is nearly full." for node in nodes if node.disk == DISK_LOW),
         *_of_clocks(coordinators, nodes),
@@ -43,16 +43,19 @@ def health_of(
     return word, [*blockers, *others]
 
 
-def _blockers(leader: str) -> list[str]:
-    return [] if leader else ["No coordinator leads: nothing can be changed."]
+def _blockers(leader: str, coordinators: list[CoordinatorState]) -> list[str]:
+    if not leader:
+        return ["No coordinator leads: nothing can be changed."]
+    is_full = any(each.id == leader and each.disk_full is True for each in coordinators)
+    return [f"The disk of the coordinator {leader}, which leads, is full: changes are refused."] * is_full
 
 
-def _of_coordinators(coordinators: list[CoordinatorState]) -> list[str]:
+def _of_coordinators(coordinators: list[CoordinatorState], leader: str) -> list[str]:
     found = []
     for each in coordinators:
         if each.role == "unreachable":
             found.append(f"The coordinator {each.id} does not answer.")
-        if each.disk_full is True:
+        if each.disk_full is True and each.id != leader:
             found.append(f"The disk of the coordinator {each.id} is full.")
         if each.diverged:
             found.append(f"The state of the coordinator {each.id} is wrong: rebuild it.")

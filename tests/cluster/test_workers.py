@@ -287,6 +287,13 @@ async def test_renewed_certificate_reaches_every_worker(crowd: Cluster) -> None:
         running.cancel()
         await asyncio.wait([running])
     assert await asyncio.to_thread(shown_certificates, crowd, node) == before
+    good = files.credential_path.read_bytes()
+    workers = pids_of(crowd, node)
+    files.credential_path.write_bytes(good[: len(good) // 2])  # as a copy that is under way leaves it
+    os.kill(crowd.pid(node), signal.SIGHUP)
+    await asyncio.to_thread(wait_until_told, crowd, node, len(workers))
+    assert await asyncio.to_thread(shown_certificates, crowd, node) == before
+    files.credential_path.write_bytes(good)
     os.kill(crowd.pid(node), signal.SIGHUP)
 
     def is_new_everywhere() -> bool:
@@ -296,6 +303,14 @@ async def test_renewed_certificate_reaches_every_worker(crowd: Cluster) -> None:
         lambda: wait_until(is_new_everywhere, what="the new certificate everywhere", timeout_s=20)
     )
     assert len(await asyncio.to_thread(shown_certificates, crowd, node)) == 1
+    assert pids_of(crowd, node) == workers
+
+
+def wait_until_told(crowd: Cluster, node: Member, times: int) -> None:
+    """Each process has said that the certificate on disk is of no use, and no more than that."""
+    told = '"message": "the certificate on disk cannot be used"'
+    wait_until(lambda: crowd.logs()[node.id].count(told) == times, what="their word", timeout_s=20)
+    assert "Traceback" not in crowd.logs()[node.id]
 
 
 def shown_certificates(cluster: Cluster, node: Member) -> set[bytes]:

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 from node.blobs import BlobStore
 from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
-from node.openblobs import CONTENT_BYTES_MAX, OpenBlobs
+from node.openblobs import CONTENT_BYTES_MAX, OPEN_BLOBS_SHARE, OpenBlobs
 from node.quarantine import Quarantine
 from node.watch import DiskWatch
 
@@ -186,6 +187,21 @@ async def test_blob_that_another_process_deleted_is_closed_at_the_next_look_at_t
     assert descriptors() == before + 1
     disk.close()
     (store.opened.take(other) or pytest.fail("not kept")).close()
+
+
+def test_few_are_kept_where_a_process_may_have_few_descriptors(tmp_path: Path) -> None:
+    names = []
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, hard))
+    try:
+        store = BlobStore(tmp_path)
+        for number in range(50):
+            names.append(put(store, b"%d" % number))
+            store.open_kept(names[-1]).close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert len(store.opened) == 200 // OPEN_BLOBS_SHARE
+    store.close()
 
 
 def test_blob_used_longest_ago_is_closed_first(tmp_path: Path) -> None:

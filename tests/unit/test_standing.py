@@ -69,7 +69,7 @@ def test_blobs_that_lack_replicas_degrade_a_cluster() -> None:
     ("coordinators", "nodes", "words"),
     [
         ([coordinator(role="unreachable")], NODES, "c1 does not answer"),
-        ([coordinator(disk_full=True)], NODES, "disk of the coordinator c1 is full"),
+        ([coordinator(), coordinator("c2", disk_full=True)], NODES, "disk of the coordinator c2 is full"),
         ([coordinator(diverged=True)], NODES, "rebuild"),
         ([coordinator()], [*NODES[:2], node("n3", state="suspect")], "n3 is suspect"),
         ([coordinator()], [*NODES[:2], node("n3", disk="failed")], "disk of the node n3 takes no bytes"),
@@ -82,6 +82,13 @@ def test_member_that_is_not_well_degrades_it(
     assert (health, len(problems)) == ("degraded", 1)
     assert words in problems[0]
     assert not members_are_well("c1", coordinators, nodes)
+
+
+def test_leader_whose_disk_is_full_makes_it_unavailable() -> None:
+    health, problems = health_of(reply(), "c1", [coordinator(disk_full=True)], NODES, [])
+    assert health == "unavailable"
+    assert problems == ["The disk of the coordinator c1, which leads, is full: changes are refused."]
+    assert not members_are_well("c1", [coordinator(disk_full=True)], NODES)
 
 
 def test_disks_without_room_degrade_it_and_too_many_of_them_make_it_unavailable() -> None:
