@@ -189,9 +189,9 @@ class _Tls(_Protocol):  # type: ignore[misc]
             self._leave_nothing()
 
     def send_at_once(self, data: Data) -> bool:
-        """Whether nothing more has to be done: a small answer takes the short way."""
+        """Whether nothing more has to be done: a small answer, or a slice, takes the short way."""
         is_free = self._state is _OPEN and not (self._ssl_writing_paused or self._write_backlog)
-        if not is_free or type(data) is not bytes or not 0 < len(data) <= SLICE_BYTES:
+        if not is_free or not 0 < len(data) <= SLICE_BYTES:
             return False
         try:
             self._sslobj.write(data)  # all of it: the buffer behind it has no end
@@ -261,12 +261,12 @@ class _Tls(_Protocol):  # type: ignore[misc]
         """Give what OpenSSL wrote to the plain transport, which sends it now if it can."""
         if not self._outgoing.pending:
             return
-        data = self._outgoing.read()
-        if self.is_broken:
+        data, transport = self._outgoing.read(), self._transport
+        if transport is None or transport.is_closing():
             return
-        self._transport.write(data)
+        transport.write(data)
         if self._ssl_writing_paused and self._state is _OPEN:
-            untaken_bytes = self._transport.get_write_buffer_size()
+            untaken_bytes = transport.get_write_buffer_size()
             if untaken_bytes > UNTAKEN_BYTES_MAX:
                 self._fatal_error(ConnectionAbortedError("answers to key updates are not taken"))
 

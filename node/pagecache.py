@@ -25,6 +25,19 @@ def is_cached(fd: int, start: int, stop: int) -> bool:
         return False
 
 
+def read_now(fd: int, start: int, buffer: memoryview) -> int:
+    """Fill the buffer from `start` on as far as the page cache has it: how many bytes, 0 where it has none.
+
+    0 also where the file system cannot tell, and at the end of the file.
+    """
+    if not _NOWAIT:
+        return 0
+    try:
+        return os.preadv(fd, [buffer], start, _NOWAIT)
+    except OSError:  # as above
+        return 0
+
+
 def read_cached(fd: int, start: int, size_bytes: int) -> bytes:
     """These bytes if the page cache has them, as far as `is_cached` can tell, else b"". For little at a time.
 

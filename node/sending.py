@@ -11,13 +11,14 @@ from typing import Self
 from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
+from coordinator.tlsprotocol import SLICE_BYTES
 from coordinator.web import ClientGone
 from node.disk import DiskWorkers
-from node.pagecache import read_cached
+from node.pagecache import read_now
 from node.peers import Piece
 from node.reading import PIECE_BYTES, read_piece
 from node.segments import OpenBlob
-from node.sendfile import FileSender, SendfileRefused
+from node.sendfile import BURST_BYTES, FileSender, SendfileRefused
 from node.stalling import StallWatch
 
 STALL_TIMEOUT_S = 60.0  # a client that takes nothing for so long holds a descriptor and buffers for nothing
@@ -25,6 +26,8 @@ STALL_TIMEOUT_S = 60.0  # a client that takes nothing for so long holds a descri
 # costs twice this at most.
 WRITE_BUFFER_BYTES = 512 << 10
 SMALL_BYTES = 64 << 10  # up to here one write of head and body beats sendfile
+# What is read to be encrypted at once goes through here, in a core's cache all the time. For one event loop.
+_SLICE = memoryview(bytearray(SLICE_BYTES))
 
 
 class BodyResponse(web.StreamResponse):
@@ -82,13 +85,15 @@ class FileBody:
         self._watch = StallWatch(self._transport, STALL_TIMEOUT_S)
         self._sender: FileSender | None = None
         self._head_is_out = False
+        self._is_plain = self._transport.get_extra_info("sslcontext") is None
 
     async def begin(self) -> None:
         """Make the head ready, and send it if the body goes past the transport. Close it then in any case."""
         writer = await self._response.prepare(self._request)
         assert writer is not None
-        is_plain = self._transport.get_extra_info("sslcontext") is None
-        if is_plain and self._stop - self.at > SMALL_BYTES:
+        if not self._is_plain:
+            self._transport.set_write_buffer_limits(high=SLICE_BYTES)  # what is kept has to be copied
+        elif self._stop - self.at > SMALL_BYTES:
             await self._flush(writer)
             self._sender = FileSender(self._transport, self._disk, self._watch)
             head = _take_head(writer)
@@ -115,10 +120,10 @@ class FileBody:
 
     async def _send_copies(self, blob: OpenBlob, until: int) -> None:
         while self.at < until:
-            size_bytes = min(PIECE_BYTES, until - self.at)
-            piece = read_cached(blob.fd, self.at, size_bytes)
-            if not piece:
-                piece = await read_piece(self._disk, blob, self.at, size_bytes)
+            if not self._is_plain and self._head_is_out and self._send_cached(blob, until):
+                await self._take_turns()
+                continue
+            piece = await read_piece(self._disk, blob, self.at, min(PIECE_BYTES, until - self.at))
             self.at += len(piece)
             self._watch.written_bytes += len(piece)
             if not self._head_is_out:
@@ -126,6 +131,36 @@ class FileBody:
                 self._head_is_out = True
                 continue
             await _write_past(self._request, self._transport, piece)
+
+    def _send_cached(self, blob: OpenBlob, until: int) -> int:
+        """How many bytes went out: what the page cache has, as long as they are taken, a burst at most.
+
+        A plain transport would keep the memory instead of what is in it. Raises ClientGone.
+        """
+        transport, protocol, slice_ = self._transport, self._request.protocol, _SLICE
+        if transport.is_closing():
+            raise ClientGone("the client went away while its answer went out")
+        at, stop = self.at, min(until, self.at + BURST_BYTES)
+        while at < stop and not protocol.writing_paused:
+            if stop - at < SLICE_BYTES:
+                slice_ = _SLICE[: stop - at]
+            count = read_now(blob.fd, at, slice_)
+            if not count:
+                break
+            transport.write(slice_[:count] if count < len(slice_) else slice_)
+            at += count
+        sent_bytes = at - self.at
+        self.at = at
+        self._watch.written_bytes += sent_bytes
+        self._request.writer.output_size += sent_bytes
+        return sent_bytes
+
+    async def _take_turns(self) -> None:
+        """Wait until the client takes more, at least for the others on the loop. Raises ConnectionError."""
+        if self._request.protocol.writing_paused:
+            await self._request.writer.drain()
+        else:
+            await asyncio.sleep(0)
 
     async def end(self) -> None:
         """The whole body was sent."""
@@ -148,7 +183,7 @@ class FileBody:
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
 
-async def _write_past(request: web.Request, transport: asyncio.Transport, piece: Piece) -> None:
+async def _write_past(request: web.Request, transport: asyncio.Transport, piece: Piece | memoryview) -> None:
     """Write behind a head that is out. What aiohttp does for each write is worth a tenth of the encryption.
 
     Raises ConnectionError.

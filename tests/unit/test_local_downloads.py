@@ -1,8 +1,11 @@
 """Downloads of a replica of this node: unchanged, in order, never unverified, not beyond the client."""
 
 import asyncio
+import itertools
 import os
+import random
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -13,13 +16,14 @@ import uvloop
 from aiohttp import web
 
 from ca.certificates import Authority
+from ca.tls import client_context
 from coordinator.records import ContentRecord
 from coordinator.web import Listener, new_application, serve
-from node import sendfile, sending
+from node import pagecache, sendfile, sending
 from node.content.download import serve_content
 from node.segments import SEGMENT_BYTES
 from tests.unit.file_records import available_file
-from tests.unit.peer_nodes import CONTENT, SHA256, Node, introduce, running_node
+from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, introduce, running_node
 
 Runner = Callable[[Coroutine[None, None, None]], None]
 RECORD = available_file(
@@ -28,15 +32,17 @@ RECORD = available_file(
 
 
 @asynccontextmanager
-async def plain_listener(node: Node, replicas: list[str]) -> AsyncIterator[Listener]:
-    """GET of anything answers with the content, without TLS."""
+async def plain_listener(
+    node: Node, replicas: list[str], context: ssl.SSLContext | None = None
+) -> AsyncIterator[Listener]:
+    """GET of anything answers with the content, without TLS if no context is given."""
 
     async def handler(request: web.Request) -> web.StreamResponse:
         content = ContentRecord(file=RECORD, replicas=replicas)
         return await serve_content(request, node.services, content, policy={})
 
     app = new_application([web.get("/", handler)], component="test")
-    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None)
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=context)
     try:
         yield listener
     finally:
@@ -154,6 +160,52 @@ async def test_file_that_is_unlinked_while_it_is_kept_open_is_not_served(nodes: 
         head, _ = await read_answer(reader)
         assert head.startswith(b"HTTP/1.1 503 ")
         writer.close()
+
+
+@pytest.mark.parametrize("run", [asyncio.run, run_on_uvloop], ids=["asyncio", "uvloop"])
+@pytest.mark.parametrize("every", [0, 3], ids=["warm", "partly cold"])
+def test_over_tls_everybody_gets_the_right_bytes_at_any_pace(
+    tmp_path: Path, peer_authority: Authority, monkeypatch: pytest.MonkeyPatch, run: Runner, every: int
+) -> None:
+    """What is sent is read into memory that all of them share."""
+    real, calls = pagecache.read_now, itertools.count(1)
+    monkeypatch.setattr(
+        sending, "read_now", lambda *asked: 0 if every and next(calls) % every == 0 else real(*asked)
+    )
+
+    async def read(port: int, context: ssl.SSLContext, number: int) -> None:
+        dice, plain = random.Random(number), socket.socket()
+        plain.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096 if number % 2 else 1 << 20)
+        plain.connect(("127.0.0.1", port))
+        reader, writer = await asyncio.open_connection(
+            sock=plain, ssl=context, server_hostname=f"n1.node.{CLUSTER}.internal", limit=1 << 14
+        )
+        start = number * 100_001
+        writer.write(asking(f"Range: bytes={start}-"))
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+            while start < len(CONTENT):
+                piece = await reader.read(dice.randrange(1, 200_000))
+                assert piece == CONTENT[start : start + len(piece)] != b""
+                start += len(piece)
+                await asyncio.sleep(0.001 if number % 2 else 0)
+        finally:
+            writer.transport.abort()
+
+    async def main() -> None:
+        async with running_node("n1", tmp_path / "n1", peer_authority) as node:
+            introduce([node])
+            node.store()
+            context = client_context(peer_authority.root_pem)
+            async with (
+                plain_listener(node, ["n1"], node.contexts.api.listening) as listener,
+                asyncio.timeout(20),
+                asyncio.TaskGroup() as group,
+            ):
+                for number in range(8):
+                    group.create_task(read(listener.port, context, number))
+
+    run(main())
 
 
 async def test_cold_pages_come_from_a_thread(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
