@@ -3,7 +3,6 @@
 JSON, errors as `{code, error, details}`, and the headers that every answer has.
 """
 
-import errno
 import logging
 import re
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from ca import errors
 from ca.errors import FilestoreError, InvalidRequest
+from coordinator.lifetime import out_of_descriptors
 from coordinator.logs import shown_path
 
 HEADERS_MAX: Final = 64
@@ -76,8 +76,8 @@ def error_of(request: web.Request, problem: Exception) -> FilestoreError:
         error = problem
     elif isinstance(problem, web.HTTPException):
         error = _from_http_exception(request, problem)
-    elif isinstance(problem, OSError) and problem.errno in (errno.EMFILE, errno.ENFILE):
-        error = errors.Unavailable("Too many files are open here.", retry_after_s=2)
+    elif isinstance(problem, OSError) and (exhausted := out_of_descriptors(problem)) is not None:
+        error = exhausted
     else:
         _log.error("request failed", exc_info=problem, extra={"request_id": request_id(request)})
         error = errors.Internal("unexpected")

@@ -2,11 +2,14 @@
 
 import asyncio
 import contextlib
+import errno
 import gc
 import resource
 import signal
 from collections.abc import Callable, Iterator
 from typing import Final
+
+from ca.errors import Unavailable
 
 DESCRIPTORS_ENOUGH: Final = 1 << 20  # what an unlimited process is taken to have
 COLLECT_AFTER: Final = 50_000  # objects more than before; 700 are what five commands under way hold
@@ -27,6 +30,13 @@ def descriptor_limit() -> int:
     """How many descriptors this process may have open now."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return DESCRIPTORS_ENOUGH if soft == resource.RLIM_INFINITY else min(soft, DESCRIPTORS_ENOUGH)
+
+
+def out_of_descriptors(error: OSError) -> Unavailable | None:
+    """What is told of this error if the process, or the system, has as many files open as it may."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return None
+    return Unavailable("Too many files are open here.", retry_after_s=2)
 
 
 def quieten_collector() -> None:

@@ -264,14 +264,12 @@ class PartialFile:
         """A rename that replaces nothing: a second name, and the first one goes."""
         try:
             os.link(self.path, self._target, follow_symlinks=False)
-        except FileExistsError as error:
-            raise Conflict(f"{self._target} was made meanwhile; what came is in {self.path}.") from error
-        except OSError:  # a file system without hard links
-            if os.path.lexists(self._target):
-                raise Conflict(f"{self._target} was made meanwhile; what came is in {self.path}.") from None
-            self.path.replace(self._target)
-            return
-        self.path.unlink()
+        except OSError as error:
+            if isinstance(error, FileExistsError) or os.path.lexists(self._target):
+                raise Conflict(f"{self._target} was made meanwhile; what came is in {self.path}.") from error
+            self.path.replace(self._target)  # a file system without hard links
+        else:
+            self.path.unlink()
 
     def _discard(self) -> None:
         self._is_over = True

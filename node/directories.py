@@ -8,7 +8,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ca.errors import FilestoreError, InsufficientStorage, Internal, Unavailable
+from ca.errors import FilestoreError, InsufficientStorage, Internal
+from coordinator.lifetime import out_of_descriptors
 
 # O_NONBLOCK: a pipe that someone put in a file's place must not hang the thread that opens it.
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -88,6 +89,5 @@ def storage_error(error: OSError) -> FilestoreError:
     """What the caller is told of a failed disk call: no room, no descriptor, a fault of ours. No path."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return InsufficientStorage("The disk of the node that was to store this is full.")
-    if error.errno in (errno.EMFILE, errno.ENFILE):
-        return Unavailable("Too many files are open here.", retry_after_s=2)
-    return Internal(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.")
+    refused = Internal(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.")
+    return out_of_descriptors(error) or refused

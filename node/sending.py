@@ -120,8 +120,10 @@ class FileBody:
 
     async def _send_copies(self, blob: OpenBlob, until: int) -> None:
         while self.at < until:
+            if self._request.protocol.writing_paused:
+                await self._request.writer.drain()
             if not self._is_plain and self._head_is_out and self._send_cached(blob, until):
-                await self._take_turns()
+                await asyncio.sleep(0)  # others on the loop have their turn
                 continue
             piece = await read_piece(self._disk, blob, self.at, min(PIECE_BYTES, until - self.at))
             self.at += len(piece)
@@ -155,13 +157,6 @@ class FileBody:
         self._request.writer.output_size += sent_bytes
         return sent_bytes
 
-    async def _take_turns(self) -> None:
-        """Wait until the client takes more, at least for the others on the loop. Raises ConnectionError."""
-        if self._request.protocol.writing_paused:
-            await self._request.writer.drain()
-        else:
-            await asyncio.sleep(0)
-
     async def end(self) -> None:
         """The whole body was sent."""
         await self._response.write_eof()
@@ -183,7 +178,7 @@ class FileBody:
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
 
-async def _write_past(request: web.Request, transport: asyncio.Transport, piece: Piece | memoryview) -> None:
+async def _write_past(request: web.Request, transport: asyncio.Transport, piece: Piece) -> None:
     """Write behind a head that is out. What aiohttp does for each write is worth a tenth of the encryption.
 
     Raises ConnectionError.

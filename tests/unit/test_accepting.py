@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import errno
+import os
 import subprocess
 import sys
 
@@ -11,6 +13,7 @@ from aiohttp import web
 from coordinator import accepting
 from coordinator.lifetime import descriptor_limit
 from coordinator.web import Listener, new_application, serve
+from node.directories import storage_error
 from tests.unit.peer_nodes import Node
 
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
@@ -97,3 +100,10 @@ print(descriptor_limit(), raise_descriptor_limit(), descriptor_limit(), connecti
 def test_process_raises_its_descriptor_limit_to_what_it_may_have() -> None:
     done = subprocess.run([sys.executable, "-c", RAISE], capture_output=True, check=True)
     assert done.stdout.split() == [b"64", b"300", b"300", b"150"]
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.ENFILE])
+def test_descriptors_that_are_used_up_are_no_fault_of_the_disk(number: int) -> None:
+    told = storage_error(OSError(number, os.strerror(number)))
+    assert (told.status, told.details) == (503, "Too many files are open here.")
+    assert storage_error(OSError(errno.EIO, os.strerror(errno.EIO))).status == 500
