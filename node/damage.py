@@ -63,9 +63,9 @@ async def verify_blob(
                 if pace is not None:
                     await pace(stop - start)
                 await disk.run(blob.verify_range, start, stop)
-            return blob.size_bytes
         finally:
             blob.close()
+        return await disk.run(blobs.size_bytes, sha256)  # which may have gone while it was read
     except BlobDamaged as damage:
         await withdraw(disk, blobs, metrics, damage)
         raise

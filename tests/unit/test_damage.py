@@ -104,6 +104,17 @@ async def test_verified_blob_tells_its_size_and_a_missing_one_is_missing(nodes: 
         await verify_blob(services.disk, services.blobs, services.metrics, SHA256)
 
 
+async def test_blob_that_goes_while_it_is_verified_is_missing(nodes: list[Node]) -> None:
+    services = nodes[0].services
+    nodes[0].store()
+
+    async def take_away(_: int) -> None:
+        nodes[0].blob_path().unlink(missing_ok=True)
+
+    with pytest.raises(BlobMissing):
+        await verify_blob(services.disk, services.blobs, services.metrics, SHA256, pace=take_away)
+
+
 def put(store: BlobStore, name: str, content: bytes) -> None:
     with store.receive(name, len(content)) as writer:
         writer.write(content)
