@@ -20,7 +20,6 @@ import uuid_utils
 import uvloop
 from msgspec import Struct
 
-from ca.identity import Identity, Role
 from coordinator.calls import HeartbeatCall
 from coordinator.client import MetadataClient
 from coordinator.commands import (
@@ -69,9 +68,8 @@ class Load:
     def __init__(self, files: NodeFiles, token: str) -> None:
         config = files.read_config()
         self._node = config
-        contexts = MemberContexts(files.credential())
-        identity = Identity(config.cluster, Role.NODE, config.id)
-        self.metadata = MetadataClient(identity, config.coordinators, contexts.client)
+        contexts = MemberContexts(files.credential(), config.identity)
+        self.metadata = MetadataClient(config.identity, config.coordinators, contexts.client)
         self.view = View(self.metadata, lambda: HeartbeatCall(FREE_BYTES, FREE_BYTES, 0))
         self._caller = Caller("admin", 1, token)
         self._file_uuids: list[str] = []

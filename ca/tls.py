@@ -16,7 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ca.certificates import certificates_in, serial_hex, validity_ms
+from ca.certificates import UntrustedCertificate, certificates_in, serial_hex, validity_ms
 from ca.errors import Internal, Unauthorized
 from ca.identity import X509_FAILURES, Identity
 from ca.keys import key_to_pem
@@ -46,6 +46,16 @@ class Credential:
     def write(self, key: ec.EllipticCurvePrivateKey, chain_pem: str) -> None:
         """Replace key and chain in one rename, so that no reader ever sees a torn pair."""
         write_secret(self.path, key_to_pem(key) + chain_pem.encode("ascii"))
+
+    def require(self, identity: Identity) -> None:
+        """Raises UnusableCredential when the certificate on disk is another member's, or none."""
+        try:
+            named = Identity.from_certificate(certificates_in(self.path.read_text("ascii"))[0])
+        except (OSError, ValueError, UntrustedCertificate, Unauthorized) as error:
+            reason = getattr(error, "details", "") or getattr(error, "strerror", "") or str(error)
+            raise UnusableCredential(f"{self.path} cannot be used: {reason}") from error
+        if named != identity:
+            raise UnusableCredential(f"{self.path} is the certificate of {named.uri}, not of {identity.uri}")
 
 
 @dataclass(frozen=True, slots=True)

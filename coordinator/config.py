@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ca.errors import Internal
+from ca.identity import Identity, Role
 from ca.secretfiles import read_secret, systemd_credential, write_durable
 from ca.tls import Credential
 from coordinator.jobs import SCHEDULE_S_MAX, GraceSeconds
@@ -42,6 +43,11 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     down_after_s: DownAfter = DOWN_AFTER_S
     gc_grace_s: GraceSeconds = GC_GRACE_S
     schedules: dict[str, Annotated[float, Meta(ge=0, le=SCHEDULE_S_MAX)]] = {}
+
+    @property
+    def identity(self) -> Identity:
+        """Whom this member's certificate names."""
+        return Identity(self.cluster, Role.COORDINATOR, self.id)
 
     @property
     def own(self) -> CoordinatorRecord:

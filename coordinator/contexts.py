@@ -2,6 +2,7 @@
 
 import ssl
 
+from ca.identity import Identity
 from ca.tls import (
     Credential,
     ReloadingContext,
@@ -14,14 +15,18 @@ from ca.tls import (
 class MemberContexts:
     """For the client port, the peer port, and for dialling peers and coordinators."""
 
-    def __init__(self, credential: Credential, *, takes_expired: bool = False) -> None:
-        """`takes_expired`: on the peer port, where each certificate's time is looked at for itself."""
+    def __init__(self, credential: Credential, identity: Identity, *, takes_expired: bool = False) -> None:
+        """`takes_expired`: on the peer port, where each certificate's time is looked at for itself.
+
+        Raises UnusableCredential, also when the certificate is not that of `identity`.
+        """
         self.credential = credential
+        self._identity = identity
+        self._client = self._client_context()
         self.api = ReloadingContext(lambda: server_context(credential.path))
         self.peer = ReloadingContext(
             lambda: peer_server_context(credential.path, credential.root_pem, takes_expired=takes_expired)
         )
-        self._client = self._client_context()
 
     def client(self) -> ssl.SSLContext:
         """The newest context to dial with."""
@@ -38,4 +43,5 @@ class MemberContexts:
         self._client = client
 
     def _client_context(self) -> ssl.SSLContext:
+        self.credential.require(self._identity)
         return peer_client_context(self.credential.path, self.credential.root_pem)

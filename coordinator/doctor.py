@@ -15,9 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from ca.errors import Conflict
-from ca.identity import Identity, Role
 from ca.secretfiles import systemd_credential
-from ca.tls import Credential
 from coordinator.config import CoordinatorFiles
 from coordinator.disk import File, OsFile
 from coordinator.findings import Findings, check_credential, check_private_directory, check_secret
@@ -56,9 +54,8 @@ def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:
     findings = Findings()
     findings.fact(f"coordinator {config.id} of the cluster {config.cluster}")
     _check_secrets(findings, files)
-    identity = Identity(config.cluster, Role.COORDINATOR, config.id)
     if files.root.exists():
-        check_credential(findings, Credential(files.credential_path, files.root.read_text("ascii")), identity)
+        check_credential(findings, files.credential(), config.identity)
     else:
         findings.problem(files.root, "is missing", "Copy it from another member: it is the same everywhere.")
     if files.diverged.exists():

@@ -16,7 +16,6 @@ from ca.tls import Credential
 from coordinator.timestamps import rfc3339
 
 PROBLEMS_MAX: Final = 1000  # that are kept; further ones are counted
-_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 OTHERS: Final = 0o077
 
 
@@ -76,11 +75,8 @@ def check_credential(findings: Findings, credential: Credential, identity: Ident
     check_secret(findings, path, required=True)
     try:
         pem = path.read_text("ascii")
-        chain = pem[pem.index(_BEGIN) :]
-        check_leaf_matches(
-            chain, key_from_pem(pem.encode("ascii")), credential.root_pem, identity=identity, now=None
-        )
-        ends_at = certificates_in(chain)[0].not_valid_after_utc
+        check_leaf_matches(pem, key_from_pem(pem.encode("ascii")), credential.root_pem, identity=identity)
+        ends_at = certificates_in(pem)[0].not_valid_after_utc
     except FileNotFoundError:
         return  # which was told
     except (OSError, ValueError, UnreadableKey, UntrustedCertificate) as error:

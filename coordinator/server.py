@@ -14,7 +14,7 @@ import msgspec
 from aiohttp import web
 
 from ca.errors import FilestoreError
-from ca.identity import Identity, Role
+from ca.identity import Identity
 from ca.secretfiles import read_secret
 from coordinator.accepting import CannotListen
 from coordinator.authority import ClusterAuthority
@@ -127,8 +127,8 @@ async def _run(
     application: ApplicationFactory,
     http: tuple[str, int] | None,
 ) -> None:
-    identity = Identity(config.cluster, Role.COORDINATOR, config.id)
-    contexts = MemberContexts(files.credential(), takes_expired=True)
+    identity = config.identity
+    contexts = MemberContexts(files.credential(), identity, takes_expired=True)
     coordinators = await asyncio.to_thread(read_known, files.known, config.members)
     removed = asyncio.Event()
     transport = Transport(identity, coordinators, contexts.client, removed.set)

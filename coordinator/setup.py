@@ -26,7 +26,7 @@ from ca.certificates import (
     validity_ms,
 )
 from ca.errors import Conflict, Internal, InvalidRequest
-from ca.identity import Identity, Role, check_address, check_cluster_name, check_member_id
+from ca.identity import check_address, check_cluster_name, check_member_id
 from ca.secretfiles import create_secret, read_secret, write_durable, write_secret
 from coordinator.authority import INTERMEDIATE_PURPOSE, USER_TOKEN_PURPOSE, ClusterAuthority
 from coordinator.clock import now_ms
@@ -170,8 +170,7 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
 def new_leaf(files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority) -> int:
     """Give this coordinator a new key and certificate; when it should be renewed, in ms since 1970."""
     key = keys.new_key()
-    identity = Identity(config.cluster, Role.COORDINATOR, config.id)
-    leaf = authority.sign_leaf(key.public_key(), identity, config.own.address)
+    leaf = authority.sign_leaf(key.public_key(), config.identity, config.own.address)
     files.credential().write(key, leaf.pem)
     return renewal_due_at_ms(leaf.not_before_ms, leaf.not_after_ms, random.uniform(-1, 1))
 

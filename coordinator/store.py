@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from ca.errors import InsufficientStorage
-from ca.secretfiles import sync_directory
+from ca.secretfiles import SECRET_MODE, sync_directory
 from coordinator import machine
 from coordinator.bounds import COUNT_MAX
 from coordinator.commands import decode_envelope
@@ -82,7 +82,7 @@ class Store:
     """One writing connection (used by one thread at a time) and one reading connection (for any thread)."""
 
     def __init__(self, path: Path) -> None:
-        """Raises sqlite3.Error; then nothing stays open."""
+        """Raises sqlite3.Error, OSError; then nothing stays open."""
         connections = _connections(path)
         try:
             self._begin(path, *connections)
@@ -387,7 +387,14 @@ def _members(rows: Iterable[tuple[str, str]]) -> Members:
 
 
 def _connections(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """The writer and the reader of a database file, which is made if it does not exist; both or none."""
+    """The writer and the reader of a database file, which is made if it does not exist; both or none.
+
+    It is for its owner alone, as are the files that SQLite puts beside it.
+    """
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE))
+    except FileExistsError:
+        path.chmod(SECRET_MODE)  # by name: to close a descriptor of a database ends the locks on it
     with ExitStack() as opened:
         writer = opened.enter_context(closing(_connect(path)))
         writer.execute("PRAGMA journal_mode = WAL")

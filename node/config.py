@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from ca.errors import Internal
+from ca.identity import Identity, Role
 from ca.secretfiles import write_durable
 from ca.tls import Credential
 from coordinator.records import CoordinatorRecord
@@ -42,6 +43,11 @@ class NodeConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     coordinators: list[CoordinatorRecord]
     zone: str = ""
     weight: int = 100
+
+    @property
+    def identity(self) -> Identity:
+        """Whom this node's certificate names."""
+        return Identity(self.cluster, Role.NODE, self.id)
 
 
 class NodeFiles:

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from ca.identity import Identity, Role
-from ca.tls import Credential
 from coordinator.doctor import kept_still
 from coordinator.findings import Findings, check_credential, check_private_directory
 from node.blobs import INCOMING, SIDECAR
@@ -51,9 +49,8 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
     findings = Findings()
     findings.fact(f"node {config.id} of the cluster {config.cluster}")
     check_private_directory(findings, files.data.resolve(), others=OTHERS_WRITE)
-    identity = Identity(config.cluster, Role.NODE, config.id)
     if files.root.exists():
-        check_credential(findings, Credential(files.credential_path, files.root.read_text("ascii")), identity)
+        check_credential(findings, files.credential(), config.identity)
     else:
         findings.problem(files.root, "is missing", "Copy it from another member: it is the same everywhere.")
     if not files.lock.exists():

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
-from ca.identity import Identity, Role
 from ca.secretfiles import read_secret
 from coordinator import logs
 from coordinator.audit import AuditLog
@@ -123,7 +122,7 @@ def _trouble(files: NodeFiles, *, is_waiting: bool) -> str:
 async def _run(
     files: NodeFiles, config: NodeConfig, siblings: Siblings, plain: tuple[str, int] | None, lock: int
 ) -> None:
-    contexts, metrics = MemberContexts(files.credential()), Metrics("node")
+    contexts, metrics = MemberContexts(files.credential(), config.identity), Metrics("node")
     async with (
         open_node(files, config, contexts, metrics, siblings) as node,
         Ports(config, contexts, node.services, metrics) as ports,
@@ -157,7 +156,6 @@ def _works_of_the_first(
     config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses
 ) -> Iterator[Work]:
     """What one process of a node does for all."""
-    identity = Identity(config.cluster, Role.NODE, config.id)
     metadata = node.services.api.metadata
     yield "announcement", _announce(config, node.services)
     if (custody := node.services.custody) is not None:
@@ -165,7 +163,7 @@ def _works_of_the_first(
         yield "scrub", custody.scrubber.run()
     yield (
         "renewal",
-        keep_renewed(metadata, contexts, identity, config.address, on_renewed=processes.reload),
+        keep_renewed(metadata, contexts, config.identity, config.address, on_renewed=processes.reload),
     )
     if node.services.siblings.workers > 1:
         yield "numbers of the workers", node.numbers.run()
@@ -220,9 +218,8 @@ async def open_node(
     blobs = await disk.run(BlobStore, files.data, maker=siblings.maker, is_leftover=siblings.is_leftover)
     uploads, numbers = UploadStore(blobs), WorkerNumbers(metrics.registry, siblings)
     watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.uploads_elsewhere)
-    identity = Identity(config.cluster, Role.NODE, config.id)
     coordinators = await disk.run(read_known, files.known, config.coordinators)
-    metadata = MetadataClient(identity, coordinators, contexts.client)
+    metadata = MetadataClient(config.identity, coordinators, contexts.client)
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
     counts, audit = _node_metrics(metrics, watch, locks), AuditLog(files.audit)

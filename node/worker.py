@@ -62,7 +62,7 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
     plain = None if http is None else loopback_listener(http)
     files = NodeFiles(data)
     config = files.read_config()
-    contexts, metrics = MemberContexts(files.credential()), Metrics("node")
+    contexts, metrics = MemberContexts(files.credential(), config.identity), Metrics("node")
     orders = Orders(contexts)
     async with (
         open_node(files, config, contexts, metrics, siblings) as node,

@@ -19,6 +19,7 @@ from ca.errors import FilestoreError, Internal, InvalidRequest
 from node.client import DEADLINE_S, Client, require_token
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
+TEXT_CHARS_MAX = 1 << 20  # a bound on what a wrong path costs
 
 T = TypeVar("T")
 
@@ -85,9 +86,13 @@ def _read_token(path: Path) -> str:
 def read_text(path: Path, what: str) -> str:
     """A small text file, stripped. Raises InvalidRequest naming the file."""
     try:
-        return path.read_text(encoding="utf-8").strip()
+        with path.open(encoding="utf-8") as file:
+            text = file.read(TEXT_CHARS_MAX + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"Cannot read {what} from {path}: {reason_of(error)}") from error
+    if len(text) > TEXT_CHARS_MAX:
+        raise InvalidRequest(f"Cannot read {what} from {path}: it is longer than {TEXT_CHARS_MAX} characters")
+    return text.strip()
 
 
 def reason_of(error: Exception) -> str:

@@ -60,7 +60,7 @@ async def join(
     """Let the clients' node join; the coordinators run. The first call is made as a coordinator."""
     files = CoordinatorFiles(coordinator_data)
     identity = Identity(CLUSTER_NAME, Role.COORDINATOR, records[0].coordinator_id)
-    own = Access(identity, records, MemberContexts(files.credential()))
+    own = Access(identity, records, MemberContexts(files.credential(), identity))
     node = Identity(CLUSTER_NAME, Role.NODE, NODE_ID)
     key = new_key()
     secret = secrets.token_hex(32)
@@ -78,7 +78,7 @@ async def join(
         joined = await metadata.join(call)
     credential = Credential(target, files.root.read_text("ascii"))
     credential.write(key, joined.node_cert)
-    access = Access(node, records, MemberContexts(credential))
+    access = Access(node, records, MemberContexts(credential, node))
     announced = AnnounceNode(node_id=NODE_ID, peer_port=PEER_PORT, zone="", weight=1)
     async with running(access.client()) as metadata:
         await metadata.propose(announced, NodeRecord, timeout_s=START_TIMEOUT_S)

@@ -203,6 +203,15 @@ def test_server_of_another_cluster_is_not_trusted(cluster: Cluster, tmp_path: Pa
     assert done.stderr.startswith(b"filestore: untrusted_server: ")
 
 
+def test_device_is_no_certificate(cluster: Cluster) -> None:
+    done = cluster.filestore("status", FILESTORE_CA="/dev/zero")
+    assert done.returncode == 1
+    assert done.stderr == (
+        b"filestore: invalid_request: Cannot read the CA certificate from /dev/zero:"
+        b" it is longer than 1048576 characters\n"
+    )
+
+
 def test_environment_of_other_programs_does_not_matter(cluster: Cluster) -> None:
     names = ("SSL_CERT_FILE", "SSL_CERT_DIR", "CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE")
     environment = cluster.command_environment(

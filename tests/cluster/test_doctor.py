@@ -139,6 +139,11 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda data: (data / "credential.pem").write_text("nothing"),
         "cannot be used",
     ),
+    "certificate empty": (
+        "node",
+        lambda data: (data / "credential.pem").write_text(""),
+        "cannot be used: the private key is not",
+    ),
     "blob flipped": ("node", lambda data: flip(only(data, BLOB), 7), "does not match its name"),
     "blob cut": ("node", lambda data: cut(only(data, BLOB)), "has 10 bytes, its sidecar says"),
     "blob a link": ("node", lambda data: to_link(only(data, BLOB)), "cannot be read"),

@@ -79,8 +79,8 @@ async def test_renewed_certificate_has_a_new_key_and_opens_the_peer_port(own_clu
     node = own_cluster.nodes[0]
     files = NodeFiles(own_cluster.data(node))
     config = files.read_config()
-    identity = Identity(config.cluster, Role.NODE, config.id)
-    contexts = MemberContexts(files.credential())
+    identity = config.identity
+    contexts = MemberContexts(files.credential(), identity)
     before = files.credential_path.read_text()
     metadata = MetadataClient(identity, config.coordinators, contexts.client)
     running = asyncio.create_task(metadata.run())

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.development import Member
+from deploy.development import CLUSTER_NAME, Member
 from tests.cluster.harness import Cluster
 from tests.cluster.test_doctor import lose_end_of_log
 
@@ -41,6 +41,15 @@ def test_credential_that_others_may_read_is_refused(cluster: Cluster, tmp_path: 
     data = copied(cluster, member, tmp_path)
     (data / "credential.pem").chmod(0o644)
     assert refusal(cluster, role, data).endswith("open to others than its owner: chmod 600 it")
+
+
+@pytest.mark.parametrize("role", ["coordinator", "node"])
+def test_credential_of_another_member_is_refused(cluster: Cluster, tmp_path: Path, role: str) -> None:
+    member, other = [member for member in cluster.members if member.role == role][:2]
+    data = copied(cluster, member, tmp_path)
+    shutil.copyfile(cluster.data(other) / "credential.pem", data / "credential.pem")
+    line = refusal(cluster, role, data)
+    assert f"is the certificate of spiffe://{CLUSTER_NAME}/{role}/{other.id}, not of" in line
 
 
 @pytest.mark.parametrize("spoil", [lambda key: os.urandom(len(key)), lambda key: key[:-1]])

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from ca.identity import Identity, Role
 from coordinator.calls import HeartbeatCall
 from coordinator.client import MetadataClient
 from coordinator.contexts import MemberContexts
@@ -276,8 +275,9 @@ def test_worker_that_is_told_to_end_answers_first_and_is_replaced(crowd: Cluster
 async def test_renewed_certificate_reaches_every_worker(crowd: Cluster) -> None:
     node = crowd.nodes[0]
     files = NodeFiles(crowd.data(node))
-    config, contexts = files.read_config(), MemberContexts(files.credential())
-    identity = Identity(config.cluster, Role.NODE, config.id)
+    config = files.read_config()
+    identity = config.identity
+    contexts = MemberContexts(files.credential(), identity)
     before = await asyncio.to_thread(shown_certificates, crowd, node)
     metadata = MetadataClient(identity, config.coordinators, contexts.client)
     running = asyncio.create_task(metadata.run())
@@ -289,10 +289,13 @@ async def test_renewed_certificate_reaches_every_worker(crowd: Cluster) -> None:
     assert await asyncio.to_thread(shown_certificates, crowd, node) == before
     good = files.credential_path.read_bytes()
     workers = pids_of(crowd, node)
-    files.credential_path.write_bytes(good[: len(good) // 2])  # as a copy that is under way leaves it
-    os.kill(crowd.pid(node), signal.SIGHUP)
-    await asyncio.to_thread(wait_until_told, crowd, node, len(workers))
-    assert await asyncio.to_thread(shown_certificates, crowd, node) == before
+    torn = good[: len(good) // 2]  # as a copy that is under way leaves it
+    foreign = NodeFiles(crowd.data(crowd.nodes[1])).credential_path.read_bytes()
+    for round_number, useless in enumerate([torn, foreign], start=1):
+        files.credential_path.write_bytes(useless)
+        os.kill(crowd.pid(node), signal.SIGHUP)
+        await asyncio.to_thread(wait_until_told, crowd, node, round_number * len(workers))
+        assert await asyncio.to_thread(shown_certificates, crowd, node) == before
     files.credential_path.write_bytes(good)
     os.kill(crowd.pid(node), signal.SIGHUP)
 
@@ -419,8 +422,9 @@ async def test_heartbeat_of_another_worker_says_nothing_of_the_node(crowd: Clust
         peer_port=2,
     )
     files = NodeFiles(data)
-    config, contexts = files.read_config(), MemberContexts(files.credential())
-    identity = Identity(config.cluster, Role.NODE, config.id)
+    config = files.read_config()
+    identity = config.identity
+    contexts = MemberContexts(files.credential(), identity)
     metadata = MetadataClient(identity, config.coordinators, contexts.client)
     running = asyncio.create_task(metadata.run())
     try:

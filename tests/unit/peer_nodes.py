@@ -82,7 +82,7 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
     directory.mkdir()
     credential = Credential(directory / "credential.pem", authority.root_pem)
     credential.write(key, leaf.pem)
-    contexts = MemberContexts(credential)
+    contexts = MemberContexts(credential, identity)
     disk, blobs = DiskWorkers(), BlobStore(directory)
     metadata = MetadataClient(identity, COORDINATORS, contexts.client)
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0))

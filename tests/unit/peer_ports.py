@@ -30,7 +30,9 @@ def contexts_of(
     """Of a member with a new certificate, as a coordinator takes others."""
     credential = Credential(directory / f"{member_id}.pem", authority.root_pem)
     write_credential(credential, member_id, authority, role=role, made_days_ago=made_days_ago)
-    return MemberContexts(credential, takes_expired=role is Role.COORDINATOR)
+    return MemberContexts(
+        credential, Identity(CLUSTER, role, member_id), takes_expired=role is Role.COORDINATOR
+    )
 
 
 def write_credential(

@@ -53,6 +53,15 @@ def test_applied_is_index_and_term_of_the_last_entry(tmp_path: Path, state: Stat
         assert again.applied() == (2, 7)
 
 
+def test_database_is_for_its_owner_alone(tmp_path: Path) -> None:
+    (tmp_path / "old.sqlite").touch(mode=0o644)
+    for name in ("new.sqlite", "old.sqlite"):
+        with closing(Store(tmp_path / name)) as store:
+            store.apply(creations(1, 1))
+            modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob(f"{name}*")}
+        assert modes == dict.fromkeys((name, f"{name}-wal", f"{name}-shm"), 0o600)
+
+
 def test_entry_that_is_not_the_next_stops_the_process(state: State) -> None:
     with pytest.raises(AssertionError, match="not the next"):
         state.store.apply(state.entries)
