@@ -176,17 +176,24 @@ def check_leaf_matches(
     return named
 
 
-def renewal_due_at_ms(not_before_ms: int, not_after_ms: int, jitter: float) -> int:
-    """When to renew, ms since the epoch: two thirds of the life, moved by `jitter` (-1..1) tenths of it."""
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """When a certificate is to be replaced, in ms since the epoch."""
+
+    not_before_ms: int
+    due_at_ms: int
+
+    def is_due(self, at_ms: int) -> bool:
+        """Also of one that is not valid yet: it was made by a clock that ran ahead."""
+        return at_ms >= self.due_at_ms or at_ms < self.not_before_ms
+
+
+def renewal_of(not_before_ms: int, not_after_ms: int, jitter: float) -> Renewal:
+    """Due at two thirds of the life, moved by `jitter` (-1..1) tenths of it."""
     assert not_before_ms < not_after_ms, "a certificate without a life"
     assert -1 <= jitter <= 1, "jitter out of range"
     life_ms = not_after_ms - not_before_ms
-    return not_before_ms + life_ms * 2 // 3 + round(life_ms * jitter / 10)
-
-
-def may_renew_late(not_after_ms: int, at_ms: int) -> bool:
-    """Whether the node that a certificate was made for may still have another one made for it."""
-    return at_ms < not_after_ms + LATE_RENEWAL_MS
+    return Renewal(not_before_ms, not_before_ms + life_ms * 2 // 3 + round(life_ms * jitter / 10))
 
 
 def serial_hex(certificate: x509.Certificate) -> str:

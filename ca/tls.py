@@ -16,9 +16,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ca.certificates import UntrustedCertificate, certificates_in, serial_hex, validity_ms
+from ca.certificates import LATE_RENEWAL_MS, UntrustedCertificate, certificates_in, serial_hex, validity_ms
 from ca.errors import Internal, Unauthorized
-from ca.identity import X509_FAILURES, Identity
+from ca.identity import X509_FAILURES, Identity, Role
 from ca.keys import key_to_pem
 from ca.secretfiles import write_secret
 
@@ -60,16 +60,23 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a mutual TLS connection.
-
-    The caller compares `not_after_ms` on every request, and `not_before_ms` too where the handshake took
-    certificates whose time has passed.
-    """
+    """Who is at the other end of a mutual TLS connection. The caller looks at the times on every request."""
 
     identity: Identity
     serial: str
     not_before_ms: int
     not_after_ms: int
+
+    def is_current(self, at_ms: int) -> bool:
+        """Whether the certificate is valid at that time."""
+        return self.not_before_ms <= at_ms < self.not_after_ms
+
+    def may_renew(self, at_ms: int) -> bool:
+        """Whether it is a node that may have a new one made although this one is not valid: it was off while
+        its certificate ended, or has one that was signed by a clock that ran ahead.
+        """
+        is_near = self.not_before_ms - LATE_RENEWAL_MS <= at_ms < self.not_after_ms + LATE_RENEWAL_MS
+        return is_near and self.identity.role is Role.NODE
 
 
 def server_context(credential_path: Path) -> ssl.SSLContext:

@@ -1,10 +1,14 @@
-"""When to stop and ask: what does away with this many blobs at once is more likely a mistake than the truth.
+"""When to stop and ask: what does away with this many blobs at once is more likely a mistake than the truth,
+and so is a clock that is far ahead of the others.
 
 For the leader's runs, of all blobs, and for each node's passes, of its own.
 """
 
+import statistics
+from collections.abc import Iterable
 from typing import Final
 
+CLOCK_AHEAD_MAX_MS: Final = 60_000
 CAUTION_SHARE: Final = 0.1
 CAUTION_BLOBS: Final = 100  # fewer never are too many
 
@@ -12,3 +16,15 @@ CAUTION_BLOBS: Final = 100  # fewer never are too many
 def is_too_many(going: int, blobs: int) -> bool:
     """Whether so many of so many blobs are more than goes without a question."""
     return going > CAUTION_BLOBS and going > blobs * CAUTION_SHARE
+
+
+def clock_doubt(offsets_ms: Iterable[int]) -> str:
+    """Why nothing may end because our clock says that its time is over; "" for no reason.
+
+    `offsets_ms`: other clocks less ours. The median of all, ours among them, is taken for the truth; of an
+    even number the earlier one, which ends less.
+    """
+    ahead_ms = statistics.median_high([0, *(-offset_ms for offset_ms in offsets_ms)])
+    if ahead_ms <= CLOCK_AHEAD_MAX_MS:
+        return ""
+    return f"The clock of this coordinator is {ahead_ms // 1000} s ahead of the nodes' clocks."

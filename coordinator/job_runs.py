@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import msgspec
 import uuid_utils
 
-from ca.errors import FilestoreError, InsufficientStorage, Unavailable
+from ca.errors import Conflict, FilestoreError, InsufficientStorage, Unavailable
 from coordinator.calls import CALL_TIMEOUT_S
 from coordinator.clock import now_ms
 from coordinator.commands import AnyCommand, RecordRun, StartRun
 from coordinator.driver import Driver
-from coordinator.jobs import EXPIRE, JOBS, JobKind, JobParameters, decode_parameters
+from coordinator.jobs import BY_THE_CLOCK, EXPIRE, JOBS, JobKind, JobParameters, decode_parameters
 from coordinator.raft.core import NotLeader
 from coordinator.records import JobRunRecord
 from coordinator.rpc import Refused, value_of
@@ -38,6 +38,14 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
+def _always() -> bool:
+    return True
+
+
+def _sure() -> str:
+    return ""
+
+
 class Interrupted(Exception):
     """This member can not go on with a run now; it, or the next leader, will."""
 
@@ -48,10 +56,14 @@ class Progress:
     What they did in their last NOTE_S is not in it, and what this version cannot read.
     """
 
-    def __init__(self, own_id: str, driver: Driver, run: JobRunRecord) -> None:
+    def __init__(
+        self, own_id: str, driver: Driver, run: JobRunRecord, doubt: Callable[[], str] = _sure
+    ) -> None:
+        """`doubt`: why nothing may be done for this run now; "" for no reason."""
         self._own_id = own_id
         self._driver = driver
         self._run = run
+        self._doubt = doubt
         self._noted_at_s = float("-inf")
         self._counted_at_s = float("-inf")
         self.result: Result = _result_of(run)
@@ -73,7 +85,11 @@ class Progress:
             self.result[name] = int(self.result.get(name, 0)) + count
 
     async def apply(self, command: AnyCommand, reply_type: type[_T]) -> _T:
-        """What the command replies. Raises Refused, or Interrupted when it does not get through."""
+        """What the command replies. Raises Refused, Conflict for a doubt, or Interrupted when it does not
+        get through.
+        """
+        if why := self._doubt():
+            raise Conflict(why)
         return await applied(self._driver, command, reply_type)
 
     async def note(self) -> None:
@@ -91,7 +107,7 @@ class Progress:
             result=msgspec.json.encode(self.result).decode(),
         )
         try:
-            await self.apply(command, JobRunRecord)
+            await applied(self._driver, command, JobRunRecord)
         except Refused as refusal:
             raise Interrupted(refusal.details) from refusal
         self._noted_at_s = time.monotonic()
@@ -111,7 +127,8 @@ class JobRuns:
     """Works on runs while this member leads. `works`: what each job does, by its name.
 
     `due`: whether a job has something to do now, by its name; one that is not there always has. `schedules`:
-    seconds, in the place of those that a job comes with.
+    seconds, in the place of those that a job comes with. `clock_doubt`: why nothing may end now because its
+    time is over, "" for no reason.
     """
 
     def __init__(
@@ -123,6 +140,7 @@ class JobRuns:
         *,
         due: Mapping[str, Callable[[], bool]] | None = None,
         schedules: Mapping[str, float] | None = None,
+        clock_doubt: Callable[[], str] = _sure,
     ) -> None:
         self._own_id = own_id
         self._driver = driver
@@ -130,6 +148,7 @@ class JobRuns:
         self._works = works
         self._due = due or {}
         self._schedules = schedules or {}
+        self._clock_doubt = clock_doubt
         self._working: dict[str, asyncio.Task[None]] = {}
         self._scheduled_at_s: dict[str, float] = {}  # when each job was last looked at for its schedule
 
@@ -168,7 +187,7 @@ class JobRuns:
         running = {run.job_name for run in self._store.running_runs()} if due else set()
         for job in due:
             self._scheduled_at_s[job.name] = at_s
-            if job.name not in running and self._has_work(job):
+            if job.name not in running and self._has_work(job) and not self._is_in_doubt(job):
                 command = StartRun(run_id=str(uuid_utils.uuid7()), job_name=job.name, node_id=self._own_id)
                 try:
                     await applied(self._driver, command, JobRunRecord)
@@ -194,6 +213,12 @@ class JobRuns:
             if last_ms is not None and abs(now_ms() - last_ms) < schedule_s * 1000:
                 return False
         return self._due.get(job.name, _always)()
+
+    def _is_in_doubt(self, job: JobKind) -> bool:
+        why = self._clock_doubt() if job.name in BY_THE_CLOCK else ""
+        if why:
+            _log.error("the job %s is not started: %s", job.name, why)
+        return bool(why)
 
     async def _waiting(self) -> list[JobRunRecord]:
         """The runs that nobody here works on, as of everything that was committed before."""
@@ -224,7 +249,8 @@ class JobRuns:
             del self._working[run.run_id]
 
     async def _work_to_its_end(self, run: JobRunRecord) -> None:
-        progress = Progress(self._own_id, self._driver, run)
+        doubt = self._clock_doubt if run.job_name in BY_THE_CLOCK else _sure
+        progress = Progress(self._own_id, self._driver, run, doubt)
         await progress.record("running")  # from here on it is ours
         _log.info("the run %s of the job %s begins, or goes on", run.run_id, run.job_name)
         status = "completed"
@@ -258,10 +284,6 @@ def _result_of(run: JobRunRecord) -> Result:
         return msgspec.json.decode(run.result, type=Result)
     except msgspec.MsgspecError:
         return {}
-
-
-def _always() -> bool:
-    return True
 
 
 def _cause(error: Exception) -> Exception:

@@ -21,6 +21,7 @@ REBALANCE = "rebalance"
 GC = "gc"
 SCRUB = "scrub"
 COMPARE = "compare"
+BY_THE_CLOCK = frozenset({EXPIRE, GC})  # what they end because its time is over is gone
 GRACE_S_MAX = 366 * 86_400
 SCHEDULE_S_MAX = 366 * 86_400
 

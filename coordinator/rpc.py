@@ -19,7 +19,6 @@ import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from ca.certificates import may_renew_late
 from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Role
 from ca.tls import Peer, peer_identity
@@ -149,8 +148,10 @@ class PeerPort:
         started_s = time.monotonic()
         try:
             call = wire.decode_call(frame.call)
-            if peer.not_after_ms <= now_ms() and not isinstance(call, RenewCall):
-                raise Unavailable("The certificate of this node has expired; it has to be renewed first.")
+            if not peer.is_current(now_ms()) and not isinstance(call, RenewCall):
+                raise Unavailable(
+                    "The certificate of this node is not valid now; it has to be renewed first."
+                )
             value = await self._handle(peer, call)
             status, details = wire.OK, ""
         except NotLeader as refusal:
@@ -188,11 +189,9 @@ class PeerPort:
         if request.transport is None:
             raise Unauthorized("the connection is gone")
         peer, at_ms = peer_identity(request.transport), now_ms()
-        if at_ms < peer.not_before_ms:
-            raise Unauthorized("the certificate is not valid yet")
-        is_late_node = peer.identity.role is Role.NODE and may_renew_late(peer.not_after_ms, at_ms)
-        if peer.not_after_ms <= at_ms and not (takes_expired and is_late_node):
-            raise Unauthorized("the certificate has expired")
+        if not peer.is_current(at_ms) and not (takes_expired and peer.may_renew(at_ms)):
+            is_early = at_ms < peer.not_before_ms
+            raise Unauthorized(f"the certificate {'is not valid yet' if is_early else 'has expired'}")
         self._check(peer)
         return peer
 

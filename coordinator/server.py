@@ -49,7 +49,7 @@ from coordinator.roster import read_known
 from coordinator.rpc import PeerPort
 from coordinator.served_calls import ServedCalls
 from coordinator.service import Service
-from coordinator.setup import new_leaf, renewal_due
+from coordinator.setup import new_leaf, own_renewal
 from coordinator.state_view import StateView
 from coordinator.transport import Transport
 from coordinator.view import View
@@ -223,6 +223,7 @@ class _Member:
             {**job_works(files), **reconcilers.works()},
             due=reconcilers.due(),
             schedules=config.schedules,
+            clock_doubt=means.clock_doubt,
         )
 
     def service(self, identity: Identity) -> Service:
@@ -328,11 +329,11 @@ async def _renew(
     A certificate that is good for longer is kept at start: one made by a clock that runs ahead would not be
     valid yet for the others.
     """
-    due_at_ms = renewal_due(files)
+    renewal = own_renewal(files)
     while True:
-        if now_ms() >= due_at_ms:
+        if renewal.is_due(now_ms()):
             try:
-                due_at_ms = new_leaf(files, config, authority)
+                renewal = new_leaf(files, config, authority)
                 contexts.reload()
                 _log.info("renewed the certificate")
             except (FilestoreError, OSError):

@@ -19,10 +19,11 @@ from msgspec import Struct
 
 from ca import keys, usertoken
 from ca.certificates import (
+    Renewal,
     certificates_in,
     new_intermediate,
     new_root,
-    renewal_due_at_ms,
+    renewal_of,
     validity_ms,
 )
 from ca.errors import Conflict, Internal, InvalidRequest
@@ -167,20 +168,18 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
         store.close()
 
 
-def new_leaf(files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority) -> int:
-    """Give this coordinator a new key and certificate; when it should be renewed, in ms since 1970."""
+def new_leaf(files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority) -> Renewal:
+    """Give this coordinator a new key and certificate; when it should be renewed."""
     key = keys.new_key()
     leaf = authority.sign_leaf(key.public_key(), config.identity, config.own.address)
     files.credential().write(key, leaf.pem)
-    return renewal_due_at_ms(leaf.not_before_ms, leaf.not_after_ms, random.uniform(-1, 1))
+    return renewal_of(leaf.not_before_ms, leaf.not_after_ms, random.uniform(-1, 1))
 
 
-def renewal_due(files: CoordinatorFiles) -> int:
-    """When the certificate on disk should be renewed, in ms since 1970; a new time for each process, for
-    jitter.
-    """
+def own_renewal(files: CoordinatorFiles) -> Renewal:
+    """When the certificate on disk should be renewed; a new time for each process, for jitter."""
     leaf = certificates_in(files.credential_path.read_text("ascii"))[0]
-    return renewal_due_at_ms(*validity_ms(leaf), random.uniform(-1, 1))
+    return renewal_of(*validity_ms(leaf), random.uniform(-1, 1))
 
 
 def _check_arguments(

@@ -1,5 +1,6 @@
 """A node's certificate, renewed over its own connection at two thirds of its life, with a new key each
-time. One that has ended meanwhile, because the node was off, still opens that one call.
+time. One that has ended meanwhile, because the node was off, still opens that one call, and so does one that
+is not valid yet, because the clock of the coordinator that signed it ran ahead.
 """
 
 import asyncio
@@ -7,7 +8,7 @@ import logging
 import random
 from collections.abc import Callable
 
-from ca.certificates import certificates_in, check_leaf_matches, renewal_due_at_ms, validity_ms
+from ca.certificates import Renewal, certificates_in, check_leaf_matches, renewal_of, validity_ms
 from ca.csr import new_csr
 from ca.errors import FilestoreError
 from ca.identity import Identity
@@ -32,20 +33,21 @@ async def keep_renewed(
     on_renewed: Callable[[], None] = lambda: None,
 ) -> None:
     """Renew for ever; failures are logged and tried again. `on_renewed`: a new one lies on disk."""
-    due_at_ms, ends_at_ms = _due_and_end_ms(contexts)
+    renewal, ends_at_ms = _renewal_and_end_ms(contexts)
     while True:
-        await asyncio.sleep(min(LOOK_S, max(0.0, (due_at_ms - now_ms()) / 1000)))
-        if now_ms() < due_at_ms:
-            continue
-        try:
-            await renew(metadata, contexts, identity, address)
-            on_renewed()
-            due_at_ms, ends_at_ms = _due_and_end_ms(contexts)
-            _log.info("the certificate was renewed")
-        except (FilestoreError, OSError) as error:
-            reason = {"reason": str(error), "certificate_ends_at": rfc3339(ends_at_ms)}
-            _log.warning("the certificate could not be renewed", extra=reason)
-            due_at_ms = now_ms() + int(RETRY_S * 1000)
+        pause_s = min(LOOK_S, max(0.0, (renewal.due_at_ms - now_ms()) / 1000))
+        if renewal.is_due(now_ms()):
+            pause_s = LOOK_S
+            try:
+                await renew(metadata, contexts, identity, address)
+                on_renewed()
+                renewal, ends_at_ms = _renewal_and_end_ms(contexts)
+                _log.info("the certificate was renewed")
+            except (FilestoreError, OSError) as error:
+                reason = {"reason": str(error), "certificate_ends_at": rfc3339(ends_at_ms)}
+                _log.warning("the certificate could not be renewed", extra=reason)
+                pause_s = RETRY_S
+        await asyncio.sleep(pause_s)
 
 
 async def renew(metadata: MetadataClient, contexts: MemberContexts, identity: Identity, address: str) -> None:
@@ -60,8 +62,7 @@ async def renew(metadata: MetadataClient, contexts: MemberContexts, identity: Id
     contexts.reload()
 
 
-def _due_and_end_ms(contexts: MemberContexts) -> tuple[int, int]:
-    pem = contexts.credential.path.read_text("ascii")
-    leaf = certificates_in(pem[pem.index("-----BEGIN CERTIFICATE-----") :])[0]
+def _renewal_and_end_ms(contexts: MemberContexts) -> tuple[Renewal, int]:
+    leaf = certificates_in(contexts.credential.path.read_text("ascii"))[0]
     not_before_ms, not_after_ms = validity_ms(leaf)
-    return renewal_due_at_ms(not_before_ms, not_after_ms, random.uniform(-1, 1)), not_after_ms
+    return renewal_of(not_before_ms, not_after_ms, random.uniform(-1, 1)), not_after_ms

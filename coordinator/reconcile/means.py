@@ -10,6 +10,7 @@ import msgspec
 
 from ca.errors import NotFound, Unavailable
 from coordinator.calls import CALL_TIMEOUT_S
+from coordinator.caution import clock_doubt
 from coordinator.clock import now_ms
 from coordinator.driver import Driver
 from coordinator.health import NodeHealth
@@ -46,6 +47,12 @@ class Means:
             replicas=view.replicas,
             write_quorum=view.write_quorum,
         )
+
+    def clock_doubt(self) -> str:
+        """Why nothing may end now because its time is over; "" for no reason."""
+        if self.view().nodes and self.health.is_silent():
+            return "No node has told this coordinator its time yet."
+        return clock_doubt(self.health.clock_offsets_ms(at_s=time.monotonic()))
 
     def node(self, node_id: str) -> NodeRecord:
         """Raises NotFound."""

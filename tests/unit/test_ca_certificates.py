@@ -22,7 +22,7 @@ from ca.certificates import (
     check_leaf_matches,
     new_intermediate,
     new_root,
-    renewal_due_at_ms,
+    renewal_of,
     root_digest,
     serial_hex,
     trusted_root,
@@ -207,6 +207,7 @@ def test_any_text_as_bundle_is_untrusted(text: str) -> None:
 def test_renewal_is_due_at_two_thirds_of_life_give_or_take_a_tenth(
     start: int, life: int, jitter: float
 ) -> None:
-    due = renewal_due_at_ms(start, start + life, jitter) - start
+    due = renewal_of(start, start + life, jitter).due_at_ms - start
     assert life * 2 / 3 - life / 10 - 2 <= due <= life * 2 / 3 + life / 10 + 2
-    assert renewal_due_at_ms(0, 3000, 0.0) == 2000
+    renewal = renewal_of(500, 3500, 0.0)
+    assert [at_ms for at_ms in (499, 500, 2499, 2500, 4000) if renewal.is_due(at_ms)] == [499, 2500, 4000]

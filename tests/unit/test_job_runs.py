@@ -14,6 +14,7 @@ import pytest
 
 from ca.errors import InvalidRequest, NotFound
 from coordinator import commands
+from coordinator.caution import clock_doubt
 from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
 from coordinator.driver import Driver
@@ -58,9 +59,10 @@ async def member(data: Path, members: tuple[str, ...] = ("c1",)) -> AsyncIterato
 
 @asynccontextmanager
 async def working(
-    driver: Driver, store: Store, works: Mapping[str, Work], name: str = "c1"
+    driver: Driver, store: Store, works: Mapping[str, Work], name: str = "c1", clock_doubt: str = ""
 ) -> AsyncIterator[None]:
-    task = asyncio.create_task(JobRuns(name, driver, store, works).run())
+    runs = JobRuns(name, driver, store, works, clock_doubt=lambda: clock_doubt)
+    task = asyncio.create_task(runs.run())
     try:
         yield
     finally:
@@ -280,6 +282,49 @@ async def test_clock_that_was_ahead_keeps_no_job_from_its_schedule(
         async with working(driver, store, {"gc": one_step}):
             run = (await ended(tmp_path, 2))[-1]
     assert (run["invoked_by"], run["started_at_ms"] < ahead_ms) == ("schedule", True)
+
+
+async def test_nothing_ends_by_a_clock_that_is_in_doubt(tmp_path: Path) -> None:
+    works: dict[str, Work] = {"expire": expire, "snapshot": one_step}
+    async with member(tmp_path) as (driver, store):
+        for node_id in ("n1", "n2"):
+            await apply(driver, join_token(node_id), join(node_id, node_id))
+        await apply(driver, create(ADMIN, "f1", retention_hours=0))
+        await apply(driver, complete(ADMIN, "f1", "aa", ["n1", "n2"]))
+        async with working(driver, store, works, clock_doubt="It is ahead."):
+            await apply(driver, trigger("expire", "r1"))
+            await ended(tmp_path)
+            await apply(driver, trigger("snapshot", "r2"))
+            await ended(tmp_path, 2)
+        doubted = runs(tmp_path)
+        async with working(driver, store, works):
+            found = await ended(tmp_path, 3)
+    assert [(run["job_name"], run["status"]) for run in doubted] == [
+        ("expire", "failed"),
+        ("snapshot", "completed"),
+    ]
+    assert doubted[0]["result"] == {"error": "It is ahead."}
+    assert (found[2]["job_name"], found[2]["result"]["retained"]) == ("expire", 1)
+
+
+@pytest.mark.parametrize(
+    ("offsets_ms", "is_doubted"),
+    [
+        ([], False),
+        ([-60_000], False),
+        ([-60_001], True),
+        ([3_600_000], False),
+        ([0, -3_600_000], False),
+        ([-3_600_000, -3_600_000], True),
+        ([0, -3_600_000, -3_600_000], True),
+        ([0, 0, -3_600_000], False),
+        ([3_600_000, -3_600_000], False),
+    ],
+)
+def test_most_clocks_are_taken_for_right_and_of_two_the_earlier(
+    offsets_ms: list[int], is_doubted: bool
+) -> None:
+    assert bool(clock_doubt(offsets_ms)) is is_doubted
 
 
 async def test_cancelled_run_is_left_by_whoever_works_on_it(tmp_path: Path) -> None:

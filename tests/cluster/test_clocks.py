@@ -1,0 +1,64 @@
+"""Coordinators whose wall clock is wrong for a while, and right again."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import CoordinatorFiles
+from deploy.processes import wait_until
+from tests.cluster.clocks import library, set_clock
+from tests.cluster.harness import Cluster
+
+HOUR_S = 3600
+DEADLINE_S = 60.0
+
+
+@pytest.fixture
+def shim(tmp_path: Path) -> Path:
+    return library(tmp_path)
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, shim: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path / "cluster") as started:
+        yield started
+
+
+def start_coordinators(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, shim: Path, *, shift_s: int
+) -> None:
+    """All of them anew, with their clocks moved."""
+    cluster.terminate(*cluster.coordinators)
+    set_clock(monkeypatch, shim, shift_s)
+    cluster.restart(*cluster.coordinators)
+
+
+def test_nothing_ends_by_the_clock_of_a_leader_that_is_ahead_of_the_nodes(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, shim: Path
+) -> None:
+    begun = cluster.create(size_bytes=100)["file_uuid"]  # for a day
+    start_coordinators(cluster, monkeypatch, shim, shift_s=50 * HOUR_S)
+    told = "the job expire is not started: The clock of this coordinator is"
+    wait_until(
+        lambda: any(told in log for log in cluster.logs().values()), what="a doubt", timeout_s=DEADLINE_S
+    )
+    start_coordinators(cluster, monkeypatch, shim, shift_s=0)
+    cluster.wait_healthy()
+    assert cluster.get(f"/api/v1/project-files/{begun}").json["status"] == "pending"
+
+
+def test_certificate_that_was_made_by_a_clock_ahead_is_made_anew(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, shim: Path
+) -> None:
+    paths = [CoordinatorFiles(cluster.data(member)).credential_path for member in cluster.coordinators]
+    before = [path.read_bytes() for path in paths]
+    start_coordinators(cluster, monkeypatch, shim, shift_s=30 * 24 * HOUR_S)
+    wait_until(
+        lambda: all(path.read_bytes() != old for path, old in zip(paths, before, strict=True)),
+        what="certificates from the future",
+        timeout_s=DEADLINE_S,
+    )
+    start_coordinators(cluster, monkeypatch, shim, shift_s=0)
+    cluster.wait_healthy()
+    assert cluster.get(f"/api/v1/files/{cluster.store(b'new')}").body == b"new"
