@@ -97,6 +97,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     takes_bytes: bool = True
     scrubbed_since_ms: Count = 0
     at_ms: Count = 0  # its clock when this was sent; 0 from members of older versions
+    custody_stopped: Names = []  # passes that would have given up too many blobs at once
 
 
 class HeartbeatReply(Struct, frozen=True):
@@ -228,6 +229,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     clock_offset_ms: int | None = None  # its clock less this coordinator's; None while it is not known
     disk: str = DISK_OK
     scrubbed_since_ms: int = 0  # see HeartbeatCall
+    custody_stopped: list[str] = []
 
 
 class CertificateEnd(Struct, frozen=True):

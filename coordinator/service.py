@@ -405,6 +405,7 @@ class Service:
                     clock_offset_ms=heard.clock_offset_ms if heard else None,
                     disk=self._health.disk(node.node_id),
                     scrubbed_since_ms=min(beat.scrubbed_since_ms, now_ms()),
+                    custody_stopped=beat.custody_stopped,
                 )
             )
         return states

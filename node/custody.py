@@ -105,14 +105,14 @@ class Custody:
             order.end(f"{type(error).__name__}: {error}")
             raise
         order.end()
-        self._means.metrics.custody_stopped.labels(kind).set(0)
+        self._means.metrics.custody_stops.note(kind, is_stopped=False)
 
     async def _by_itself(self, kind: str, work: Callable[[Pass], Awaitable[None]]) -> None:
-        stopped = self._means.metrics.custody_stopped.labels(kind)
+        stops = self._means.metrics.custody_stops
         try:
             await work(Pass())
         except Stopped as reason:
-            stopped.set(1)
+            stops.note(kind, is_stopped=True)
             _log.error("custody stopped itself", extra={"kind": kind, "reason": str(reason)})
         else:
-            stopped.set(0)
+            stops.note(kind, is_stopped=False)

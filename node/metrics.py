@@ -10,6 +10,30 @@ CLIENT_BYTES: Final = ("filestore_upload_bytes", "filestore_download_bytes")
 _Piece = TypeVar("_Piece", bytes, bytes | bytearray, bytes | memoryview)
 
 
+class CustodyStops:
+    """Passes that stopped because too many blobs would go at once, until one of their kind goes through."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauge = Gauge(
+            "filestore_custody_stopped",
+            "1 while a pass would give up too many blobs at once: collect, compare or scrub.",
+            ["kind"],
+            registry=registry,
+        )
+        for kind in ("collect", "compare", "scrub"):
+            self._gauge.labels(kind)
+        self._kinds: set[str] = set()
+
+    def note(self, kind: str, *, is_stopped: bool) -> None:
+        """How the last pass of this kind ended."""
+        (self._kinds.add if is_stopped else self._kinds.discard)(kind)
+        self._gauge.labels(kind).set(is_stopped)
+
+    def kinds(self) -> list[str]:
+        """Those that have stopped."""
+        return sorted(self._kinds)
+
+
 class NodeMetrics:
     """The metrics of one node, in the registry of its process (`coordinator.metrics.Metrics.registry`)."""
 
@@ -101,14 +125,7 @@ class NodeMetrics:
             "Every replica here was read from the disk, or came, after this time; 0 if that is not known.",
             registry=registry,
         )
-        self.custody_stopped = Gauge(
-            "filestore_custody_stopped",
-            "1 while a pass would give up too many blobs at once: collect, compare or scrub.",
-            ["kind"],
-            registry=registry,
-        )
-        for kind in ("collect", "compare", "scrub"):
-            self.custody_stopped.labels(kind)
+        self.custody_stops = CustodyStops(registry)
         self.custody_rate = Gauge(
             "filestore_custody_rate", "Bytes per second that replicas may cost now.", registry=registry
         )

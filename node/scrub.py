@@ -106,17 +106,17 @@ class Scrubber:
 
     async def _by_itself(self, cycle: Cycle) -> None:
         """Go on with a cycle that nobody has ordered; one that stopped is over."""
-        stopped = self._means.metrics.custody_stopped.labels("scrub")
+        stops = self._means.metrics.custody_stops
         try:
             await self._go_on(cycle, None)
         except Stopped as reason:
-            stopped.set(1)
+            stops.note("scrub", is_stopped=True)
             _log.error("custody stopped itself", extra={"kind": "scrub", "reason": str(reason)})
             cycle.is_over = cycle.was_stopped = True
             await self._save(cycle, at_once=True)
         else:
             if cycle.is_over:
-                stopped.set(0)
+                stops.note("scrub", is_stopped=False)
 
     async def _ordered(self, ordered: list[Order], before: Cycle) -> Cycle:
         """A whole cycle for these orders."""
@@ -137,7 +137,7 @@ class Scrubber:
             reason = f"{type(error).__name__}: {error}"
         else:
             if cycle.is_over:
-                self._means.metrics.custody_stopped.labels("scrub").set(0)
+                self._means.metrics.custody_stops.note("scrub", is_stopped=False)
         while (oldest := self.orders.next()) is not None and oldest.run is first.run:
             oldest.end(reason)
         return cycle

@@ -235,6 +235,7 @@ async def open_node(
     means = Means(config.id, metadata, view, blobs, disk, counts, audit, budget)
     custody = Custody(means, files.scrub) if is_first else None
     watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
+    watch.custody_stopped = counts.custody_stops.kinds
     api = ApiServices(
         metadata=metadata,
         view=view,

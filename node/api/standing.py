@@ -13,8 +13,8 @@ _WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need n
 
 
 def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: list[NodeState]) -> bool:
-    """A leader is known, every coordinator answers, has room and the right state, every node is healthy, and
-    every disk takes bytes.
+    """A leader is known, every coordinator answers, has room and the right state, every node is healthy and
+    has its replicas, and every disk takes bytes.
     """
     return not (_blockers(leader, coordinators) or _of_coordinators(coordinators, leader) or _of_nodes(nodes))
 
@@ -64,7 +64,13 @@ def _of_coordinators(coordinators: list[CoordinatorState], leader: str) -> list[
 
 def _of_nodes(nodes: list[NodeState]) -> list[str]:
     failed = [f"The disk of the node {node.id} takes no bytes." for node in nodes if node.disk == DISK_FAILED]
-    return [*(f"The node {node.id} is {node.state}." for node in nodes if node.state not in _WELL), *failed]
+    stopped = [
+        f"Too many replicas of the node {node.id} would go at once, so a {kind} stopped: see its log."
+        for node in nodes
+        for kind in node.custody_stopped
+    ]
+    states = [f"The node {node.id} is {node.state}." for node in nodes if node.state not in _WELL]
+    return [*states, *failed, *stopped]
 
 
 def _of_replicas(best: StatusReply) -> list[str]:

@@ -1,7 +1,11 @@
 """`filestore status`: what it shows of real processes, and its exit code by how the cluster is."""
 
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from coordinator.caution import CAUTION_BLOBS
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 
@@ -36,3 +40,25 @@ def test_table_shows_problems_and_the_exit_code_follows(own_cluster: Cluster) ->
     assert "DEGRADED" in shown
     own_cluster.kill(second)
     wait_until(lambda: ends_with(2), what="unavailable", timeout_s=30)
+
+
+def test_node_without_its_blobs_is_told_until_it_has_them_again(own_cluster: Cluster) -> None:
+    """As when it starts before its disk is mounted."""
+    own_cluster.leader()
+    contents = [os.urandom(100) for _ in range(CAUTION_BLOBS + 1)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(own_cluster.store_everywhere, contents))
+    node = own_cluster.nodes[-1]
+    blobs, aside = own_cluster.data(node) / "blobs", own_cluster.data(node) / "unmounted"
+    own_cluster.terminate(node)
+    blobs.rename(aside)
+    own_cluster.restart(node)
+    told = f"Too many replicas of the node {node.id} would go at once, so a compare stopped: see its log."
+    wait_until(lambda: told in status(own_cluster)["problems"], what="a stopped pass", timeout_s=60)
+    assert status(own_cluster)["health"] == "degraded"
+    own_cluster.terminate(node)
+    shutil.rmtree(blobs)
+    aside.rename(blobs)
+    own_cluster.restart(node)
+    own_cluster.wait_healthy()
+    assert status(own_cluster)["nodes"][-1]["custody_stopped"] == []

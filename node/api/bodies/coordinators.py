@@ -169,6 +169,14 @@ class NodeState(Struct, frozen=True, kw_only=True):
             '"" when that is not known.'
         ),
     ] = ""
+    custody_stopped: Annotated[
+        list[Text],
+        Meta(
+            description="Passes that stopped because they would have given up too many of its replicas at "
+            "once: collect, compare or scrub.",
+            examples=[["compare"]],
+        ),
+    ] = []
     clock_offset_ms: ClockOffset | UnsetType = UNSET
 
 
