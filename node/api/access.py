@@ -21,15 +21,15 @@ PRINCIPAL_UNKNOWN = "-"
 _CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)
 
 
-async def authenticate(request: web.Request) -> Caller:
-    """The caller that the request's one `Authorization: Bearer` header names.
+async def authenticate(request: web.Request, *, at_any_age: bool = False) -> Caller:
+    """The caller that the request's one `Authorization: Bearer` header names. `at_any_age`: see `View.verify`.
 
     Raises Unauthorized (RateLimited after too many from one address), or Unavailable when this member's view
     of the cluster is too old to tell. A token anywhere else, in the query for one, counts as none.
     """
     try:
         token = bearer(request)
-        claims = request.app[API].view.verify(token)
+        claims = request.app[API].view.verify(token, at_any_age=at_any_age)
     except Unauthorized as error:
         raise _failed(request, error, PRINCIPAL_UNKNOWN) from error
     caller = Caller(claims.subject, claims.generation, token)

@@ -40,6 +40,13 @@ def test_table_shows_problems_and_the_exit_code_follows(own_cluster: Cluster) ->
     assert "DEGRADED" in shown
     own_cluster.kill(second)
     wait_until(lambda: ends_with(2), what="unavailable", timeout_s=30)
+    wait_until(lambda: own_cluster.get("/project-files").status == 503, what="an old view", timeout_s=30)
+    done = own_cluster.filestore("status")
+    assert done.returncode == 2
+    shown = done.stdout.decode()
+    for gone in (first, second):
+        assert f"! The coordinator {gone.id} does not answer." in shown
+    assert "! No coordinator leads: nothing can be changed." in shown
 
 
 def test_node_without_its_blobs_is_told_until_it_has_them_again(own_cluster: Cluster) -> None:
