@@ -262,6 +262,10 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     schedules: dict[str, float] = {}
 
 
+class RulesCall(Struct, frozen=True, tag="rules"):
+    """The newest rules that this coordinator knows (`coordinator/machine/rules.py`): a number."""
+
+
 AnyCall = (
     ProposeCall
     | ReadCall
@@ -275,4 +279,5 @@ AnyCall = (
     | TransferLeaderCall
     | SnapshotChunkCall
     | StatusCall
+    | RulesCall
 )

@@ -37,6 +37,7 @@ from coordinator.calls import (
     ReadCall,
     RemoveCoordinatorCall,
     RenewCall,
+    RulesCall,
     SnapshotChunkCall,
     StatusCall,
     StatusReply,
@@ -212,6 +213,18 @@ class MetadataClient:
             else:
                 raise answer
         return found
+
+    async def rules(self) -> dict[str, int]:
+        """The newest rules that each coordinator knows; one that does not answer, or is older, knows none."""
+        links = dict(self._links)
+        known = await asyncio.gather(*map(self._rules_of, links.values()))
+        return dict(zip(links, known, strict=True))
+
+    async def _rules_of(self, link: PeerLink) -> int:
+        try:
+            return msgspec.msgpack.decode(await self._one(link, RulesCall()), type=int)
+        except (LinkDown, TimeoutError, FilestoreError):
+            return 0
 
     @property
     def coordinators(self) -> list[CoordinatorRecord]:

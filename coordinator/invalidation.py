@@ -128,6 +128,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.Collect: _nothing,
     commands.ReportDropped: _nothing,
     commands.ReportLost: _nothing,
+    commands.RaiseRules: _nothing,
     commands.HashState: _nothing,
     commands.ReportHash: _nothing,
     commands.TriggerJob: _nothing,

@@ -9,6 +9,12 @@ CREATE TABLE IF NOT EXISTS applied (
     view_version  INTEGER NOT NULL                -- log index of the last change to what nodes watch (see GetView)
 ) STRICT;
 
+-- What commands mean (see coordinator/machine/rules.py); without a row the first rules are in force.
+CREATE TABLE IF NOT EXISTS rules (
+    one      INTEGER PRIMARY KEY CHECK (one = 1),
+    version  INTEGER NOT NULL
+) STRICT;
+
 -- Where the next HashState goes on (see coordinator/machine/digests.py).
 CREATE TABLE IF NOT EXISTS digest_position (
     one         INTEGER PRIMARY KEY CHECK (one = 1),

@@ -51,7 +51,9 @@ from coordinator.served_calls import ServedCalls
 from coordinator.service import Service
 from coordinator.setup import new_leaf, own_renewal
 from coordinator.state_view import StateView
+from coordinator.store import TooOld
 from coordinator.transport import Transport
+from coordinator.upgrades import Upgrades
 from coordinator.view import View
 from coordinator.web import new_application, serve
 
@@ -90,7 +92,7 @@ async def run_coordinator(
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
     host; `down_after_s` goes before that of coordinator.json. Raises NotInitialised, InvalidRequest for a
     schedule of no job, UnsafeSecretFile, WrongClusterKey, CannotListen, LogDamaged, StateLost, StateDiverged,
-    or what made it impossible to go on.
+    TooOld, or what made it impossible to go on.
     """
     raise_descriptor_limit()
     files = CoordinatorFiles(data)
@@ -105,10 +107,9 @@ async def run_coordinator(
     try:
         await _run(files, config, metrics, ledger, application, http)
     except BaseExceptionGroup as group:
-        if (diverged := _first(group, StateDiverged)) is not None:
-            raise diverged from group
-        if (refused := _first(group, CannotListen)) is not None:
-            raise refused from group
+        for kind in (StateDiverged, TooOld, CannotListen):
+            if (reason := _first(group, kind)) is not None:
+                raise reason from group
         if (lost := _first(group, AcknowledgedLost)) is not None:
             raise StateLost(
                 f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."
@@ -157,6 +158,7 @@ async def _run(
             group.create_task(member.fetcher.run(), name="snapshot fetcher"),
             group.create_task(member.operations.run(), name="promotion of learners"),
             group.create_task(member.digests.run(), name="digests"),
+            group.create_task(member.upgrades.run(), name="rules of the state"),
             group.create_task(member.keeper.run(), name="states of nodes"),
             group.create_task(member.job_runs.run(), name="background jobs"),
             group.create_task(_renew(files, config, member.authority, contexts), name="renewal"),
@@ -210,6 +212,7 @@ class _Member:
             interval_s=config.digest_s,
             marker=files.diverged,
         )
+        self.upgrades = Upgrades(config.id, self.driver, ledger.store, metadata, self.view)
         self.health = NodeHealth()
         means = Means(
             self.driver, ledger.store, self.view, self.health, orders, grace_ms=config.gc_grace_s * 1000

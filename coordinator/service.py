@@ -48,6 +48,7 @@ from coordinator.calls import (
     ReadCall,
     RemoveCoordinatorCall,
     RenewCall,
+    RulesCall,
     SnapshotChunkCall,
     StatusCall,
     StatusReply,
@@ -72,6 +73,7 @@ from coordinator.driver import Driver
 from coordinator.endings import ending_soon
 from coordinator.health import PLACEABLE_S, NodeHealth
 from coordinator.jobs import JOBS, check_parameters, job_kind
+from coordinator.machine.rules import RULES
 from coordinator.operations import Operations
 from coordinator.placement import Candidate, choose
 from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken, GetReplicaCounts
@@ -163,6 +165,8 @@ class Service:
                 return _encode(await self._snapshot_chunk(peer.identity, call))
             case StatusCall():
                 return _encode(self._status(call))
+            case RulesCall():
+                return _encode(RULES)
 
     async def _propose(self, identity: Identity, call: ProposeCall) -> bytes:
         self._require_leader()

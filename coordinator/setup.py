@@ -34,6 +34,7 @@ from coordinator.clock import now_ms
 from coordinator.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
 from coordinator.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
 from coordinator.log import SegmentLog
+from coordinator.machine.rules import RULES
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.records import CoordinatorRecord
 from coordinator.roster import write_known
@@ -237,6 +238,7 @@ def _genesis(
     intermediate_pem, intermediate_key = new_intermediate(root_pem, root_key, cluster, now=now)
     signing_key = usertoken.new_signing_key()
     command = Bootstrap(
+        rules=RULES,
         cluster=cluster,
         root_pem=root_pem,
         members=list(members),

@@ -19,7 +19,7 @@ from typing import Any
 
 import msgspec
 
-from ca.errors import InsufficientStorage
+from ca.errors import InsufficientStorage, Internal
 from ca.secretfiles import SECRET_MODE, sync_directory
 from coordinator import machine
 from coordinator.bounds import COUNT_MAX
@@ -29,6 +29,7 @@ from coordinator.machine import expiry, jobs
 from coordinator.machine.blobs import FILL_TOTALS
 from coordinator.machine.files import RETENTION_MS
 from coordinator.machine.replicas import FILL_MISSING
+from coordinator.machine.rules import RULES, in_force
 from coordinator.queries import AnyQuery
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
@@ -78,11 +79,15 @@ class StoreFull(InsufficientStorage):
     """The disk has no room for the database. Nothing of the batch was applied; it may be tried again."""
 
 
+class TooOld(Internal):
+    """This program is older than the rules that the state is built by; nothing of the batch was applied."""
+
+
 class Store:
     """One writing connection (used by one thread at a time) and one reading connection (for any thread)."""
 
     def __init__(self, path: Path) -> None:
-        """Raises sqlite3.Error, OSError; then nothing stays open."""
+        """Raises sqlite3.Error, OSError, TooOld; then nothing stays open."""
         connections = _connections(path)
         try:
             self._begin(path, *connections)
@@ -109,6 +114,7 @@ class Store:
         row = self._writer.execute("SELECT log_index, term, view_version FROM applied").fetchone()
         self._applied: tuple[int, int] = (row[0], row[1])
         self._view_version: int = row[2]
+        self._rules = _known_rules(self._writer)
         self._checkpointed_changes = self._writer.total_changes
 
     def reopen(self) -> None:
@@ -161,6 +167,10 @@ class Store:
             sync_directory(self._path.parent)
         return applied_index
 
+    def rules(self) -> int:
+        """The rules that the next command is applied by."""
+        return self._rules
+
     def write_snapshot(self, target: Path, *, pause_s: float = PAUSE_S) -> None:
         """A consistent copy in a new file, durable; changes go on meanwhile. See `copy_database`."""
         if self._path is not None:
@@ -176,8 +186,8 @@ class Store:
         """Apply consecutive committed entries in one transaction; an encoded Reply for each (b"" for no
         command).
 
-        Called in a worker thread. Raises StoreFull when there is no room. Any other exception is a broken
-        invariant. In both cases nothing of the batch is kept.
+        Called in a worker thread. Raises StoreFull when there is no room, TooOld. Any other exception is a
+        broken invariant. In all cases nothing of the batch is kept.
         """
         assert entries, "a batch has entries"
         assert entries[0].index == self._applied[0] + 1, f"entry {entries[0].index} is not the next to apply"
@@ -190,6 +200,7 @@ class Store:
             batch.end()
             db.execute("UPDATE applied SET log_index = ?, term = ?", (last.index, last.term))
             view_version = db.execute("SELECT view_version FROM applied").fetchone()[0]
+            rules = _known_rules(db)
             db.execute("COMMIT")
         except BaseException as error:
             if db.in_transaction:
@@ -200,6 +211,7 @@ class Store:
             raise
         self._applied = (last.index, last.term)
         self._view_version = view_version
+        self._rules = rules
         if self._changes_since_checkpoint() >= CHECKPOINT_CHANGES:
             self._shorten_wal()
         return replies
@@ -372,6 +384,16 @@ def _apply_membership(db: sqlite3.Connection, batch: machine.Batch, entry: Entry
     reply = batch.apply(entry.index, envelope)
     assert members_in(db) == change.members, f"entry {entry.index} records others than its members"
     return reply
+
+
+def _known_rules(db: sqlite3.Connection) -> int:
+    """The rules in force. Raises TooOld for newer ones than this program knows."""
+    if (found := in_force(db)) > RULES:
+        raise TooOld(
+            f"The cluster has gone on to rules {found}, this program knows those up to {RULES}:"
+            " run a newer version of Filestore here."
+        )
+    return found
 
 
 def _is_full(error: BaseException) -> bool:

@@ -45,6 +45,7 @@ from coordinator.commands.cluster import (
     JoinNode,
     MarkNode,
     OpenSession,
+    RaiseRules,
     RecordCoordinators,
     RemoveNode,
     RenewCertificate,
@@ -119,6 +120,7 @@ __all__ = [
     "MarkNode",
     "OpenSession",
     "PutUser",
+    "RaiseRules",
     "RecordCoordinators",
     "RecordProgress",
     "RecordRun",
@@ -159,6 +161,7 @@ AnyCommand = (
     | DrainNode
     | RemoveNode
     | RecordCoordinators
+    | RaiseRules
     | HashState
     | ReportHash
     | CreateProjectFile

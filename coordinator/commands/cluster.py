@@ -28,6 +28,7 @@ class Bootstrap(Command, frozen=True, kw_only=True, tag="bootstrap"):
     user_token_jwk: dict[str, str]
     user_token_wrapped: bytes
     admin_user_id: str
+    rules: Count = 1  # see RaiseRules
 
 
 class OpenSession(Command, frozen=True, kw_only=True, tag="open_session"):
@@ -130,6 +131,15 @@ class RecordCoordinators(Command, frozen=True, kw_only=True, tag="record_coordin
     """
 
     coordinators: Annotated[list[CoordinatorRecord], Meta(max_length=COORDINATORS_LISTED_MAX)]
+
+
+class RaiseRules(Command, frozen=True, kw_only=True, tag="raise_rules"):
+    """Apply what follows by these rules. Replies with those in force then.
+
+    Only proposed by a leader whose coordinators all know them.
+    """
+
+    version: Count
 
 
 class HashState(Command, frozen=True, kw_only=True, tag="hash_state"):

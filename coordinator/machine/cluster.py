@@ -2,8 +2,8 @@
 
 import json
 
-from coordinator.commands import Bootstrap, RecordCoordinators
-from coordinator.machine import coordinators
+from coordinator.commands import Bootstrap, RaiseRules, RecordCoordinators
+from coordinator.machine import coordinators, rules
 from coordinator.machine.change import Change, Question
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
 from coordinator.queries import GetView
@@ -26,6 +26,7 @@ def bootstrap(change: Change, command: Bootstrap) -> None:
             int(command.development),
         ),
     )
+    rules.raise_rules(change, RaiseRules(version=command.rules))
     coordinators.record(change, RecordCoordinators(coordinators=command.members))
     db.executemany(
         "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, ?, ?, ?, ?)",

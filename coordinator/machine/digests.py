@@ -13,6 +13,7 @@ import msgspec
 
 from ca.errors import InvalidRequest
 from coordinator.commands import HashState, ReportHash
+from coordinator.machine import rules
 from coordinator.machine.change import Change
 from coordinator.records import HashReport, StateHash
 
@@ -49,7 +50,8 @@ TABLES = (
 # These move once for each batch, and where a batch ends is each member's own business.
 COLUMNS_LEFT_OUT = {"applied": ("log_index", "term")}
 
-_DOMAIN = b"filestore state 1"  # a digest of something else is never taken for one of these
+# With the rules in force. A digest of something else is never taken for one of these.
+_DOMAIN = "filestore state {}"
 _Key = list[int | bytes]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(_Key).decode
@@ -74,7 +76,8 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
     if len(after) != len(columns.key):
         after = []
     rows = _rows(db, table, columns, after, command.rows_max)
-    digest = hmac.new(_DOMAIN, _encode(stored) + _encode(rows), "sha256").hexdigest()
+    domain = _DOMAIN.format(rules.in_force(db)).encode()
+    digest = hmac.new(domain, _encode(stored) + _encode(rows), "sha256").hexdigest()
     if len(rows) < command.rows_max:
         following = (TABLES[(TABLES.index(table) + 1) % len(TABLES)], b"")
     else:

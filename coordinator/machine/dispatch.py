@@ -31,6 +31,7 @@ from coordinator.machine import (
     recounts,
     replica_lists,
     replicas,
+    rules,
     sessions,
     uploads,
     users,
@@ -87,6 +88,7 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.CompleteUpload: uploads.complete,
     commands.TerminateUpload: uploads.terminate,
     commands.RecordCoordinators: coordinators.record,
+    commands.RaiseRules: rules.raise_rules,
     commands.HashState: digests.hash_slice,
     commands.ReportHash: digests.report,
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 from ca.errors import Conflict, NotFound, Unauthorized
 from coordinator.commands import AnnounceNode, DrainNode, JoinNode, MarkNode, RemoveNode, RenewCertificate
-from coordinator.machine import join_tokens, recounts
+from coordinator.machine import join_tokens, recounts, rules
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.queries import ListNodes
@@ -57,9 +57,10 @@ def renew_certificate(change: Change, command: RenewCertificate) -> CertificateR
     ).fetchone()
     if live is None:
         raise Unauthorized("renewal without a live certificate")
+    spared = command.proved_serial if rules.in_force(change.db) >= rules.PROVED_SERIALS_STAY else ""
     change.db.execute(
         "DELETE FROM certificates WHERE node_id = ? AND revoked = 0 AND not_after_ms < ? AND serial != ?",
-        (command.node_id, change.at_ms, command.proved_serial),
+        (command.node_id, change.at_ms, spared),
     )
     _store_certificate(change, command.node_id, command.certificate)
     return command.certificate

@@ -22,10 +22,11 @@ _CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)
 
 
 async def authenticate(request: web.Request, *, at_any_age: bool = False) -> Caller:
-    """The caller that the request's one `Authorization: Bearer` header names. `at_any_age`: see `View.verify`.
+    """The caller that the request's one `Authorization: Bearer` header names.
 
-    Raises Unauthorized (RateLimited after too many from one address), or Unavailable when this member's view
-    of the cluster is too old to tell. A token anywhere else, in the query for one, counts as none.
+    `at_any_age`: see `View.verify`. Raises Unauthorized (RateLimited after too many from one address), or
+    Unavailable when this member's view of the cluster is too old to tell. A token anywhere else, in the query
+    for one, counts as none.
     """
     try:
         token = bearer(request)

@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,14 @@ def test_credential_of_another_member_is_refused(cluster: Cluster, tmp_path: Pat
     shutil.copyfile(cluster.data(other) / "credential.pem", data / "credential.pem")
     line = refusal(cluster, role, data)
     assert f"is the certificate of spiffe://{CLUSTER_NAME}/{role}/{other.id}, not of" in line
+
+
+def test_state_of_a_newer_version_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    data = copied(cluster, cluster.coordinators[0], tmp_path)
+    with closing(sqlite3.connect(data / "state.sqlite")) as state, state:
+        state.execute("INSERT OR REPLACE INTO rules (one, version) VALUES (1, 99)")
+    line = refusal(cluster, "coordinator", data)
+    assert line.endswith("run a newer version of Filestore here.")
 
 
 @pytest.mark.parametrize("spoil", [lambda key: os.urandom(len(key)), lambda key: key[:-1]])

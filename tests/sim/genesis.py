@@ -17,6 +17,7 @@ from coordinator.commands import (
     OpenSession,
     encode_envelope,
 )
+from coordinator.machine.rules import RULES
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.records import Caller, CoordinatorRecord
 from coordinator.store import Store
@@ -91,6 +92,7 @@ def create(key: str, value: str) -> CreateProjectFile:
 
 def _bootstrap(voters: Sequence[str]) -> Bootstrap:
     return Bootstrap(
+        rules=RULES,
         cluster="simulated",
         root_pem="root",
         members=[record_of(voter) for voter in voters],

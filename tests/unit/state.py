@@ -9,6 +9,7 @@ import msgspec
 
 from coordinator import commands, queries
 from coordinator.commands import Envelope, Reply
+from coordinator.machine.rules import RULES
 from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange
 from coordinator.records import DEFAULT_BUCKET_ID, Caller, CertificateRecord, CoordinatorRecord
@@ -21,13 +22,15 @@ HOUR_MS = 3_600_000
 class State:
     """Applies one command to a log entry each, at a time that the test moves."""
 
-    def __init__(self, path: Path, *, write_quorum: int = 2, store: Store | None = None) -> None:
+    def __init__(
+        self, path: Path, *, write_quorum: int = 2, rules: int = RULES, store: Store | None = None
+    ) -> None:
         self.path = path
         self.store = store or Store(path)
         self.log_index = 0
         self.at_ms = 1_000_000
         self.entries: list[Entry] = []
-        self.apply(bootstrap(write_quorum=write_quorum))
+        self.apply(bootstrap(write_quorum=write_quorum, rules=rules))
 
     def apply(
         self,
@@ -104,9 +107,10 @@ def dump(path: Path) -> list[str]:
         return list(db.iterdump())
 
 
-def bootstrap(*, write_quorum: int = 2) -> commands.Bootstrap:
+def bootstrap(*, write_quorum: int = 2, rules: int = RULES) -> commands.Bootstrap:
     """The first command of a log, with keys that are none."""
     return commands.Bootstrap(
+        rules=rules,
         cluster="test",
         root_pem="root",
         members=[CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=2)],

@@ -22,6 +22,7 @@ from coordinator.job_runs import Interrupted, JobRuns, Progress, Work
 from coordinator.job_works import BACKUPS_KEPT, expire, take_backup
 from coordinator.jobs import JOBS, check_parameters, job_kind
 from coordinator.log import SegmentLog
+from coordinator.machine.rules import RULES
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from coordinator.snapshots import SnapshotStore
@@ -35,9 +36,11 @@ DEADLINE_S = 20.0
 
 
 @asynccontextmanager
-async def member(data: Path, members: tuple[str, ...] = ("c1",)) -> AsyncIterator[tuple[Driver, Store]]:
+async def member(
+    data: Path, members: tuple[str, ...] = ("c1",), *, rules: int = RULES
+) -> AsyncIterator[tuple[Driver, Store]]:
     if not (data / "log").exists():
-        first = commands.encode_envelope(commands.Envelope(0, 0, 0, 1, bootstrap()))
+        first = commands.encode_envelope(commands.Envelope(0, 0, 0, 1, bootstrap(rules=rules)))
         SegmentLog.bootstrap(data / "log", HardState(1, "", 1), [Entry(1, 1, EntryKind.COMMAND, first)])
     log, store = SegmentLog.open(data / "log"), Store(data / "state.sqlite")
     snapshots = SnapshotStore(data / "snapshots", data / "state.sqlite")

@@ -1,0 +1,34 @@
+"""What commands mean may change from one version of this program to the next, but never under coordinators
+that run different ones: each applies the same log, and must come to the same state.
+
+So the state says by which rules a command is applied. They are raised by an entry of the log, which the
+leader proposes once every coordinator knows the newer ones (`coordinator.upgrades`); until then a newer
+program does as the older ones do. Whoever changes what a command does, or adds one, adds a number here and
+does the new thing only from there on. Queries need none: each coordinator answers for itself. (etcd and
+CockroachDB have the same under the name of cluster version.)
+"""
+
+import sqlite3
+from typing import Final
+
+from coordinator.commands import RaiseRules
+from coordinator.machine.change import Change
+
+FIRST: Final = 1
+SIZES_WITHIN_QUOTA: Final = 2  # a size beyond the quota is refused when it is declared
+PROVED_SERIALS_STAY: Final = 2  # an expired certificate stays while a renewal is proved with it
+RULES: Final = 2  # the newest that this program knows
+
+
+def in_force(db: sqlite3.Connection) -> int:
+    """The rules that the next command is applied by."""
+    row = db.execute("SELECT version FROM rules WHERE one = 1").fetchone()
+    return FIRST if row is None else int(row[0])
+
+
+def raise_rules(change: Change, command: RaiseRules) -> int:
+    """The rules in force from the next command on: never older ones than before."""
+    version = max(command.version, in_force(change.db))
+    if version > FIRST:
+        change.db.execute("INSERT OR REPLACE INTO rules (one, version) VALUES (1, ?)", (version,))
+    return version

@@ -1,0 +1,82 @@
+"""What commands mean changes for all coordinators at one place of the log, and for none before."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from coordinator import commands
+from coordinator.machine.rules import FIRST, RULES
+from coordinator.records import DEFAULT_BUCKET_ID
+from coordinator.store import Store, TooOld
+from tests.unit.state import ADMIN, State, certificate, create, dump
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    """Of a cluster whose coordinators do not all know newer rules."""
+    made = State(tmp_path / "state.sqlite", rules=FIRST)
+    made.nodes("n1")
+    yield made
+    made.store.close()
+
+
+def raise_to(version: int) -> commands.RaiseRules:
+    return commands.RaiseRules(version=version)
+
+
+def test_size_beyond_the_quota_is_refused_from_the_rules_on_that_say_so(state: State) -> None:
+    state.apply(commands.UpdateBucket(caller=ADMIN, bucket_id=DEFAULT_BUCKET_ID, name=None, quota_bytes=10))
+    for file_uuid in ("f1", "f2"):
+        state.apply(create(ADMIN, file_uuid))
+    declare = commands.DeclareSize(caller=ADMIN, file_uuid="f1", size_bytes=11)
+    later = msgspec.structs.replace(declare, file_uuid="f2")
+    before, raised, after = state.apply_batch(declare, raise_to(2), later)
+    assert (before["size_bytes"], raised, after) == (11, 2, "payload_too_large")
+
+
+def test_expired_certificate_that_proves_a_renewal_stays_from_the_rules_on_that_say_so(state: State) -> None:
+    state.at_ms = certificate("serial-n1").not_after_ms + 1
+    new = msgspec.structs.replace(certificate("serial-n1"), not_after_ms=2 * state.at_ms)
+
+    def renew(proved: str, made: str) -> commands.RenewCertificate:
+        made_one = msgspec.structs.replace(new, serial=made, not_after_ms=state.at_ms + 1)
+        return commands.RenewCertificate(node_id="n1", proved_serial=proved, certificate=made_one)
+
+    assert state.apply(renew("serial-n1", "second"))["serial"] == "second"
+    assert state.apply(renew("serial-n1", "third")) == "unauthorized"
+    state.at_ms += 2
+    assert state.apply(raise_to(2)) == 2
+    assert state.apply(renew("second", "third"))["serial"] == "third"
+    assert state.apply(renew("second", "fourth"))["serial"] == "fourth"
+
+
+def test_rules_are_never_lowered(state: State) -> None:
+    assert state.store.rules() == FIRST
+    for version, expected in ((2, 2), (1, 2), (0, 2)):
+        assert state.apply(raise_to(version)) == expected
+        assert state.store.rules() == expected
+
+
+def test_rules_that_this_program_does_not_know_end_it_before_it_applies_them(state: State) -> None:
+    before = dump(state.path)
+    with pytest.raises(TooOld, match=f"rules {RULES + 1}"):
+        state.apply_batch(create(ADMIN, "f1"), raise_to(RULES + 1))
+    assert dump(state.path) == before
+
+
+def test_state_by_newer_rules_is_not_opened(tmp_path: Path) -> None:
+    path = tmp_path / "newer.sqlite"
+    with closing(Store(path)) as store:
+        store._writer.execute("INSERT INTO rules (one, version) VALUES (1, ?)", (RULES + 1,))
+    with pytest.raises(TooOld):
+        Store(path)
+
+
+def test_digests_by_different_rules_differ(state: State, tmp_path: Path) -> None:
+    newer = State(tmp_path / "newer.sqlite", rules=RULES)
+    with closing(newer.store):
+        newer.nodes("n1")
+        assert newer.apply(commands.HashState())["digest"] != state.apply(commands.HashState())["digest"]

@@ -1,0 +1,92 @@
+"""The leader raises the rules when the last of the coordinators knows them, and not before. Real sockets."""
+
+import asyncio
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ca.certificates import Authority
+from ca.errors import InvalidRequest
+from ca.tls import Peer
+from coordinator.calls import AnyCall, RulesCall
+from coordinator.machine.rules import FIRST, RULES
+from coordinator.records import ClusterView, CoordinatorRecord
+from coordinator.upgrades import Upgrades
+from tests.unit.peer_ports import connected, serving
+from tests.unit.state import coordinator
+from tests.unit.test_job_runs import member
+
+LOOK_S = 0.01
+LOOKS = 5
+
+
+class Other:
+    """A coordinator of some version; `knows` None: of one that does not know the question."""
+
+    def __init__(self, knows: int | None) -> None:
+        self.knows = knows
+        self.asked = 0
+
+    async def handle(self, peer: Peer, call: AnyCall) -> bytes:
+        assert isinstance(call, RulesCall)
+        self.asked += 1
+        if self.knows is None:
+            raise InvalidRequest("an unknown call")
+        return msgspec.msgpack.encode(self.knows)
+
+
+def view(*coordinators: CoordinatorRecord) -> ClusterView:
+    return ClusterView(
+        version=1,
+        cluster="test",
+        root_pem="root",
+        replicas=1,
+        write_quorum=1,
+        development=True,
+        user_token_keys=[],
+        coordinators=list(coordinators),
+        nodes=[],
+        revoked_serials=[],
+    )
+
+
+@pytest.mark.parametrize(("knows", "expected"), [(None, FIRST), (FIRST, FIRST), (RULES, RULES), (99, RULES)])
+async def test_rules_are_those_that_every_coordinator_knows(
+    tmp_path: Path, peer_authority: Authority, knows: int | None, expected: int
+) -> None:
+    other = Other(knows)
+    async with (
+        member(tmp_path, rules=FIRST) as (driver, store),
+        serving("c2", other.handle, tmp_path, peer_authority) as record,
+        connected("c1", [record], tmp_path, peer_authority) as client,
+    ):
+        both = view(coordinator("c1"), record)
+        running = asyncio.create_task(
+            Upgrades("c1", driver, store, client, lambda: both, look_s=LOOK_S).run()
+        )
+        while other.asked < LOOKS and store.rules() == FIRST:
+            await asyncio.sleep(LOOK_S)
+        running.cancel()
+        await asyncio.wait([running])
+        assert store.rules() == expected
+
+
+async def test_coordinator_that_does_not_answer_is_waited_for(
+    tmp_path: Path, peer_authority: Authority
+) -> None:
+    other = Other(RULES)
+    async with (
+        member(tmp_path, rules=FIRST) as (driver, store),
+        serving("c2", other.handle, tmp_path, peer_authority) as record,
+        connected("c1", [record], tmp_path, peer_authority) as client,
+    ):
+        three = view(coordinator("c1"), record, coordinator("c3"))
+        running = asyncio.create_task(
+            Upgrades("c1", driver, store, client, lambda: three, look_s=LOOK_S).run()
+        )
+        while other.asked < LOOKS:
+            await asyncio.sleep(LOOK_S)
+        running.cancel()
+        await asyncio.wait([running])
+        assert store.rules() == FIRST
