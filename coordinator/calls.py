@@ -6,7 +6,7 @@ CA key, the token signing key, its clock). Every one of these travels over mutua
 
 from msgspec import Struct
 
-from coordinator.bounds import Count, Names, Pem, Text
+from coordinator.bounds import Count, Names, NodeIds, Pem, Text
 from coordinator.commands import AnyCommand
 from coordinator.queries import AnyQuery
 from coordinator.records import Caller, CoordinatorRecord, JobRunRecord, NodeRecord
@@ -98,6 +98,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     scrubbed_since_ms: Count = 0
     at_ms: Count = 0  # its clock when this was sent; 0 from members of older versions
     custody_stopped: Names = []  # passes that would have given up too many blobs at once
+    unreachable: NodeIds = []  # nodes that do not answer this one
 
 
 class HeartbeatReply(Struct, frozen=True):
@@ -213,9 +214,9 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
-    """`state`: healthy, draining (healthy, and being emptied), suspect (silent for 10 s), down (the log says
-    so, or silent for 10 min), returning (heard again, its replicas are not compared with the log yet), joined
-    (has not been heard yet).
+    """`state`: healthy, draining (healthy, and being emptied), unreachable (most other nodes cannot
+    connect to it), suspect (silent for 10 s), down (the log says so, or silent for 10 min), returning (heard
+    again, its replicas are not compared with the log yet), joined (has not been heard yet).
 
     `disk`: ok; low, when no room is left but the reserve; failed, when it takes no bytes.
     """

@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK
 from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
+from coordinator.health import NODE_STATES
 from coordinator.jobs import JOBS, Amounts, amounts_of
 from coordinator.ledger import Ledger
 from coordinator.queries import GetReplicaCounts
@@ -26,7 +27,6 @@ from coordinator.replica_records import ReplicaCounts
 from coordinator.rpc import value_of
 
 SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule meets a zero and no gap
-NODE_STATES: Final = ("joined", "healthy", "suspect", "down", "returning", "draining")
 
 
 class ClusterMetrics(Collector):

@@ -5,6 +5,7 @@ Every node sends its heartbeats to every coordinator, so that a new leader knows
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
 from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, HeartbeatCall
 from coordinator.placement import Candidate
@@ -13,6 +14,9 @@ from coordinator.records import DOWN, HEALTHY, RETURNING, NodeRecord
 PLACEABLE_S = 3.0  # silent for longer: nothing new is placed there
 SUSPECT_S = 10.0
 DOWN_S = 600.0
+REPORTS_MIN = 2  # of nodes that cannot reach another
+UNREACHABLE: Final = "unreachable"
+NODE_STATES: Final = ("joined", HEALTHY, UNREACHABLE, "suspect", DOWN, RETURNING, "draining")  # as shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +61,27 @@ class NodeHealth:
     def is_heard(self, node_id: str, *, at_s: float) -> bool:
         """Whether a node answers now, as far as that can be known."""
         heard = self._heard.get(node_id)
-        return heard is not None and at_s - heard.at_s < PLACEABLE_S
+        is_fresh = heard is not None and at_s - heard.at_s < PLACEABLE_S
+        return is_fresh and not self.is_cut_off(node_id, at_s=at_s)
+
+    def is_cut_off(self, node_id: str, *, at_s: float) -> bool:
+        """Whether most of the other nodes that answer now, and two of them at least, cannot reach this one.
+
+        A single one may be the one that is cut off.
+        """
+        others = [
+            heard
+            for other_id, heard in self._heard.items()
+            if other_id != node_id and at_s - heard.at_s < PLACEABLE_S
+        ]
+        count = sum(node_id in heard.heartbeat.unreachable for heard in others)
+        return count >= REPORTS_MIN and 2 * count > len(others)
 
     def shown_state(self, node: NodeRecord, *, at_s: float) -> str:
         """What an operator is told of a node: what she must act on comes first.
 
         down or suspect when it is silent, or down because the log says so and nobody has recorded yet that it
-        is back; returning; draining; healthy, or joined.
+        is back; unreachable when most others say so; returning; draining; healthy, or joined.
         """
         state = self.state(node.node_id, at_s=at_s)
         if DOWN in (node.state, state):
@@ -75,13 +93,13 @@ class NodeHealth:
         return "draining" if node.draining else HEALTHY
 
     def state(self, node_id: str, *, at_s: float) -> str:
-        """healthy, suspect, down, or joined when it was never heard here."""
+        """healthy, unreachable, suspect, down, or joined when it was never heard here."""
         heard = self._heard.get(node_id)
         if heard is None:
             return "joined"
         silent_s = at_s - heard.at_s
         if silent_s < SUSPECT_S:
-            return "healthy"
+            return UNREACHABLE if self.is_cut_off(node_id, at_s=at_s) else HEALTHY
         return "suspect" if silent_s < DOWN_S else "down"
 
     def disk(self, node_id: str) -> str:

@@ -185,7 +185,7 @@ class Service:
         """Raises Refused while the node was heard lately: it may only be out of the reach of the caller."""
         heard, at_s = self._health.last(node_id), time.monotonic()
         since_s = self._started_s if heard is None else heard.at_s
-        if at_s - since_s < PLACEABLE_S:
+        if at_s - since_s < PLACEABLE_S and not self._health.is_cut_off(node_id, at_s=at_s):
             raise Refused(Unavailable.code, f"Node {node_id} was heard less than {PLACEABLE_S:.0f} s ago.")
 
     def _require_leader(self) -> None:

@@ -23,6 +23,7 @@ from node.content.hotpath import HotPath
 from node.content.routes import OPERATIONS, content_routes
 from node.custody_routes import custody_routes
 from node.following import following_routes, prepare_following
+from node.reach import reach_routes
 from node.services import NODE, NodeServices
 from node.transfer import transfer_routes
 from node.worker_numbers import WorkerNumbers
@@ -123,7 +124,7 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
 
 def _member_application(services: NodeServices) -> web.Application:
     """Its requests are counted nowhere: who passed them on counted them."""
-    routes = [*transfer_routes(), *following_routes(), *custody_routes(), *content_routes()]
+    routes = [*transfer_routes(), *following_routes(), *custody_routes(), *reach_routes(), *content_routes()]
     app = new_application(routes, component="node")
     app[API], app[NODE] = services.api, services
     prepare_following(app)

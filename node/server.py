@@ -42,6 +42,7 @@ from node.partials import PartialStore
 from node.peers import PeerClient
 from node.ports import Ports
 from node.pulls import Pulls
+from node.reach import Reach
 from node.record_cache import RecordCache
 from node.renewal import keep_renewed
 from node.replication import Replication
@@ -71,6 +72,7 @@ class OpenNode:
     services: NodeServices
     watch: DiskWatch
     numbers: WorkerNumbers
+    reach: Reach
 
     def works(self) -> Iterator[Work]:
         """What every process of a node does, until it is cancelled."""
@@ -158,6 +160,7 @@ def _works_of_the_first(
     """What one process of a node does for all."""
     metadata = node.services.api.metadata
     yield "announcement", _announce(config, node.services)
+    yield "ways to other nodes", node.reach.run()
     if (custody := node.services.custody) is not None:
         yield "custody", custody.run()
         yield "scrub", custody.scrubber.run()
@@ -236,6 +239,8 @@ async def open_node(
     custody = Custody(means, files.scrub) if is_first else None
     watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
     watch.custody_stopped = counts.custody_stops.kinds
+    reach = Reach(config.id, peers, view)
+    watch.unreachable = reach.unreachable
     api = ApiServices(
         metadata=metadata,
         view=view,
@@ -263,7 +268,7 @@ async def open_node(
     await siblings.start()
     await peers.start()
     try:
-        yield OpenNode(services, watch, numbers)
+        yield OpenNode(services, watch, numbers, reach)
     finally:
         await _close(services)
 

@@ -43,6 +43,7 @@ class DiskWatch:
         self._uploads_elsewhere = uploads_elsewhere
         self.scrubbed_since_ms: Callable[[], int] = lambda: 0  # see `Scrubber.since_ms`, which comes later
         self.custody_stopped: Callable[[], list[str]] = list  # see `CustodyStops.kinds`
+        self.unreachable: Callable[[], list[str]] = list  # see `Reach.unreachable`
         self._free_bytes = 0
         self._total_bytes = 0
         self._writable_at_s = float("-inf")
@@ -60,6 +61,7 @@ class DiskWatch:
             takes_bytes=is_writable or not self._has_looked,
             scrubbed_since_ms=self.scrubbed_since_ms(),
             custody_stopped=self.custody_stopped(),
+            unreachable=self.unreachable(),
         )
 
     @property

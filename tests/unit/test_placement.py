@@ -3,6 +3,7 @@
 from collections import Counter
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,28 @@ def test_node_is_placeable_only_while_it_is_heard_and_reachable() -> None:
     nodes = [node("n1"), node("n2", peer_port=0), node("n3")]
     assert [c.node_id for c in health.candidates(nodes, at_s=102.9)] == ["n1"]
     assert health.candidates(nodes, at_s=103.0) == []
+
+
+@pytest.mark.parametrize(
+    ("reports", "is_cut_off"),
+    [
+        ([True], False),
+        ([True, True], True),
+        ([True, False], False),
+        ([True, True, False], True),
+        ([True, True, False, False], False),
+        ([True, True, True, False, False], True),
+    ],
+)
+def test_node_that_most_others_cannot_reach_gets_nothing(reports: list[bool], is_cut_off: bool) -> None:
+    health = NodeHealth()
+    health.hear("n1", HeartbeatCall(1, 2, 0), at_s=0.0)
+    for number, report in enumerate(reports, start=2):
+        beat = HeartbeatCall(1, 2, 0, unreachable=["n1"] if report else ["n9"])
+        health.hear(f"n{number}", beat, at_s=0.0)
+    assert bool(health.candidates([node("n1")], at_s=1.0)) is not is_cut_off
+    assert health.shown_state(node("n1"), at_s=1.0) == ("unreachable" if is_cut_off else "healthy")
+    assert not health.is_cut_off("n1", at_s=3.0)  # what silent nodes said last counts no more
 
 
 def test_silence_makes_a_node_suspect_and_then_down() -> None:

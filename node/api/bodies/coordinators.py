@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from coordinator.health import NODE_STATES
 from node.api.bodies.cluster import NodeId, NodeUrl, PeerPort, Weight, Zone
 from node.api.bodies.fields import (
     Amount,
@@ -138,11 +139,11 @@ class NodeState(Struct, frozen=True, kw_only=True):
     state: Annotated[
         str,
         Meta(
-            description="healthy; suspect or down when it was not heard for long; returning when it is back "
-            "and its replicas do not count yet; joined while it was not heard yet; draining when nothing new "
-            "is placed there.",
+            description="healthy; unreachable when most others cannot connect to it; suspect or down when it "
+            "was not heard for long; returning when it is back and its replicas do not count yet; joined "
+            "while it was not heard yet; draining when nothing new is placed there.",
             examples=["healthy"],
-            extra_json_schema={"enum": ["healthy", "suspect", "down", "returning", "joined", "draining"]},
+            extra_json_schema={"enum": list(NODE_STATES)},
         ),
     ]
     heard_ms_ago: Annotated[
