@@ -57,6 +57,14 @@ class Credential:
         if named != identity:
             raise UnusableCredential(f"{self.path} is the certificate of {named.uri}, not of {identity.uri}")
 
+    def require_address(self, address: str) -> None:
+        """Raises UnusableCredential when the certificate on disk is for another address."""
+        leaf = certificates_in(self.path.read_text("ascii"))[0]
+        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        known = [str(each) for each in names.get_values_for_type(x509.IPAddress)]
+        if address not in known:
+            raise UnusableCredential(f"{self.path} is for the address {', '.join(known)}, not for {address}")
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:

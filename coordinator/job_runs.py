@@ -260,7 +260,9 @@ class JobRuns:
             cause = _cause(error)
             if isinstance(cause, Interrupted):
                 raise cause from error
-            _log.exception("the run %s of the job %s failed", run.run_id, run.job_name)
+            # What stops itself for a reason of its own says why; of anything else, where it happened.
+            trace = None if isinstance(cause, FilestoreError) else error
+            _log.error("the run %s of the job %s failed", run.run_id, run.job_name, exc_info=trace)
             status = "failed"
             progress.result["error"] = _text(cause)
         await progress.record(status)

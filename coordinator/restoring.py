@@ -44,6 +44,7 @@ from coordinator.store import Store
 
 COPY_BYTES = 1 << 20
 STATE_FILES = ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm", "state.sqlite.install")
+_ASIDE = "damaged-"  # directories of what was set aside, followed by its name
 SET_ASIDE = ("log", *STATE_FILES, "snapshots", "diverged")
 
 
@@ -113,13 +114,18 @@ def begin_again(data: Path, own: CoordinatorRecord) -> Path:
     earlier = files.read_config()
     config = check_rebuildable(files, own)
     bundle = _own_bundle(files, earlier)
-    aside = data / f"damaged-{earlier.id}-{now_ms()}"
+    aside = data / f"{_ASIDE}{earlier.id}-{now_ms()}"
     aside.mkdir(mode=0o700)
     for name in SET_ASIDE:
         if (data / name).exists():
             (data / name).rename(aside / name)
     begin(files, config, bundle)
     return aside
+
+
+def has_begun_again(data: Path) -> bool:
+    """Whether `begin_again` has set a log and a state aside here."""
+    return any(data.glob(f"{_ASIDE}*"))
 
 
 def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> CoordinatorConfig:

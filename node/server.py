@@ -17,6 +17,7 @@ from pathlib import Path
 
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.secretfiles import read_secret
+from ca.tls import UnusableCredential
 from coordinator import logs
 from coordinator.audit import AuditLog
 from coordinator.client import MetadataClient
@@ -125,6 +126,11 @@ async def _run(
     files: NodeFiles, config: NodeConfig, siblings: Siblings, plain: tuple[str, int] | None, lock: int
 ) -> None:
     contexts, metrics = MemberContexts(files.credential(), config.identity), Metrics("node")
+    try:
+        contexts.credential.require_address(config.address)
+    except UnusableCredential as error:
+        why = f"node.json: address: {error.details}. A node at another address joins anew."
+        raise InvalidRequest(why) from error
     async with (
         open_node(files, config, contexts, metrics, siblings) as node,
         Ports(config, contexts, node.services, metrics) as ports,

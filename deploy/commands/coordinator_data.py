@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from ca.errors import InvalidRequest
 from deploy.commands.addresses import METAVAR, member_of
 from deploy.commands.connection import Connection, connection_options
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
@@ -100,6 +101,8 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
         own = msgspec.structs.replace(earlier.own, coordinator_id=coordinator_id)
     else:
         own = member_of(f"{coordinator_id}={address}")
+    if earlier.id == coordinator_id and not restoring.has_begun_again(data):
+        raise InvalidRequest(f"--id: this coordinator is {coordinator_id} already; it needs a new name.")
     if earlier.id != coordinator_id:
         restoring.check_rebuildable(files, own)
         connection.run(lambda client: remove_coordinator(client, earlier.id))

@@ -337,6 +337,8 @@ def test_coordinator_whose_state_differs_stops_itself_and_is_rebuilt(small_clust
         what="both others name the odd one",
         timeout_s=SOON_S,
     )
+    own_name = cluster.filestore("coordinator", "rebuild", "--data", str(data), "--id", odd.id)
+    assert (own_name.returncode, b"it needs a new name" in own_name.stderr) == (1, True)
     output = done(cluster, "coordinator", "rebuild", "--data", str(data), "--id", guest.id)
     assert "Set aside" in output
     done(cluster, "coordinator", "rebuild", "--data", str(data), "--id", guest.id)  # as after an interruption

@@ -54,6 +54,14 @@ def test_credential_of_another_member_is_refused(cluster: Cluster, tmp_path: Pat
     assert f"is the certificate of spiffe://{CLUSTER_NAME}/{role}/{other.id}, not of" in line
 
 
+def test_address_that_the_certificate_is_not_for_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    data = copied(cluster, cluster.nodes[0], tmp_path)
+    config = data / "node.json"
+    config.write_text(config.read_text().replace('"127.0.0.1"', '"127.0.0.2"', 1))
+    line = refusal(cluster, "node", data)
+    assert "is for the address 127.0.0.1, not for 127.0.0.2. A node at another address joins anew." in line
+
+
 def test_state_of_a_newer_version_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     data = copied(cluster, cluster.coordinators[0], tmp_path)
     with closing(sqlite3.connect(data / "state.sqlite")) as state, state:
