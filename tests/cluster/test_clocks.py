@@ -14,14 +14,14 @@ HOUR_S = 3600
 DEADLINE_S = 60.0
 
 
-@pytest.fixture
-def shim(tmp_path: Path) -> Path:
-    return library(tmp_path)
+@pytest.fixture(scope="module")
+def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return library(tmp_path_factory.mktemp("clocks"))
 
 
-@pytest.fixture
-def cluster(tmp_path: Path, shim: Path) -> Iterator[Cluster]:
-    with Cluster(tmp_path / "cluster") as started:
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory, shim: Path) -> Iterator[Cluster]:
+    with Cluster(tmp_path_factory.mktemp("cluster")) as started:
         yield started
 
 
