@@ -75,9 +75,13 @@ class View:
         """This clock less the leader's, with the time that its last answer was under way; NaN if unknown."""
         return self._clock_offset_s
 
+    def is_fresh(self) -> bool:
+        """Whether the view is young enough to decide by."""
+        return self.age_s() <= VIEW_AGE_S_MAX
+
     def require_fresh(self) -> ClusterView:
         """The view, if it is fresh enough to decide by. Raises Unavailable."""
-        if self.age_s() > VIEW_AGE_S_MAX:
+        if not self.is_fresh():
             raise Unavailable("This member has lost the coordinators; its view of the cluster is too old.")
         return self.current
 

@@ -49,11 +49,12 @@ async def status(request: web.Request) -> web.Response:
     coordinators = [_coordinator_state(record, replies, best) for record in best.coordinators]
     nodes = [_node_state(services, node) for node in best.nodes]
     certificates = _certificates(heard)
-    health, problems = health_of(best, leader, coordinators, nodes, certificates)
+    is_served = services.view.is_fresh()  # or this member refuses everything but this
+    health, problems = health_of(best, leader, coordinators, nodes, certificates, is_served=is_served)
     answer = ClusterStatus(
         cluster=best.cluster,
         leader=leader,
-        healthy=members_are_well(leader, coordinators, nodes),
+        healthy=is_served and members_are_well(leader, coordinators, nodes),
         health=health,
         problems=problems,
         coordinators=coordinators,

@@ -25,13 +25,19 @@ def health_of(
     coordinators: list[CoordinatorState],
     nodes: list[NodeState],
     certificates: list[EndingCertificate],
+    *,
+    is_served: bool = True,
 ) -> tuple[str, list[str]]:
-    """HEALTHY, DEGRADED, or UNAVAILABLE when changes or uploads are refused; and why, a sentence each."""
+    """HEALTHY, DEGRADED, or UNAVAILABLE when changes or uploads are refused; and why, a sentence each.
+
+    `is_served`: the member that was asked hears of changes.
+    """
     blockers = _blockers(leader, coordinators)
     takers = sum(node.state == "healthy" and node.disk == DISK_OK for node in nodes)
     if takers < best.write_quorum:
         blockers.append(f"{takers} nodes take new files, {best.write_quorum} must: uploads are refused.")
     others = [
+        *["The member that was asked has lost the coordinators and refuses requests."] * (not is_served),
         *_of_coordinators(coordinators, leader),
         *_of_nodes(nodes),
         *(f"The disk of the node {node.id} is nearly full." for node in nodes if node.disk == DISK_LOW),

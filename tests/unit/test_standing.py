@@ -53,6 +53,14 @@ def test_cluster_that_lacks_nothing_is_healthy() -> None:
     assert health_of(reply(), "c1", [coordinator()], NODES, []) == ("healthy", [])
 
 
+def test_member_that_refuses_requests_calls_nothing_healthy() -> None:
+    found = health_of(reply(), "c1", [coordinator()], NODES, [], is_served=False)
+    assert found == (
+        "degraded",
+        ["The member that was asked has lost the coordinators and refuses requests."],
+    )
+
+
 def test_blobs_that_lack_replicas_degrade_a_cluster() -> None:
     counts = ReplicaCounts(short={1: 2, 2: 1}, lost=1, unreferenced=5, doomed={"n1": 3}, recounting=[])
     found = health_of(msgspec.structs.replace(reply(), replicas=counts), "c1", [coordinator()], NODES, [])
