@@ -181,6 +181,7 @@ class Renewal:
     """When a certificate is to be replaced, in ms since the epoch."""
 
     not_before_ms: int
+    not_after_ms: int
     due_at_ms: int
 
     def is_due(self, at_ms: int) -> bool:
@@ -193,7 +194,8 @@ def renewal_of(not_before_ms: int, not_after_ms: int, jitter: float) -> Renewal:
     assert not_before_ms < not_after_ms, "a certificate without a life"
     assert -1 <= jitter <= 1, "jitter out of range"
     life_ms = not_after_ms - not_before_ms
-    return Renewal(not_before_ms, not_before_ms + life_ms * 2 // 3 + round(life_ms * jitter / 10))
+    due_at_ms = not_before_ms + life_ms * 2 // 3 + round(life_ms * jitter / 10)
+    return Renewal(not_before_ms, not_after_ms, due_at_ms)
 
 
 def serial_hex(certificate: x509.Certificate) -> str:

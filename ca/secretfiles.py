@@ -42,6 +42,11 @@ def create_secret(path: Path, data: bytes) -> None:
         raise Conflict(f"{path} exists already and is not replaced") from error
 
 
+def reserve_secret(path: Path) -> None:
+    """Make an empty file of mode 0600, for who writes to it by its name. Raises FileExistsError, OSError."""
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE))
+
+
 def read_secret(path: Path) -> bytes:
     """The content of a secret. Raises UnsafeSecretFile when others could read it too, or nobody can."""
     try:

@@ -6,6 +6,7 @@ only), trusts only the root it is handed, and never looks at SSL_CERT_FILE or th
 
 import asyncio
 import functools
+import random
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,7 +17,15 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from ca.certificates import LATE_RENEWAL_MS, UntrustedCertificate, certificates_in, serial_hex, validity_ms
+from ca.certificates import (
+    LATE_RENEWAL_MS,
+    Renewal,
+    UntrustedCertificate,
+    certificates_in,
+    renewal_of,
+    serial_hex,
+    validity_ms,
+)
 from ca.errors import Internal, Unauthorized
 from ca.identity import X509_FAILURES, Identity, Role
 from ca.keys import key_to_pem
@@ -47,10 +56,18 @@ class Credential:
         """Replace key and chain in one rename, so that no reader ever sees a torn pair."""
         write_secret(self.path, key_to_pem(key) + chain_pem.encode("ascii"))
 
+    def chain(self) -> list[x509.Certificate]:
+        """The leaf and what signed it, from the disk. Raises OSError, ValueError, UntrustedCertificate."""
+        return certificates_in(self.path.read_text("ascii"))
+
+    def renewal(self) -> Renewal:
+        """When the leaf on disk is to be replaced, a little different each time. Raises as `chain` does."""
+        return renewal_of(*validity_ms(self.chain()[0]), random.uniform(-1, 1))
+
     def require(self, identity: Identity) -> None:
         """Raises UnusableCredential when the certificate on disk is another member's, or none."""
         try:
-            named = Identity.from_certificate(certificates_in(self.path.read_text("ascii"))[0])
+            named = Identity.from_certificate(self.chain()[0])
         except (OSError, ValueError, UntrustedCertificate, Unauthorized) as error:
             reason = getattr(error, "details", "") or getattr(error, "strerror", "") or str(error)
             raise UnusableCredential(f"{self.path} cannot be used: {reason}") from error
@@ -59,8 +76,7 @@ class Credential:
 
     def require_address(self, address: str) -> None:
         """Raises UnusableCredential when the certificate on disk is for another address."""
-        leaf = certificates_in(self.path.read_text("ascii"))[0]
-        names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names = self.chain()[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         known = [str(each) for each in names.get_values_for_type(x509.IPAddress)]
         if address not in known:
             raise UnusableCredential(f"{self.path} is for the address {', '.join(known)}, not for {address}")

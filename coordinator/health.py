@@ -3,6 +3,7 @@
 Every node sends its heartbeats to every coordinator, so that a new leader knows at once who lives.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -51,31 +52,38 @@ class NodeHealth:
 
     def clock_offsets_ms(self, *, at_s: float) -> list[int]:
         """The clocks of the nodes that answer now, less ours."""
-        heard = (heard for heard in self._heard.values() if at_s - heard.at_s < PLACEABLE_S)
+        heard = self._answering(at_s).values()
         return [each.clock_offset_ms for each in heard if each.clock_offset_ms is not None]
 
     def last(self, node_id: str) -> Heard | None:
         """The last heartbeat of a node, or None."""
         return self._heard.get(node_id)
 
-    def is_heard(self, node_id: str, *, at_s: float) -> bool:
-        """Whether a node answers now, as far as that can be known."""
-        heard = self._heard.get(node_id)
-        is_fresh = heard is not None and at_s - heard.at_s < PLACEABLE_S
-        return is_fresh and not self.is_cut_off(node_id, at_s=at_s)
+    def heard(self, *, at_s: float) -> frozenset[str]:
+        """The nodes that answer now, as far as that can be known."""
+        return frozenset(self._answering(at_s)) - self._cut_off(at_s)
 
     def is_cut_off(self, node_id: str, *, at_s: float) -> bool:
         """Whether most of the other nodes that answer now, and two of them at least, cannot reach this one.
 
         A single one may be the one that is cut off.
         """
-        others = [
-            heard
-            for other_id, heard in self._heard.items()
-            if other_id != node_id and at_s - heard.at_s < PLACEABLE_S
-        ]
-        count = sum(node_id in heard.heartbeat.unreachable for heard in others)
-        return count >= REPORTS_MIN and 2 * count > len(others)
+        return node_id in self._cut_off(at_s)
+
+    def _answering(self, at_s: float) -> dict[str, Heard]:
+        """By node, what was heard lately enough to place something there."""
+        return {name: heard for name, heard in self._heard.items() if at_s - heard.at_s < PLACEABLE_S}
+
+    def _cut_off(self, at_s: float) -> frozenset[str]:
+        answering = self._answering(at_s)
+        reports: Counter[str] = Counter()
+        for own_id, heard in answering.items():
+            reports.update(set(heard.heartbeat.unreachable) - {own_id})
+        return frozenset(
+            name
+            for name, count in reports.items()
+            if count >= REPORTS_MIN and 2 * count > len(answering) - (name in answering)
+        )
 
     def shown_state(self, node: NodeRecord, *, at_s: float) -> str:
         """What an operator is told of a node: what she must act on comes first.
@@ -118,12 +126,12 @@ class NodeHealth:
         whose disk takes bytes, with their room.
         """
         found = []
+        answering = self.heard(at_s=at_s)
         for node in nodes:
-            heard = self._heard.get(node.node_id)
-            if heard is None or not heard.heartbeat.takes_bytes:
+            if node.node_id not in answering or not node.takes_replicas:
                 continue
-            if node.takes_replicas and self.is_heard(node.node_id, at_s=at_s):
-                beat = heard.heartbeat
+            beat = self._heard[node.node_id].heartbeat
+            if beat.takes_bytes:
                 found.append(
                     Candidate(node.node_id, node.zone, node.weight, beat.free_bytes, beat.total_bytes)
                 )

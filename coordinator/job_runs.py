@@ -38,10 +38,6 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 
-def _always() -> bool:
-    return True
-
-
 def _sure() -> str:
     return ""
 
@@ -215,10 +211,12 @@ class JobRuns:
         return self._due.get(job.name, _always)()
 
     def _is_in_doubt(self, job: JobKind) -> bool:
-        why = self._clock_doubt() if job.name in BY_THE_CLOCK else ""
-        if why:
+        if why := self._doubt_of(job.name)():
             _log.error("the job %s is not started: %s", job.name, why)
         return bool(why)
+
+    def _doubt_of(self, job_name: str) -> Callable[[], str]:
+        return self._clock_doubt if job_name in BY_THE_CLOCK else _sure
 
     async def _waiting(self) -> list[JobRunRecord]:
         """The runs that nobody here works on, as of everything that was committed before."""
@@ -249,8 +247,7 @@ class JobRuns:
             del self._working[run.run_id]
 
     async def _work_to_its_end(self, run: JobRunRecord) -> None:
-        doubt = self._clock_doubt if run.job_name in BY_THE_CLOCK else _sure
-        progress = Progress(self._own_id, self._driver, run, doubt)
+        progress = Progress(self._own_id, self._driver, run, self._doubt_of(run.job_name))
         await progress.record("running")  # from here on it is ours
         _log.info("the run %s of the job %s begins, or goes on", run.run_id, run.job_name)
         status = "completed"
@@ -286,6 +283,10 @@ def _result_of(run: JobRunRecord) -> Result:
         return msgspec.json.decode(run.result, type=Result)
     except msgspec.MsgspecError:
         return {}
+
+
+def _always() -> bool:
+    return True
 
 
 def _cause(error: Exception) -> Exception:

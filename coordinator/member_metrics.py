@@ -13,7 +13,6 @@ from coordinator.view import View
 LEAF: Final = "leaf"
 INTERMEDIATE: Final = "intermediate"
 ROOT: Final = "root"
-_BEGIN: Final = "-----BEGIN CERTIFICATE-----"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +26,7 @@ class Expiries:
 
 def expiries(credential: Credential) -> Expiries:
     """Of the credential as it lies on disk now. Raises OSError, UntrustedCertificate."""
-    pem = credential.path.read_text("ascii")
-    if _BEGIN not in pem:
-        raise UntrustedCertificate("the credential holds no certificate")
-    leaf, *authorities = certificates_in(pem[pem.index(_BEGIN) :])
+    leaf, *authorities = credential.chain()
     if not authorities:
         raise UntrustedCertificate("the credential holds no intermediate certificate")
     roots = certificates_in(credential.root_pem)

@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from ca.errors import Conflict, Internal, InvalidRequest
-from ca.secretfiles import SECRET_MODE, create_secret, read_secret, write_secret
+from ca.secretfiles import SECRET_MODE, create_secret, read_secret, reserve_secret, write_secret
 from coordinator.authority import ClusterAuthority
 from coordinator.clock import now_ms
 from coordinator.commands import Envelope, RecordCoordinators, encode_envelope
@@ -66,7 +66,7 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
     if not files.state.exists():
         raise NotInitialised(f"{files.state} is missing: this coordinator has no state to copy")
     try:
-        os.close(os.open(output, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE))
+        reserve_secret(output)
     except FileExistsError as error:
         raise Conflict(f"{output} exists already and is not replaced") from error
     try:

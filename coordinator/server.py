@@ -49,7 +49,7 @@ from coordinator.roster import read_known
 from coordinator.rpc import PeerPort
 from coordinator.served_calls import ServedCalls
 from coordinator.service import Service
-from coordinator.setup import new_leaf, own_renewal
+from coordinator.setup import new_leaf
 from coordinator.state_view import StateView
 from coordinator.store import TooOld
 from coordinator.transport import Transport
@@ -332,11 +332,12 @@ async def _renew(
     A certificate that is good for longer is kept at start: one made by a clock that runs ahead would not be
     valid yet for the others.
     """
-    renewal = own_renewal(files)
+    renewal = contexts.credential.renewal()
     while True:
         if renewal.is_due(now_ms()):
             try:
-                renewal = new_leaf(files, config, authority)
+                new_leaf(files, config, authority)
+                renewal = contexts.credential.renewal()
                 contexts.reload()
                 _log.info("renewed the certificate")
             except (FilestoreError, OSError):

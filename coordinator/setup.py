@@ -8,7 +8,6 @@ deleted. A member that comes later begins with the same entry, is no member by i
 """
 
 import os
-import random
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,12 +18,8 @@ from msgspec import Struct
 
 from ca import keys, usertoken
 from ca.certificates import (
-    Renewal,
-    certificates_in,
     new_intermediate,
     new_root,
-    renewal_of,
-    validity_ms,
 )
 from ca.errors import Conflict, Internal, InvalidRequest
 from ca.identity import check_address, check_cluster_name, check_member_id
@@ -169,18 +164,11 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
         store.close()
 
 
-def new_leaf(files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority) -> Renewal:
-    """Give this coordinator a new key and certificate; when it should be renewed."""
+def new_leaf(files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority) -> None:
+    """Give this coordinator a new key and certificate."""
     key = keys.new_key()
     leaf = authority.sign_leaf(key.public_key(), config.identity, config.own.address)
     files.credential().write(key, leaf.pem)
-    return renewal_of(leaf.not_before_ms, leaf.not_after_ms, random.uniform(-1, 1))
-
-
-def own_renewal(files: CoordinatorFiles) -> Renewal:
-    """When the certificate on disk should be renewed; a new time for each process, for jitter."""
-    leaf = certificates_in(files.credential_path.read_text("ascii"))[0]
-    return renewal_of(*validity_ms(leaf), random.uniform(-1, 1))
 
 
 def _check_arguments(

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound
-from ca.secretfiles import SECRET_MODE, sync_directory, write_durable
+from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
 from coordinator.bounds import Count
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.store import Store, members_in
@@ -163,7 +163,7 @@ class Incoming:
         _check_room(self._path.parent, note.size_bytes)
         self._path.unlink(missing_ok=True)
         write_durable(self._note_path, msgspec.json.encode(note), mode=SECRET_MODE)
-        os.close(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE))
+        reserve_secret(self._path)
         self._note = note
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from ca.errors import InsufficientStorage, Internal
-from ca.secretfiles import SECRET_MODE, sync_directory
+from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory
 from coordinator import machine
 from coordinator.bounds import COUNT_MAX
 from coordinator.commands import decode_envelope
@@ -414,7 +414,7 @@ def _connections(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     It is for its owner alone, as are the files that SQLite puts beside it.
     """
     try:
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE))
+        reserve_secret(path)
     except FileExistsError:
         path.chmod(SECRET_MODE)  # by name: to close a descriptor of a database ends the locks on it
     with ExitStack() as opened:

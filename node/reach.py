@@ -25,11 +25,10 @@ _PATH = "/reach"
 class Reach:
     """What one process knows of the way to others. `run` keeps looking."""
 
-    def __init__(self, node_id: str, peers: PeerClient, view: View, *, look_s: float = LOOK_S) -> None:
+    def __init__(self, node_id: str, peers: PeerClient, view: View) -> None:
         self._node_id = node_id
         self._peers = peers
         self._view = view
-        self._look_s = look_s
         self._failures: dict[str, int] = {}  # in a row, by node; in the order of the last look
 
     def unreachable(self) -> list[str]:
@@ -39,7 +38,7 @@ class Reach:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(min(RETRY_S, self._look_s) if self.unreachable() else self._look_s)
+            await asyncio.sleep(RETRY_S if self.unreachable() else LOOK_S)
             await self.look()
 
     async def look(self) -> None:
@@ -61,7 +60,7 @@ class Reach:
                 failures = 0  # whatever it answers: one of an older version does not know the path
         except (PeerFailed, TimeoutError):
             failures = self._failures.get(node_id, 0) + 1
-        self._failures.pop(node_id, None)
+        self._failures.pop(node_id, None)  # and to the end of the line
         self._failures[node_id] = failures
 
 

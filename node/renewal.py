@@ -5,10 +5,9 @@ is not valid yet, because the clock of the coordinator that signed it ran ahead.
 
 import asyncio
 import logging
-import random
 from collections.abc import Callable
 
-from ca.certificates import Renewal, certificates_in, check_leaf_matches, renewal_of, validity_ms
+from ca.certificates import check_leaf_matches
 from ca.csr import new_csr
 from ca.errors import FilestoreError
 from ca.identity import Identity
@@ -33,7 +32,7 @@ async def keep_renewed(
     on_renewed: Callable[[], None] = lambda: None,
 ) -> None:
     """Renew for ever; failures are logged and tried again. `on_renewed`: a new one lies on disk."""
-    renewal, ends_at_ms = _renewal_and_end_ms(contexts)
+    renewal = contexts.credential.renewal()
     while True:
         pause_s = min(LOOK_S, max(0.0, (renewal.due_at_ms - now_ms()) / 1000))
         if renewal.is_due(now_ms()):
@@ -41,10 +40,10 @@ async def keep_renewed(
             try:
                 await renew(metadata, contexts, identity, address)
                 on_renewed()
-                renewal, ends_at_ms = _renewal_and_end_ms(contexts)
+                renewal = contexts.credential.renewal()
                 _log.info("the certificate was renewed")
             except (FilestoreError, OSError) as error:
-                reason = {"reason": str(error), "certificate_ends_at": rfc3339(ends_at_ms)}
+                reason = {"reason": str(error), "certificate_ends_at": rfc3339(renewal.not_after_ms)}
                 _log.warning("the certificate could not be renewed", extra=reason)
                 pause_s = RETRY_S
         await asyncio.sleep(pause_s)
@@ -60,9 +59,3 @@ async def renew(metadata: MetadataClient, contexts: MemberContexts, identity: Id
     check_leaf_matches(reply.node_cert, key, contexts.credential.root_pem, identity=identity)
     await asyncio.to_thread(contexts.credential.write, key, reply.node_cert)
     contexts.reload()
-
-
-def _renewal_and_end_ms(contexts: MemberContexts) -> tuple[Renewal, int]:
-    leaf = certificates_in(contexts.credential.path.read_text("ascii"))[0]
-    not_before_ms, not_after_ms = validity_ms(leaf)
-    return renewal_of(not_before_ms, not_after_ms, random.uniform(-1, 1)), not_after_ms

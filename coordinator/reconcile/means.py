@@ -43,7 +43,7 @@ class Means:
         return Facts(
             nodes=tuple(view.nodes),
             candidates=tuple(self.health.candidates(view.nodes, at_s=at_s)),
-            heard=frozenset(n.node_id for n in view.nodes if self.health.is_heard(n.node_id, at_s=at_s)),
+            heard=self.health.heard(at_s=at_s).intersection(n.node_id for n in view.nodes),
             replicas=view.replicas,
             write_quorum=view.write_quorum,
         )

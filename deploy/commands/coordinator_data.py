@@ -101,12 +101,12 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
         own = msgspec.structs.replace(earlier.own, coordinator_id=coordinator_id)
     else:
         own = member_of(f"{coordinator_id}={address}")
-    if earlier.id == coordinator_id and not restoring.has_begun_again(data):
-        raise InvalidRequest(f"--id: this coordinator is {coordinator_id} already; it needs a new name.")
     if earlier.id != coordinator_id:
         restoring.check_rebuildable(files, own)
         connection.run(lambda client: remove_coordinator(client, earlier.id))
         aside = restoring.begin_again(data, own)
         click.echo(f"Set aside:    {aside}")
+    elif not restoring.has_begun_again(data):
+        raise InvalidRequest(f"--id: this coordinator is {coordinator_id} already; it needs a new name.")
     connection.run(lambda client: add_coordinator(client, own))
     click.echo(f"Ready to run: filestore coordinator run --data {data}")

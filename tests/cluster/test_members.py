@@ -40,7 +40,7 @@ async def as_node(cluster: Cluster, member: Member) -> AsyncIterator[MetadataCli
     files = NodeFiles(cluster.data(member))
     config, credential = files.read_config(), files.credential()
     context = peer_client_context(credential.path, credential.root_pem)
-    identity = Identity(config.cluster, Role.NODE, config.id)
+    identity = config.identity
     client = MetadataClient(identity, config.coordinators, lambda: context)
     running = asyncio.create_task(client.run())
     try:
