@@ -166,12 +166,13 @@ class Cluster:
         self._development.wait_healthy(timeout_s=timeout_s)
 
     def leader(self) -> Member:
-        """The coordinator that leads now."""
+        """The coordinator that leads now; the first node answers by its view, too."""
         found: list[str] = []
 
         def led() -> bool:
             answer = self.get("/cluster/status")
-            if answer.status == 200 and answer.json["leader"]:
+            is_served = self.get("/project-files").status == 200  # the status is told without a view, too
+            if answer.status == 200 and answer.json["leader"] and is_served:
                 found.append(answer.json["leader"])
             return bool(found)
 

@@ -1,0 +1,35 @@
+"""Coordinators over the state of an older version: they go on to the newer rules together."""
+
+import sqlite3
+from contextlib import closing
+
+from coordinator.config import CoordinatorFiles
+from coordinator.machine.rules import RULES, in_force
+from deploy.development import Member
+from deploy.processes import wait_until
+from tests.cluster.harness import Cluster
+
+
+def rules_of(cluster: Cluster, member: Member) -> int:
+    with closing(sqlite3.connect(CoordinatorFiles(cluster.data(member)).state)) as db:
+        return in_force(db)
+
+
+def test_newer_rules_are_in_force_once_every_coordinator_runs_again(own_cluster: Cluster) -> None:
+    *early, last = own_cluster.coordinators
+    own_cluster.terminate(*own_cluster.coordinators)
+    for member in own_cluster.coordinators:  # an older version knows nothing of rules
+        with closing(sqlite3.connect(CoordinatorFiles(own_cluster.data(member)).state)) as db, db:
+            db.execute("DELETE FROM rules")
+    own_cluster.restart(*early)
+    own_cluster.leader()
+    stored = own_cluster.store(b"by the first rules")
+    assert [rules_of(own_cluster, member) for member in early] == [1, 1]
+    own_cluster.restart(last)
+    wait_until(
+        lambda: {rules_of(own_cluster, member) for member in own_cluster.coordinators} == {RULES},
+        what="newer rules everywhere",
+        timeout_s=30,
+    )
+    own_cluster.wait_healthy()
+    assert own_cluster.get(f"/files/{stored}").body == b"by the first rules"
