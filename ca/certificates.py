@@ -17,7 +17,7 @@ from cryptography.x509 import verification
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from ca.errors import Internal, Unauthorized
-from ca.identity import X509_FAILURES, Identity
+from ca.identity import X509_FAILURES, Identity, Role
 from ca.keys import PublicKey, new_key, public_key_digest
 
 ROOT_LIFE: Final = timedelta(days=3653)
@@ -104,9 +104,13 @@ def new_root(cluster: str, *, now: datetime) -> tuple[str, ec.EllipticCurvePriva
 def new_intermediate(
     root_cert_pem: str, root_key: ec.EllipticCurvePrivateKey, cluster: str, *, now: datetime
 ) -> tuple[str, ec.EllipticCurvePrivateKey]:
-    """An intermediate that may sign leaves and no further authority (pathLen 0): PEM and key."""
+    """An intermediate that may sign leaves and no further authority (pathLen 0): PEM and key.
+
+    Raises UntrustedCertificate for the key of another root.
+    """
     root = certificates_in(root_cert_pem)[0]
-    assert root.public_key() == root_key.public_key(), "root key of another certificate"
+    if root.public_key() != root_key.public_key():
+        raise UntrustedCertificate("the root key is not the one of this cluster's root certificate")
     key = new_key()
     not_after = min(_whole_seconds(now) + INTERMEDIATE_LIFE, root.not_valid_after_utc)
     subject = _ca_subject(cluster, "Filestore intermediate")
@@ -118,6 +122,24 @@ def new_intermediate(
         .sign(root_key, hashes.SHA256())
     )
     return _pem(certificate), key
+
+
+def check_authority(authority: Authority, cluster: str, *, now: datetime) -> None:
+    """Raises UntrustedCertificate unless leaves of this cluster that it signs now would be trusted."""
+    found = certificates_in(authority.intermediate_pem)
+    if len(found) != 1:
+        raise UntrustedCertificate(f"one intermediate certificate is expected, {len(found)} came")
+    if found[0].public_key() != authority.intermediate_key.public_key():
+        raise UntrustedCertificate("the intermediate certificate is for another key")
+    key, identity = new_key(), Identity(cluster, Role.NODE, "check")
+    try:
+        constraints = found[0].extensions.get_extension_for_class(x509.BasicConstraints)
+        leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=now)
+    except (Internal, *X509_FAILURES) as error:
+        raise UntrustedCertificate(f"the intermediate certificate can sign nothing: {error}") from error
+    if constraints.value.path_length != 0:
+        raise UntrustedCertificate("the intermediate certificate may sign other authorities")
+    check_leaf_matches(leaf.pem, key, authority.root_pem, identity=identity, now=now)
 
 
 def certificates_in(pem: str) -> list[x509.Certificate]:

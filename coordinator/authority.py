@@ -3,27 +3,79 @@ replicated state.
 """
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from ca import usertoken
-from ca.certificates import Authority, LeafCertificate
+from ca.certificates import (
+    Authority,
+    LeafCertificate,
+    UntrustedCertificate,
+    certificates_in,
+    check_authority,
+    new_intermediate,
+)
+from ca.errors import InvalidRequest
 from ca.identity import Identity
-from ca.keys import key_from_pem, unwrap
+from ca.keys import UnreadableKey, WrongClusterKey, key_from_pem, key_to_pem, unwrap, wrap
+from ca.tls import Credential
 from ca.usertoken import SigningKey
 from coordinator.store import Store
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
     from ca.keys import PublicKey
 
 INTERMEDIATE_PURPOSE = "intermediate"
 USER_TOKEN_PURPOSE = "user_token"  # noqa: S105 (a purpose, not a password)
 
 
-class ClusterAuthority:
-    """Signs leaves and user tokens. The private keys are read when needed and kept nowhere else."""
+class Intermediate(NamedTuple):
+    """What signs leaves: its certificate, and its private key wrapped under the cluster key."""
 
-    def __init__(self, store: Store, cluster_key: bytes, cluster: str, root_pem: str) -> None:
+    pem: str
+    wrapped: bytes
+
+
+def make_intermediate(
+    root_pem: str,
+    root_key: "ec.EllipticCurvePrivateKey",
+    cluster: str,
+    cluster_key: bytes,
+    *,
+    now: datetime,
+) -> Intermediate:
+    """A new one, signed with the root's key. Raises UntrustedCertificate for the key of another root."""
+    pem, key = new_intermediate(root_pem, root_key, cluster, now=now)
+    return Intermediate(pem, wrap(cluster_key, key_to_pem(key), purpose=INTERMEDIATE_PURPOSE))
+
+
+def check_intermediate(
+    intermediate: Intermediate, *, root_pem: str, cluster: str, cluster_key: bytes
+) -> None:
+    """Raises InvalidRequest unless this cluster can sign with it from now on."""
+    try:
+        check_authority(_opened(intermediate, cluster_key, root_pem), cluster, now=datetime.now(UTC))
+    except (UntrustedCertificate, UnreadableKey, WrongClusterKey) as error:
+        raise InvalidRequest(f"intermediate: {error.details}") from error
+
+
+class ClusterAuthority:
+    """Signs leaves and user tokens. The private keys are read when needed and kept nowhere else.
+
+    `bundled` signs leaves while the store, which has not seen the log yet, knows only the first.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        cluster_key: bytes,
+        cluster: str,
+        root_pem: str,
+        bundled: Intermediate | None = None,
+    ) -> None:
         self._store = store
+        self._bundled = bundled
         self._cluster_key = cluster_key
         self._cluster = cluster
         self.root_pem = root_pem
@@ -35,10 +87,27 @@ class ClusterAuthority:
 
     def sign_leaf(self, public_key: "PublicKey", identity: Identity, address: str) -> LeafCertificate:
         """A leaf for a member, signed by the newest intermediate."""
-        _, intermediate_pem, wrapped = self._store.key(INTERMEDIATE_PURPOSE)
-        pem = unwrap(self._cluster_key, wrapped, purpose=INTERMEDIATE_PURPOSE)
-        authority = Authority(self.root_pem, intermediate_pem, key_from_pem(pem))
+        authority = _opened(self._bundled or self._newest(), self._cluster_key, self.root_pem)
         return authority.sign_leaf(public_key, identity, address, now=datetime.now(UTC))
+
+    def is_newer_than(self, credential: Credential) -> bool:
+        """Whether the newest intermediate begins after the one that signed this certificate on disk."""
+        try:
+            signed_by = credential.chain()[1]
+        except (OSError, ValueError, IndexError, UntrustedCertificate):
+            return False  # what a renewal would say of it is said when one is due
+        newest = certificates_in(self._newest().pem)[0]
+        return newest.not_valid_before_utc > signed_by.not_valid_before_utc
+
+    def check_intermediate(self, intermediate: Intermediate) -> None:
+        """Raises InvalidRequest unless this cluster can sign with it from now on."""
+        check_intermediate(
+            intermediate, root_pem=self.root_pem, cluster=self._cluster, cluster_key=self._cluster_key
+        )
+
+    def _newest(self) -> Intermediate:
+        _, pem, wrapped = self._store.key(INTERMEDIATE_PURPOSE)
+        return Intermediate(pem, wrapped)
 
     def sign_user_token(
         self,
@@ -65,3 +134,8 @@ class ClusterAuthority:
             ttl_seconds=ttl_seconds,
             token_id=token_id,
         )
+
+
+def _opened(intermediate: Intermediate, cluster_key: bytes, root_pem: str) -> Authority:
+    pem = unwrap(cluster_key, intermediate.wrapped, purpose=INTERMEDIATE_PURPOSE)
+    return Authority(root_pem, intermediate.pem, key_from_pem(pem))

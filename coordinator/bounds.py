@@ -14,6 +14,7 @@ TOTAL_BYTES_MAX = 2**62  # of all blobs together: a sum, so no field's bound kee
 TEXT_CHARS_MAX = 1024
 TOKEN_CHARS_MAX = 4096
 PEM_CHARS_MAX = 32_768
+WRAPPED_BYTES_MAX = 4096  # a P-256 key in PEM is 241 bytes, 270 wrapped
 DOCUMENT_CHARS_MAX = 65_536  # JSON that is kept as text
 NAMES_MAX = 64
 NODES_MAX = 64  # holders of one blob, nodes of one placement
@@ -27,6 +28,7 @@ Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 Token = Annotated[str, Meta(max_length=TOKEN_CHARS_MAX)]
 Document = Annotated[str, Meta(max_length=DOCUMENT_CHARS_MAX)]
 Pem = Annotated[str, Meta(max_length=PEM_CHARS_MAX)]
+WrappedKey = Annotated[bytes, Meta(max_length=WRAPPED_BYTES_MAX)]
 Instant = Annotated[int, Meta(ge=0, le=INSTANT_MS_MAX)]
 Label = Annotated[str, Meta(max_length=LABEL_CHARS_MAX)]
 Names = Annotated[list[Text], Meta(max_length=NAMES_MAX)]

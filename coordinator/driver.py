@@ -24,6 +24,7 @@ from coordinator.following import Following
 from coordinator.invalidation import invalidated
 from coordinator.link import end
 from coordinator.log import SegmentLog
+from coordinator.machine.rules import SINCE
 from coordinator.member import KEPT_ENTRIES, Member
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
@@ -178,11 +179,16 @@ class Driver:
         """The encoded Reply once the command is committed and applied here.
 
         Raises NotLeader when another member leads or took over before this command was committed (it was
-        not applied then); InsufficientStorage on a full disk; Unavailable when too many wait, or when nothing
-        is known of the outcome. The caller sets the deadline. What makes records untrue that nodes keep waits
-        until none is kept (coordinator/cache_leases.py).
+        not applied then); InsufficientStorage on a full disk; Unavailable when too many wait, when nothing is
+        known of the outcome, or while a coordinator may not know this command yet. The caller sets the
+        deadline. What makes records untrue that nodes keep waits until none is kept
+        (coordinator/cache_leases.py).
         """
         self._check_leads()
+        if (since := SINCE.get(type(command))) is not None and self._store.rules() < since:
+            raise Unavailable(
+                "A coordinator still runs a version that does not know this change: upgrade it."
+            )
         if not self._has_room and not isinstance(command, _FREEING):
             raise InsufficientStorage(f"The disk of coordinator {self.id}, which leads, is full.")
         numbers = session, sequence, acknowledged_below

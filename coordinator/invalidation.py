@@ -113,6 +113,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     # The cluster: its members reach nodes with the view. Those that hold replicas may change.
     commands.Bootstrap: _nothing,
     commands.OpenSession: _nothing,
+    commands.AddIntermediate: _nothing,
     commands.CreateJoinToken: _nothing,
     commands.DeleteJoinToken: _nothing,
     commands.JoinNode: _nothing,

@@ -16,7 +16,7 @@ import msgspec
 
 from ca.errors import Conflict, Internal, InvalidRequest
 from ca.secretfiles import SECRET_MODE, create_secret, read_secret, reserve_secret, write_secret
-from coordinator.authority import ClusterAuthority
+from coordinator.authority import INTERMEDIATE_PURPOSE, ClusterAuthority, Intermediate
 from coordinator.clock import now_ms
 from coordinator.commands import Envelope, RecordCoordinators, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
@@ -32,6 +32,7 @@ from coordinator.setup import (
     begin,
     bootstrap_of,
     check_empty,
+    check_signs,
     config_of,
     mint_admin_token,
     new_leaf,
@@ -40,7 +41,7 @@ from coordinator.setup import (
     write_identity,
 )
 from coordinator.snapshots import describe
-from coordinator.store import Store
+from coordinator.store import Store, newest_key
 
 COPY_BYTES = 1 << 20
 STATE_FILES = ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm", "state.sqlite.install")
@@ -131,7 +132,9 @@ def has_begun_again(data: Path) -> bool:
 def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> CoordinatorConfig:
     """What coordinator.json will say after `begin_again`, which would raise the same as this."""
     earlier = files.read_config()
-    config = config_of(_own_bundle(files, earlier), own.coordinator_id, own)
+    bundle = _own_bundle(files, earlier)
+    config = config_of(bundle, own.coordinator_id, own)
+    check_signs(bundle)
     if files.log.is_dir():
         directory = OsDirectory(files.log)
         try:
@@ -148,7 +151,18 @@ def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
         cluster_key=files.read_cluster_key(),
         genesis=read_secret(files.genesis),
         members=read_known(files.known, config.members),
+        intermediate=_newest_intermediate(files.state),
     )
+
+
+def _newest_intermediate(state: Path) -> Intermediate | None:
+    """As this state has it, while its coordinator runs or not; None if the state cannot be read."""
+    try:
+        with closing(sqlite3.connect(f"{state.absolute().as_uri()}?mode=rw", uri=True)) as db:
+            found = newest_key(db, INTERMEDIATE_PURPOSE)
+    except sqlite3.Error:
+        return None
+    return None if found is None else Intermediate(*found[1:])
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -327,14 +327,15 @@ def _first(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:
 async def _renew(
     files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority, contexts: MemberContexts
 ) -> None:
-    """Renew this coordinator's own certificate at two thirds of its life: it holds the key of the CA.
+    """Renew this coordinator's own certificate at two thirds of its life, or when there is a newer
+    intermediate than signed it: it holds the key of the CA.
 
     A certificate that is good for longer is kept at start: one made by a clock that runs ahead would not be
     valid yet for the others.
     """
     renewal = contexts.credential.renewal()
     while True:
-        if renewal.is_due(now_ms()):
+        if renewal.is_due(now_ms()) or authority.is_newer_than(contexts.credential):
             try:
                 new_leaf(files, config, authority)
                 renewal = contexts.credential.renewal()

@@ -27,7 +27,7 @@ from ca.identity import Identity, Role, check_address, check_member_id, check_po
 from ca.keys import public_key_digest
 from ca.tls import Credential, Peer
 from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
-from coordinator.authority import ClusterAuthority
+from coordinator.authority import ClusterAuthority, Intermediate
 from coordinator.callers import Callers
 from coordinator.calls import (
     DISK_FAILED,
@@ -58,6 +58,7 @@ from coordinator.clock import now_ms
 from coordinator.commands import (
     NODE_COMMANDS,
     OWN_COMMANDS,
+    AddIntermediate,
     AdmitUser,
     AnyCommand,
     CompleteUpload,
@@ -175,6 +176,9 @@ class Service:
         if isinstance(command, TriggerJob):
             self._answer(CheckAdmin(caller=command.caller))  # others need not know which jobs there are
             check_parameters(job_kind(command.job_name), command.parameters)
+        if isinstance(command, AddIntermediate):
+            self._answer(CheckAdmin(caller=command.caller))
+            self._authority.check_intermediate(Intermediate(command.pem, command.wrapped))
         if isinstance(command, TakeOverUpload) and command.holder != identity.id:
             self._require_silent(command.holder)
         return await self._change(

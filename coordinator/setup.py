@@ -17,14 +17,17 @@ import uuid_utils
 from msgspec import Struct
 
 from ca import keys, usertoken
-from ca.certificates import (
-    new_intermediate,
-    new_root,
-)
+from ca.certificates import new_root
 from ca.errors import Conflict, Internal, InvalidRequest
 from ca.identity import check_address, check_cluster_name, check_member_id
 from ca.secretfiles import create_secret, read_secret, write_durable, write_secret
-from coordinator.authority import INTERMEDIATE_PURPOSE, USER_TOKEN_PURPOSE, ClusterAuthority
+from coordinator.authority import (
+    USER_TOKEN_PURPOSE,
+    ClusterAuthority,
+    Intermediate,
+    check_intermediate,
+    make_intermediate,
+)
 from coordinator.clock import now_ms
 from coordinator.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
 from coordinator.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
@@ -43,12 +46,14 @@ _EMPTY = {"lost+found"}  # a file system of its own has that; systemd's key lies
 class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What another coordinator needs to begin. `genesis` is the encoded envelope of the Bootstrap command.
 
-    `members` are the coordinators at the time, in a bundle that was written after the cluster began.
+    `members` are the coordinators at the time, in a bundle that was written after the cluster began;
+    `intermediate` signs then, where that of the first entry does no more.
     """
 
     cluster_key: bytes
     genesis: bytes
     members: list[CoordinatorRecord] | None = None
+    intermediate: Intermediate | None = None
 
 
 def init_cluster(
@@ -95,6 +100,7 @@ def init_from_bundle(
     check_empty(files)
     bundle = read_bundle(bundle_path)
     config = config_of(bundle, coordinator_id, own)
+    check_signs(bundle)
     prepare(files)
     begin(files, config, bundle)
 
@@ -134,6 +140,31 @@ def config_of(bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None
     return CoordinatorConfig(
         id=coordinator_id, cluster=command.cluster, members=command.members, own_record=own
     )
+
+
+def check_signs(bundle: Bundle) -> None:
+    """Raises InvalidRequest when no certificate can be made with this bundle: it may be older than a year."""
+    command = bootstrap_of(bundle.genesis)
+    check_intermediate(
+        bundle.intermediate or Intermediate(command.intermediate_pem, command.intermediate_wrapped),
+        root_pem=command.root_pem,
+        cluster=command.cluster,
+        cluster_key=bundle.cluster_key,
+    )
+
+
+def new_intermediate(data: Path, root_key: Path) -> Intermediate:
+    """What signs leaves for another year, if the cluster of this coordinator takes it. `root_key` is the file
+    that `init` made.
+
+    Raises NotInitialised, UnsafeSecretFile, UnreadableKey; UntrustedCertificate for the key of another root.
+    """
+    files = CoordinatorFiles(data)
+    config = files.read_config()
+    key = keys.key_from_pem(read_secret(root_key))
+    root_pem = files.root.read_text("ascii")
+    cluster_key = files.read_cluster_key()
+    return make_intermediate(root_pem, key, config.cluster, cluster_key, now=datetime.now(UTC))
 
 
 def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX) -> str:
@@ -223,7 +254,7 @@ def _genesis(
     """The encoded first entry, and the root key in PEM."""
     now = datetime.now(UTC)
     root_pem, root_key = new_root(cluster, now=now)
-    intermediate_pem, intermediate_key = new_intermediate(root_pem, root_key, cluster, now=now)
+    intermediate = make_intermediate(root_pem, root_key, cluster, cluster_key, now=now)
     signing_key = usertoken.new_signing_key()
     command = Bootstrap(
         rules=RULES,
@@ -233,10 +264,8 @@ def _genesis(
         replicas=replicas,
         write_quorum=write_quorum,
         development=development,
-        intermediate_pem=intermediate_pem,
-        intermediate_wrapped=keys.wrap(
-            cluster_key, keys.key_to_pem(intermediate_key), purpose=INTERMEDIATE_PURPOSE
-        ),
+        intermediate_pem=intermediate.pem,
+        intermediate_wrapped=intermediate.wrapped,
         user_token_kid=signing_key.kid,
         user_token_jwk=usertoken.public_jwk(signing_key),
         user_token_wrapped=keys.wrap(cluster_key, signing_key.private_pem, purpose=USER_TOKEN_PURPOSE),
@@ -258,9 +287,10 @@ def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) ->
     try:
         store.apply([first])
         command = bootstrap_of(bundle.genesis)
-        new_leaf(
-            files, config, ClusterAuthority(store, bundle.cluster_key, command.cluster, command.root_pem)
+        authority = ClusterAuthority(
+            store, bundle.cluster_key, command.cluster, command.root_pem, bundle.intermediate
         )
+        new_leaf(files, config, authority)
     finally:
         store.close()
     files.write_config(config)

@@ -258,13 +258,10 @@ class Store:
 
     def key(self, purpose: str) -> tuple[str, str, bytes]:
         """The newest key with this purpose: (kid, public half, wrapped private half)."""
-        row = self._read_row(
-            "SELECT kid, public, wrapped FROM keys WHERE purpose = ?"
-            " ORDER BY created_at_ms DESC, kid LIMIT 1",
-            purpose,
-        )
-        assert row is not None, f"no key for {purpose}"
-        return row[0], row[1], bytes(row[2])
+        with self._reading:
+            found = newest_key(self._reader, purpose)
+        assert found is not None, f"no key for {purpose}"
+        return found
 
     def token_generation(self, user_id: str) -> int | None:
         """The generation that a live token of this user carries; None if there is no such user or it is
@@ -431,6 +428,15 @@ def _connections(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")
         opened.pop_all()
     return writer, reader
+
+
+def newest_key(db: sqlite3.Connection, purpose: str) -> tuple[str, str, bytes] | None:
+    """(kid, public half, wrapped private half) of the newest key with this purpose; None without any."""
+    row = db.execute(
+        "SELECT kid, public, wrapped FROM keys WHERE purpose = ? ORDER BY created_at_ms DESC, kid LIMIT 1",
+        (purpose,),
+    ).fetchone()
+    return None if row is None else (row[0], row[1], bytes(row[2]))
 
 
 def _keep_wal(writer: sqlite3.Connection, path: Path) -> None:

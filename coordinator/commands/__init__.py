@@ -36,6 +36,7 @@ from coordinator.commands.cluster import (
     COORDINATORS_LISTED_MAX,
     HASH_ROWS_MAX,
     SESSIONS_MAX,
+    AddIntermediate,
     AnnounceNode,
     Bootstrap,
     CreateJoinToken,
@@ -90,6 +91,7 @@ __all__ = [
     "OWN_COMMANDS",
     "SESSIONS_MAX",
     "SESSION_ENDED",
+    "AddIntermediate",
     "AddReplica",
     "AdmitUser",
     "AnnounceNode",
@@ -153,6 +155,7 @@ SESSION_ENDED = "session_ended"  # the refusal code of a change whose session is
 AnyCommand = (
     Bootstrap
     | OpenSession
+    | AddIntermediate
     | CreateJoinToken
     | DeleteJoinToken
     | JoinNode
@@ -204,6 +207,7 @@ AnyCommand = (
 
 NODE_COMMANDS: tuple[type[Command], ...] = (
     OpenSession,
+    AddIntermediate,
     CreateJoinToken,
     DeleteJoinToken,
     AnnounceNode,

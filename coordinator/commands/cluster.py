@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from coordinator.bounds import Count, Text
+from coordinator.bounds import Count, Pem, Text, WrappedKey
 from coordinator.commands.root import Command
 from coordinator.records import Caller, CertificateRecord, CoordinatorRecord
 
@@ -35,6 +35,17 @@ class OpenSession(Command, frozen=True, kw_only=True, tag="open_session"):
     """A client process asks for duplicate suppression; replies with the session number (the log index)."""
 
     nonce: Text
+
+
+class AddIntermediate(Command, frozen=True, kw_only=True, tag="add_intermediate"):
+    """The certificate, and its key wrapped under the cluster key, that sign leaves from now on. Admin only.
+
+    What it signs was found to lead to the root before it was proposed. Replies with None.
+    """
+
+    caller: Caller
+    pem: Pem
+    wrapped: WrappedKey
 
 
 class CreateJoinToken(Command, frozen=True, kw_only=True, tag="create_join_token"):

@@ -2,8 +2,9 @@
 
 import json
 
-from coordinator.commands import Bootstrap, RaiseRules, RecordCoordinators
+from coordinator.commands import AddIntermediate, Bootstrap, RaiseRules, RecordCoordinators
 from coordinator.machine import coordinators, rules
+from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
 from coordinator.queries import GetView
@@ -52,6 +53,23 @@ def bootstrap(change: Change, command: Bootstrap) -> None:
         (DEFAULT_BUCKET_ID, command.admin_user_id, at_ms, at_ms),
     )
     change.touch_view()
+
+
+def add_intermediate(change: Change, command: AddIntermediate) -> None:
+    """The newest of its kind, whatever the clock says: that is how it is found. Admin only."""
+    require_admin(change.users, command.caller)
+    (newest_ms,) = change.db.execute(
+        "SELECT max(created_at_ms) FROM keys WHERE purpose = 'intermediate'"
+    ).fetchone()
+    change.db.execute(
+        "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, 'intermediate', ?, ?, ?)",
+        (
+            f"intermediate-{change.log_index}",
+            command.pem,
+            command.wrapped,
+            max(change.at_ms, newest_ms + 1),
+        ),
+    )
 
 
 def get_view(question: Question, query: GetView) -> ClusterView:

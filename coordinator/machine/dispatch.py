@@ -55,6 +55,7 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.WithdrawPermission: permissions.withdraw,
     commands.CreatePublicToken: public_tokens.create,
     commands.RevokePublicToken: public_tokens.revoke,
+    commands.AddIntermediate: cluster.add_intermediate,
     commands.CreateJoinToken: join_tokens.create,
     commands.DeleteJoinToken: join_tokens.delete,
     commands.JoinNode: nodes.join,

@@ -3,21 +3,24 @@ that run different ones: each applies the same log, and must come to the same st
 
 So the state says by which rules a command is applied. They are raised by an entry of the log, which the
 leader proposes once every coordinator knows the newer ones (`coordinator.upgrades`); until then a newer
-program does as the older ones do. Whoever changes what a command does, or adds one, adds a number here and
-does the new thing only from there on. Queries need none: each coordinator answers for itself. (etcd and
-CockroachDB have the same under the name of cluster version.)
+program does as the older ones do. Whoever changes what a command does adds a number here and does the new
+thing only from there on. A command that is added stands in SINCE: older programs cannot read it, so that it
+is not proposed before. Queries need none: each coordinator answers for itself. (etcd and CockroachDB have
+the same under the name of cluster version.)
 """
 
 import sqlite3
 from typing import Final
 
-from coordinator.commands import RaiseRules
+from coordinator.commands import AddIntermediate, Command, RaiseRules
 from coordinator.machine.change import Change
 
 FIRST: Final = 1
 SIZES_WITHIN_QUOTA: Final = 2  # a size beyond the quota is refused when it is declared
 PROVED_SERIALS_STAY: Final = 2  # an expired certificate stays while a renewal is proved with it
-RULES: Final = 2  # the newest that this program knows
+RULES: Final = 3  # the newest that this program knows
+
+SINCE: Final[dict[type[Command], int]] = {AddIntermediate: 3}  # a command, and from which rules on
 
 
 def in_force(db: sqlite3.Connection) -> int:

@@ -7,7 +7,7 @@ import uvloop
 from click.core import ParameterSource
 
 from deploy.commands.addresses import METAVAR, member_of
-from deploy.commands.coordinator_data import bundle, rebuild, restore, snapshot
+from deploy.commands.coordinator_data import bundle, rebuild, renew_intermediate, restore, snapshot
 from deploy.commands.coordinator_group import add, remove, status, transfer_leader
 from deploy.commands.options import data_option, http_option
 
@@ -130,5 +130,15 @@ def run(data: Path, http: str | None, down_after: float | None) -> None:
     uvloop.run(run_coordinator(data, application, http=plain, down_after_s=down_after))
 
 
-for _command in (add, remove, transfer_leader, status, bundle, snapshot, restore, rebuild):
+for _command in (
+    add,
+    remove,
+    transfer_leader,
+    status,
+    bundle,
+    renew_intermediate,
+    snapshot,
+    restore,
+    rebuild,
+):
     coordinator.add_command(_command)

@@ -1,5 +1,8 @@
-"""`filestore coordinator bundle|snapshot|restore|rebuild`: what is done in one coordinator's directory."""
+"""`filestore coordinator bundle|renew-intermediate|snapshot|restore|rebuild`: what is done in one
+coordinator's directory.
+"""
 
+import base64
 from pathlib import Path
 
 import click
@@ -9,6 +12,7 @@ from deploy.commands.addresses import METAVAR, member_of
 from deploy.commands.connection import Connection, connection_options
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
 from deploy.commands.options import data_option
+from node.client import Client
 
 _data = data_option("The directory of a coordinator.")
 _output = click.option(
@@ -30,6 +34,33 @@ def bundle(data: Path, output: Path) -> None:
     restoring.write_bundle(data, output)
     click.echo(f"Secret:               {output}")
     click.echo("On the other machine: filestore coordinator init --bundle FILE --id ID --address IP")
+
+
+@click.command("renew-intermediate")
+@_data
+@click.option(
+    "--root-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="The root key that `init` made, from where you keep it.",
+)
+@connection_options
+def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> None:
+    """Sign another intermediate certificate with the root key: it signs members' certificates for a year.
+
+    The root key does not leave this machine, and what is made here works for this cluster alone. The
+    coordinators have certificates by it within a minute, nodes when theirs are renewed, within five days.
+    """
+    from coordinator import setup
+
+    made = setup.new_intermediate(data, root_key)
+    body = {"certificate": made.pem, "wrapped_key": base64.b64encode(made.wrapped).decode("ascii")}
+
+    async def work(client: Client) -> str:
+        answer = await client.call("POST", "/api/v1/cluster/intermediates", dict[str, str], body=body)
+        return answer["expires_at"]
+
+    click.echo(f"It signs until {connection.run(work)}. Take the root key away again.")
 
 
 @click.command()

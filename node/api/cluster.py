@@ -4,12 +4,12 @@ from typing import Final
 
 from aiohttp import web
 
-from ca.certificates import root_digest
-from ca.errors import Conflict, NotFound, Unauthorized
+from ca.certificates import UntrustedCertificate, certificates_in, root_digest, serial_hex, validity_ms
+from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from ca.identity import check_address, check_member_id, check_port
 from ca.jointoken import is_token_id, new_join_token, secret_digest, split_bearer
 from coordinator.calls import JoinCall
-from coordinator.commands import CreateJoinToken, DeleteJoinToken
+from coordinator.commands import AddIntermediate, CreateJoinToken, DeleteJoinToken
 from coordinator.queries import ListJoinTokens
 from coordinator.records import JoinTokenPage, JoinTokenRecord, NodeRecord
 from coordinator.timestamps import rfc3339
@@ -20,6 +20,8 @@ from node.api.bodies.cluster import (
     CoordinatorAddress,
     CreateJoinTokenBody,
     DeletedJoinToken,
+    Intermediate,
+    IntermediateBody,
     JoinBody,
     JoinResult,
     JoinTokenBody,
@@ -86,6 +88,22 @@ async def authority(request: web.Request) -> web.Response:
     return json_response(
         ClusterAuthority(ca_cert=view.root_pem, cluster=view.cluster, coordinators=coordinators)
     )
+
+
+async def add_intermediate(request: web.Request) -> web.Response:
+    """The leader looks whether the cluster can sign with it before it is taken. Admins only."""
+    caller = await authenticate(request)
+    body = await read_json(request, IntermediateBody)
+    try:
+        certificate = certificates_in(body.certificate)[0]
+    except UntrustedCertificate as error:
+        raise InvalidRequest(f"certificate: {error.details}") from error
+    command = AddIntermediate(caller=caller, pem=body.certificate, wrapped=body.wrapped_key)
+    target = serial_hex(certificate)
+    async with audited(request, "add_intermediate", principal=caller.subject, target=target):
+        await request.app[API].metadata.propose(command, type(None))
+    answer = Intermediate(expires_at=rfc3339(validity_ms(certificate)[1]))
+    return json_response(answer, status=201)
 
 
 async def create_join_token(request: web.Request) -> web.Response:
@@ -175,6 +193,17 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Show the root certificate and where the coordinators are",
         answers={200: Answer(description="The cluster's authority.", body=ClusterAuthority)},
         credential="none",
+    ),
+    Operation(
+        name="add_intermediate",
+        tag=_TAG,
+        method="POST",
+        path=f"{_CLUSTER}/intermediates",
+        handler=add_intermediate,
+        summary="Let another intermediate certificate sign",
+        body=IntermediateBody,
+        answers={201: Answer(description="It signs from now on.", body=Intermediate)},
+        changes=True,
     ),
     Operation(
         name="create_join_token",

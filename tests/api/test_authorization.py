@@ -8,10 +8,12 @@ import itertools
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
 
+from ca.certificates import new_root
 from node.api.documentation import Documentation
 from node.api.operation import Operation
 from node.api.routes import METADATA
@@ -24,6 +26,10 @@ OPERATIONS: Final = {each.name: each for each in Documentation((*METADATA, *CONT
 PROJECT, VM, BACKUP, PENDING = "/project-files", "/vms", "/backups", "pending"
 TUS: Final = {"Tus-Resumable": "1.0.0"}
 TUS_PATCH: Final = TUS | {"Upload-Offset": "0", "Content-Type": "application/offset+octet-stream"}
+FOREIGN: Final = {
+    "certificate": new_root("lab", now=datetime.now(UTC))[0],
+    "wrapped_key": "eA==",
+}
 GRANT: Final = {"permission": "read", "principal_type": "user", "principal_id": "somebody"}
 PARENT: Final = {"backup_type": "incremental", "parent_backup_uuid": "{file_uuid}"}
 
@@ -123,6 +129,7 @@ ROWS: Final = (
     # ---- the cluster
     Row("join_node", "join token", 200),
     Row("get_authority", "nothing", 200),
+    Row("add_intermediate", "admin role", 400, body=FOREIGN),
     Row("create_join_token", "admin role", 201),
     Row("list_join_tokens", "admin role", 200),
     Row("delete_join_token", "admin role", 404),

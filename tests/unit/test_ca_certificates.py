@@ -19,6 +19,7 @@ from ca.certificates import (
     Authority,
     UntrustedCertificate,
     certificates_in,
+    check_authority,
     check_leaf_matches,
     new_intermediate,
     new_root,
@@ -151,6 +152,38 @@ def test_leaf_never_outlives_its_intermediate() -> None:
     assert late.not_after_ms == int(end.timestamp()) * 1000
     with pytest.raises(Internal, match="intermediate certificate has expired"):
         AUTHORITY.sign_leaf(KEY.public_key(), ME, "10.0.0.1", now=end - timedelta(minutes=1))
+
+
+OTHER_ROOT, OTHER_ROOT_KEY = new_root("lab", now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("authority", "reason"),
+    [
+        (Authority(ROOT, *new_intermediate(OTHER_ROOT, OTHER_ROOT_KEY, "lab", now=NOW)), "does not lead to"),
+        (Authority(ROOT, AUTHORITY.intermediate_pem, KEY), "for another key"),
+        (Authority(ROOT, ROOT, ROOT_KEY), "may sign other authorities"),
+        (Authority(ROOT, AUTHORITY.intermediate_pem * 2, AUTHORITY.intermediate_key), "2 came"),
+        (Authority(ROOT, LEAF.pem.partition("-----END")[0], KEY), "not PEM text"),
+        (
+            Authority(ROOT, *new_intermediate(ROOT, ROOT_KEY, "lab", now=NOW - timedelta(days=400))),
+            "has expired",
+        ),
+        (
+            Authority(ROOT, *new_intermediate(ROOT, ROOT_KEY, "lab", now=NOW + timedelta(days=1))),
+            "does not lead to",
+        ),
+    ],
+)
+def test_authority_whose_leaves_nobody_would_trust_is_refused(authority: Authority, reason: str) -> None:
+    check_authority(AUTHORITY, "lab", now=NOW)
+    with pytest.raises(UntrustedCertificate, match=reason):
+        check_authority(authority, "lab", now=NOW)
+
+
+def test_root_key_of_another_root_signs_no_intermediate() -> None:
+    with pytest.raises(UntrustedCertificate, match="root key"):
+        new_intermediate(ROOT, OTHER_ROOT_KEY, "lab", now=NOW)
 
 
 def test_keys_are_not_in_the_repr() -> None:

@@ -110,6 +110,18 @@ def test_renewal_needs_the_live_certificate_of_the_same_node(state: State) -> No
     assert state.store.certificate_is_live("n1", "serial-n1")
 
 
+def test_newest_intermediate_is_that_of_the_log_whatever_the_clock_says(state: State) -> None:
+    nobody = msgspec.structs.replace(ADMIN, subject="nobody")
+    add = commands.AddIntermediate(caller=ADMIN, pem="second", wrapped=b"2")
+    assert state.apply(msgspec.structs.replace(add, caller=nobody)) == "unauthorized"
+    assert state.store.key("intermediate")[1] != "second"
+    state.at_ms += HOUR_MS
+    state.apply(add)
+    state.at_ms -= HOUR_MS
+    state.apply(msgspec.structs.replace(add, pem="third", wrapped=b"3"))
+    assert state.store.key("intermediate")[1:] == ("third", b"3")
+
+
 def test_join_tokens_are_the_admins_business(state: State) -> None:
     alice = state.user("alice")
     assert state.apply(join_token("t1", caller=alice)) == "forbidden"

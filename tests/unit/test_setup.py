@@ -1,24 +1,33 @@
 """A coordinator's directory: made from a bundle, made from a snapshot, made anew; and what is refused."""
 
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import msgspec
 import pytest
 from click.testing import CliRunner
 
+from ca.certificates import certificates_in
 from ca.errors import Conflict, InvalidRequest
+from ca.keys import key_from_pem
 from ca.secretfiles import UnsafeSecretFile, write_secret
 from coordinator import restoring, setup
+from coordinator.authority import make_intermediate
+from coordinator.clock import now_ms
+from coordinator.commands import AddIntermediate, Envelope, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.digests import StateDiverged, check_not_diverged, mark_diverged
 from coordinator.ledger import open_ledger
 from coordinator.log import LogInUse, SegmentLog
 from coordinator.metrics import Metrics, timed_sync
+from coordinator.raft.messages import Entry, EntryKind
 from coordinator.records import VOTER, CoordinatorRecord
 from coordinator.roster import read_known, write_known
 from coordinator.store import Store
 from deploy.commands.addresses import API_PORT, PEER_PORT, member_of, plain_address
 from deploy.commands.coordinator import coordinator
+from tests.unit.state import ADMIN
 
 
 def record(coordinator_id: str, port: int = 7442) -> CoordinatorRecord:
@@ -83,6 +92,41 @@ def test_member_that_init_named_begins_from_the_first_bundle(files: CoordinatorF
     setup.init_from_bundle(data, files.bundle, "c2")
     config = CoordinatorFiles(data).read_config()
     assert (config.own, config.own_record) == (record("c2", 7452), None)
+
+
+def signs_anew(files: CoordinatorFiles) -> str:
+    """The state takes another intermediate; its certificate."""
+    made = setup.new_intermediate(files.data, files.root_key)
+    command = AddIntermediate(caller=ADMIN, pem=made.pem, wrapped=made.wrapped)
+    envelope = encode_envelope(Envelope(0, 0, 0, now_ms(), command))
+    with closing(Store(files.state)) as store:
+        store.apply([Entry(2, 1, EntryKind.COMMAND, envelope)])
+    return made.pem
+
+
+def test_certificates_are_signed_by_the_newest_intermediate_that_bundle_or_state_knows(
+    files: CoordinatorFiles, tmp_path: Path
+) -> None:
+    newest = certificates_in(signs_anew(files))
+    later = CoordinatorFiles(tmp_path / "c3")
+    setup.init_from_bundle(later.data, later_bundle(files), "c3", record("c3"))
+    assert later.credential().chain()[1:] == newest
+    restoring.begin_again(files.data, record("c4"))
+    assert files.credential().chain()[1:] == newest
+
+
+def test_bundle_that_can_sign_no_more_is_refused_before_anything_is_made(
+    files: CoordinatorFiles, tmp_path: Path
+) -> None:
+    then = datetime.now(UTC) - timedelta(days=400)
+    root_key = key_from_pem(files.root_key.read_bytes())
+    ended = make_intermediate(files.root.read_text(), root_key, "lab", files.read_cluster_key(), now=then)
+    bundle = setup.read_bundle(later_bundle(files))
+    old = tmp_path / "old.bundle"
+    write_secret(old, msgspec.msgpack.encode(msgspec.structs.replace(bundle, intermediate=ended)))
+    with pytest.raises(InvalidRequest, match="has expired"):
+        setup.init_from_bundle(tmp_path / "c3", old, "c3", record("c3"))
+    assert not (tmp_path / "c3").exists()
 
 
 def test_member_that_comes_later_keeps_its_own_address_and_whom_to_ask(files: CoordinatorFiles) -> None:

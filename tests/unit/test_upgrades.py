@@ -7,14 +7,15 @@ import msgspec
 import pytest
 
 from ca.certificates import Authority
-from ca.errors import InvalidRequest
+from ca.errors import InvalidRequest, Unavailable
 from ca.tls import Peer
 from coordinator.calls import AnyCall, RulesCall
-from coordinator.machine.rules import FIRST, RULES
+from coordinator.commands import AddIntermediate, RaiseRules
+from coordinator.machine.rules import FIRST, RULES, SINCE
 from coordinator.records import ClusterView, CoordinatorRecord
 from coordinator.upgrades import Upgrades
 from tests.unit.peer_ports import connected, serving
-from tests.unit.state import coordinator
+from tests.unit.state import ADMIN, coordinator
 from tests.unit.test_job_runs import member
 
 LOOK_S = 0.01
@@ -81,3 +82,13 @@ async def test_coordinator_that_does_not_answer_is_waited_for(
     other = Other(RULES)
     assert await rules_in_the_end(tmp_path, peer_authority, other, "c3") == FIRST
     assert other.asked >= LOOKS
+
+
+async def test_command_that_older_programs_cannot_read_is_not_proposed_before(tmp_path: Path) -> None:
+    command = AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped")
+    async with member(tmp_path, rules=SINCE[AddIntermediate] - 1) as (driver, store):
+        with pytest.raises(Unavailable, match="upgrade"):
+            await driver.propose(command)
+        await driver.propose(RaiseRules(version=RULES))
+        await driver.propose(command)
+        assert store.key("intermediate")[1] == "pem"

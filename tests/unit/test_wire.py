@@ -106,6 +106,8 @@ def _example(kind: inspect.Type) -> Any:
             return 1
         case inspect.BoolType():
             return False
+        case inspect.BytesType():
+            return b"x"
     assert isinstance(kind, inspect.StrType), f"what bounds {kind}?"
     return "x"
 
@@ -121,6 +123,9 @@ def _beyond(kind: inspect.Type) -> list[Any]:
         case inspect.StrType():
             assert kind.max_length is not None
             return ["x" * (kind.max_length + 1)]
+        case inspect.BytesType():
+            assert kind.max_length is not None
+            return [b"x" * (kind.max_length + 1)]
         case inspect.ListType():
             assert kind.max_length is not None
             return [

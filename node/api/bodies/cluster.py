@@ -4,6 +4,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from coordinator.bounds import PEM_CHARS_MAX, WRAPPED_BYTES_MAX
 from node.api.bodies.fields import (
     Amount,
     Count,
@@ -94,6 +95,28 @@ class ClusterAuthority(Struct, frozen=True, kw_only=True):
     ca_cert: Annotated[Pem, Meta(description="The root that every member of the cluster is verified by.")]
     cluster: Annotated[MemberId, Meta(description="The cluster's name.", examples=["lab"])]
     coordinators: Annotated[list[CoordinatorAddress], Meta(description="Where to join.")]
+
+
+class IntermediateBody(Request, frozen=True, kw_only=True):
+    """What signs members' certificates from now on; `filestore coordinator renew-intermediate` makes it."""
+
+    certificate: Annotated[
+        Pem, Meta(description="One certificate, signed by the cluster's root.", max_length=PEM_CHARS_MAX)
+    ]
+    wrapped_key: Annotated[
+        bytes,
+        Meta(
+            description="Its private key, sealed under the cluster key.",
+            max_length=WRAPPED_BYTES_MAX,
+            examples=["AXNlYWxlZA=="],
+        ),
+    ]
+
+
+class Intermediate(Struct, frozen=True, kw_only=True):
+    """It signs from now on."""
+
+    expires_at: Annotated[Timestamp, Meta(description="When it ends.")]
 
 
 class NodeBody(Struct, frozen=True, kw_only=True):
