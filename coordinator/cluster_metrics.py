@@ -5,6 +5,7 @@ coordinator tells what it knows; only the leader hears for certain how the nodes
 whose `filestore_raft_is_leader` is 1.
 """
 
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -22,7 +23,7 @@ from coordinator.health import NODE_STATES
 from coordinator.jobs import JOBS, Amounts, amounts_of
 from coordinator.ledger import Ledger
 from coordinator.queries import GetReplicaCounts
-from coordinator.records import JobRunRecord
+from coordinator.records import ClusterView, JobRunRecord
 from coordinator.replica_records import ReplicaCounts
 from coordinator.rpc import value_of
 
@@ -40,11 +41,13 @@ class ClusterMetrics(Collector):
         *,
         files: CoordinatorFiles,
         ledger: Ledger,
+        view: Callable[[], ClusterView],
         node_states: Callable[[], Iterable[str]],
         node_disks: Callable[[], Iterable[str]],
     ) -> None:
         self._files = files
         self._ledger = ledger
+        self._view = view
         self._node_states = node_states
         self._node_disks = node_disks
         registry.register(self)
@@ -93,6 +96,15 @@ class ClusterMetrics(Collector):
         for missing in range(1, max(SHORT_SHOWN, *counts.short, 0) + 1):
             short.add_metric([str(missing)], counts.short.get(missing, 0))
         yield short
+        view = self._view()
+        lacking_all_but_one = counts.short.get(view.replicas - 1, 0) if view.replicas > 1 else 0
+        yield _gauge(
+            "filestore_blobs_on_last_replica",
+            "Blobs of which one replica is left, where more are wanted.",
+            lacking_all_but_one,
+        )
+        yield _gauge("filestore_replicas_wanted", "Replicas that every blob shall have.", view.replicas)
+        yield _gauge("filestore_write_quorum", "Replicas that end an upload.", view.write_quorum)
         yield _gauge("filestore_blobs_lost", "Blobs of files that no node holds any more.", counts.lost)
         yield _gauge("filestore_blobs_unreferenced", "Blobs that wait for gc.", counts.unreferenced)
         yield _gauge(
@@ -144,6 +156,8 @@ class ClusterMetrics(Collector):
             size_bytes = self._files.state.stat().st_size
             yield _gauge("filestore_database_size_bytes", "The database file.", size_bytes)
             yield _gauge("filestore_disk_free_bytes", "Free bytes.", log.free_bytes())
+            size_bytes = shutil.disk_usage(self._files.data).total
+            yield _gauge("filestore_disk_size_bytes", "All bytes of the disk.", size_bytes)
 
 
 def _result(run: JobRunRecord) -> dict[str, object]:

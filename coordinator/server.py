@@ -144,6 +144,7 @@ async def _run(
         metrics.registry,
         files=files,
         ledger=ledger,
+        view=member.view,
         node_states=service.node_states,
         node_disks=service.node_disks,
     )

@@ -63,7 +63,10 @@ def test_leader_tells_how_nodes_jobs_and_disk_are(cluster: Cluster) -> None:
     assert value(found, "filestore_job_running", job_name="snapshot") in (0, 1)
     assert value(found, "filestore_raft_log_size_bytes") > 0
     assert value(found, "filestore_database_size_bytes") > 0
-    assert value(found, "filestore_disk_free_bytes") > 0
+    assert 0 < value(found, "filestore_disk_free_bytes") < value(found, "filestore_disk_size_bytes")
+    assert value(found, "filestore_replicas_wanted") == len(cluster.nodes)
+    assert value(found, "filestore_write_quorum") == 2
+    assert value(found, "filestore_blobs_on_last_replica") == 0
     assert value(found, "filestore_rpc_calls_total", call="propose", outcome="ok") > 0
 
 
