@@ -245,7 +245,7 @@ class StatusReply(Struct, frozen=True, kw_only=True):
 
     `schedules`: seconds between two runs of each job, as this coordinator would have them. `at_ms` is its
     clock; `runs` those of jobs that have not ended; `certificates` those that end soon;
-    `replicas` how the blobs stand, None from older versions.
+    `replicas` how the blobs stand, None from older versions; `replicas_wanted` of each blob, likewise 0.
     """
 
     cluster: str
@@ -257,6 +257,7 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     blob_bytes: int
     at_ms: int = 0
     write_quorum: int = 0
+    replicas_wanted: int = 0
     runs: list[JobRunRecord] = []
     certificates: list[CertificateEnd] = []
     replicas: ReplicaCounts | None = None

@@ -361,6 +361,7 @@ class Service:
             blob_bytes=blob_bytes,
             at_ms=at_ms,
             write_quorum=view.write_quorum,
+            replicas_wanted=view.replicas,
             runs=self._store.running_runs(),
             certificates=ending_soon(self._store, self._credential, self._identity.id, at_ms=at_ms),
             schedules=self._schedules,

@@ -42,7 +42,7 @@ def health_of(
         *_of_nodes(nodes),
         *(f"The disk of the node {node.id} is nearly full." for node in nodes if node.disk == DISK_LOW),
         *_of_clocks(coordinators, nodes),
-        *_of_replicas(best),
+        *_of_replicas(best, takers),
         *(f"The certificate of {each.holder} ends at {each.expires_at}." for each in certificates),
     ]
     word = UNAVAILABLE if blockers else DEGRADED if others else HEALTHY
@@ -79,14 +79,16 @@ def _of_nodes(nodes: list[NodeState]) -> list[str]:
     return [*states, *failed, *stopped]
 
 
-def _of_replicas(best: StatusReply) -> list[str]:
+def _of_replicas(best: StatusReply, takers: int) -> list[str]:
     counts, found = best.replicas, []
     if counts is None:
         return []
     if counts.lost:
         found.append(f"{_several(counts.lost, 'blob')} lost: no node that is there holds a replica.")
     if counts.short:
-        found.append(f"{_several(sum(counts.short.values()), 'blob')} short of replicas: repair makes them.")
+        cannot = f"{takers} nodes take replicas, {best.replicas_wanted} must: add one"
+        hope = cannot if takers < best.replicas_wanted else "repair makes them"
+        found.append(f"{_several(sum(counts.short.values()), 'blob')} short of replicas: {hope}.")
     return found
 
 
