@@ -6,6 +6,7 @@ import logging
 import math
 import ssl
 from collections.abc import Callable, Sequence
+from http import HTTPStatus
 
 import aiohttp
 
@@ -19,6 +20,7 @@ from coordinator.logs import REQUEST_ID
 from coordinator.records import CoordinatorRecord
 from coordinator.transport import DIAL_TIMEOUT_S, REDIAL_S_MAX, REDIAL_S_MIN, peer_url
 
+_REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.GONE})
 _log = logging.getLogger(__name__)
 
 
@@ -40,6 +42,7 @@ class PeerLink:
         self._calls: dict[int, asyncio.Future[wire.AnswerFrame]] = {}
         self._deadlines = Deadlines(self._give_up)
         self._is_up = False
+        self._is_refused = False  # and it was told
         self._dialled_with: ssl.SSLContext | None = None
 
     def leads_to(self, record: CoordinatorRecord) -> bool:
@@ -79,12 +82,24 @@ class PeerLink:
         while True:
             try:
                 async with await self._dial(http) as socket:
-                    redial_s = REDIAL_S_MIN
+                    redial_s, self._is_refused = REDIAL_S_MIN, False
                     await self._serve(socket)
             except (aiohttp.ClientError, OSError, TimeoutError, InvalidRequest) as error:
-                _log.debug("coordinator %s: %s", self.coordinator.coordinator_id, error)
+                self._tell(error)
             await asyncio.sleep(redial_s)
             redial_s = min(redial_s * 2, REDIAL_S_MAX)
+
+    def _tell(self, error: Exception) -> None:
+        """That there is no connection; once, if this member is not wanted."""
+        is_refusal = isinstance(error, aiohttp.WSServerHandshakeError) and error.status in _REFUSALS
+        if is_refusal and not self._is_refused:
+            _log.warning(
+                "coordinator %s refuses this member: it was removed from the cluster, or its certificate has"
+                " ended",
+                self.coordinator.coordinator_id,
+            )
+        self._is_refused = self._is_refused or is_refusal
+        _log.debug("coordinator %s: %s", self.coordinator.coordinator_id, error)
 
     async def _dial(self, http: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse[bool]:
         self._dialled_with = self._context()

@@ -1,7 +1,7 @@
 """Real peer ports of coordinators that answer as a test likes, and clients of them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 from ca.certificates import Authority
 from ca.identity import Identity, Role
 from ca.keys import new_key
-from ca.tls import Credential
+from ca.tls import Credential, Peer
 from coordinator.client import MetadataClient
 from coordinator.contexts import MemberContexts
 from coordinator.records import CoordinatorRecord
@@ -46,11 +46,16 @@ def write_credential(
 
 @asynccontextmanager
 async def serving(
-    coordinator_id: str, handle: CallHandler, directory: Path, authority: Authority
+    coordinator_id: str,
+    handle: CallHandler,
+    directory: Path,
+    authority: Authority,
+    *,
+    check: Callable[[Peer], None] = lambda _: None,
 ) -> AsyncIterator[CoordinatorRecord]:
-    """A coordinator as far as its peer port goes: `handle` answers the calls."""
+    """A coordinator at its peer port: `handle` answers the calls, `check` raises for strangers."""
     contexts = contexts_of(coordinator_id, directory, authority)
-    port = PeerPort(handle, lambda _: None, lambda _: None)
+    port = PeerPort(handle, lambda _: None, check)
     app = new_application(port.routes(), component="peer")
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)
     try:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from ca.certificates import Authority
-from ca.errors import Unavailable
+from ca.errors import Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator import client as client_module
@@ -302,3 +302,26 @@ async def test_overdue_call_is_given_up_and_answered_with_retry_while_others_go_
 async def answers_on(socket: aiohttp.ClientWebSocketResponse[bool]) -> dict[int, str]:
     frames = wire.decode(await socket.receive_bytes(timeout=DEADLINE_S))
     return {frame.number: frame.status for frame in frames if isinstance(frame, wire.AnswerFrame)}
+
+
+async def test_member_that_coordinators_refuse_says_so_once_for_each(
+    tmp_path: Path, peer_authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    dialled, often = 0, asyncio.Event()
+
+    def refuse(peer: Peer) -> None:
+        nonlocal dialled
+        dialled += 1
+        if dialled > 2:
+            often.set()
+        raise Unauthorized(f"{peer.identity.uri} was removed")
+
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        serving("c1", Answering("c1"), tmp_path, peer_authority, check=refuse) as record,
+        connected("n1", [record], tmp_path, peer_authority, role=Role.NODE),
+    ):
+        await often.wait()
+    said = [each for each in caplog.records if "refuses this member" in each.message]
+    assert [each.levelname for each in said] == ["WARNING"]
+    assert "c1 refuses" in said[0].message
