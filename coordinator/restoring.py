@@ -205,7 +205,8 @@ def _begin_alone(
     try:
         store.apply([Entry(index, term, EntryKind.MEMBERSHIP, encode_membership(change))])
         root_pem = bootstrap_of(bundle.genesis).root_pem
-        new_leaf(files, config, ClusterAuthority(store, bundle.cluster_key, config.cluster, root_pem))
+        authority = ClusterAuthority(store, bundle.cluster_key, config.cluster, root_pem)
+        new_leaf(files, config, authority.sign_leaf)
     finally:
         store.close()
     log = SegmentLog.open(files.log)

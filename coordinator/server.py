@@ -338,7 +338,7 @@ async def _renew(
     while True:
         if renewal.is_due(now_ms()) or authority.is_newer_than(contexts.credential):
             try:
-                new_leaf(files, config, authority)
+                new_leaf(files, config, authority.sign_leaf)
                 renewal = contexts.credential.renewal()
                 contexts.reload()
                 _log.info("renewed the certificate")

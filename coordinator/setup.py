@@ -7,8 +7,9 @@ whoever has the bundle is a coordinator. It is copied by the operator over a cha
 deleted. A member that comes later begins with the same entry, is no member by it, and waits to be added.
 """
 
+import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,9 +18,10 @@ import uuid_utils
 from msgspec import Struct
 
 from ca import keys, usertoken
-from ca.certificates import new_root
+from ca.certificates import Authority, LeafCertificate, new_root
+from ca.certificates import new_intermediate as sign_intermediate
 from ca.errors import Conflict, Internal, InvalidRequest
-from ca.identity import check_address, check_cluster_name, check_member_id
+from ca.identity import Identity, check_address, check_cluster_name, check_member_id
 from ca.secretfiles import create_secret, read_secret, write_durable, write_secret
 from coordinator.authority import (
     USER_TOKEN_PURPOSE,
@@ -160,11 +162,23 @@ def new_intermediate(data: Path, root_key: Path) -> Intermediate:
     Raises NotInitialised, UnsafeSecretFile, UnreadableKey; UntrustedCertificate for the key of another root.
     """
     files = CoordinatorFiles(data)
-    config = files.read_config()
+    cluster, cluster_key = files.read_config().cluster, files.read_cluster_key()
     key = keys.key_from_pem(read_secret(root_key))
+    return make_intermediate(files.root.read_text("ascii"), key, cluster, cluster_key, now=datetime.now(UTC))
+
+
+def renew_certificate(data: Path, root_key: Path) -> None:
+    """Give this coordinator another certificate by an intermediate that is used for nothing else: without
+    one, no coordinator takes the entry that would bring all of them a new intermediate.
+
+    Raises as `new_intermediate` does.
+    """
+    files, now = CoordinatorFiles(data), datetime.now(UTC)
+    config = files.read_config()
     root_pem = files.root.read_text("ascii")
-    cluster_key = files.read_cluster_key()
-    return make_intermediate(root_pem, key, config.cluster, cluster_key, now=datetime.now(UTC))
+    key = keys.key_from_pem(read_secret(root_key))
+    authority = Authority(root_pem, *sign_intermediate(root_pem, key, config.cluster, now=now))
+    new_leaf(files, config, functools.partial(authority.sign_leaf, now=now))
 
 
 def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX) -> str:
@@ -195,10 +209,14 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
         store.close()
 
 
-def new_leaf(files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority) -> None:
+def new_leaf(
+    files: CoordinatorFiles,
+    config: CoordinatorConfig,
+    sign_leaf: Callable[[keys.PublicKey, Identity, str], LeafCertificate],
+) -> None:
     """Give this coordinator a new key and certificate."""
     key = keys.new_key()
-    leaf = authority.sign_leaf(key.public_key(), config.identity, config.own.address)
+    leaf = sign_leaf(key.public_key(), config.identity, config.own.address)
     files.credential().write(key, leaf.pem)
 
 
@@ -290,7 +308,7 @@ def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) ->
         authority = ClusterAuthority(
             store, bundle.cluster_key, command.cluster, command.root_pem, bundle.intermediate
         )
-        new_leaf(files, config, authority)
+        new_leaf(files, config, authority.sign_leaf)
     finally:
         store.close()
     files.write_config(config)

@@ -7,7 +7,14 @@ import uvloop
 from click.core import ParameterSource
 
 from deploy.commands.addresses import METAVAR, member_of
-from deploy.commands.coordinator_data import bundle, rebuild, renew_intermediate, restore, snapshot
+from deploy.commands.coordinator_data import (
+    bundle,
+    rebuild,
+    renew_certificate,
+    renew_intermediate,
+    restore,
+    snapshot,
+)
 from deploy.commands.coordinator_group import add, remove, status, transfer_leader
 from deploy.commands.options import data_option, http_option
 
@@ -136,6 +143,7 @@ for _command in (
     transfer_leader,
     status,
     bundle,
+    renew_certificate,
     renew_intermediate,
     snapshot,
     restore,

@@ -1,5 +1,5 @@
-"""`filestore coordinator bundle|renew-intermediate|snapshot|restore|rebuild`: what is done in one
-coordinator's directory.
+"""`filestore coordinator bundle|renew-intermediate|renew-certificate|snapshot|restore|rebuild`: what is done
+in one coordinator's directory.
 """
 
 import base64
@@ -22,6 +22,12 @@ _output = click.option(
     required=True,
     help="The file to write; only you can read it. It must not exist.",
 )
+_root_key = click.option(
+    "--root-key",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    required=True,
+    help="The root key that `init` made, from where you keep it.",
+)
 
 
 @click.command()
@@ -38,12 +44,7 @@ def bundle(data: Path, output: Path) -> None:
 
 @click.command("renew-intermediate")
 @_data
-@click.option(
-    "--root-key",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    required=True,
-    help="The root key that `init` made, from where you keep it.",
-)
+@_root_key
 @connection_options
 def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> None:
     """Sign another intermediate certificate with the root key: it signs members' certificates for a year.
@@ -61,6 +62,20 @@ def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> No
         return answer["expires_at"]
 
     click.echo(f"It signs until {connection.run(work)}. Take the root key away again.")
+
+
+@click.command("renew-certificate")
+@_data
+@_root_key
+def renew_certificate(data: Path, root_key: Path) -> None:
+    """Give one coordinator, while it does not run, a certificate for a week: when the intermediate has ended.
+
+    Then nobody else can. Once a majority of the coordinators runs again, `renew-intermediate` does the rest.
+    """
+    from coordinator import setup
+
+    setup.renew_certificate(data, root_key)
+    click.echo(f"Ready to run: filestore coordinator run --data {data}")
 
 
 @click.command()

@@ -1,16 +1,22 @@
 """Another intermediate certificate signs for the members of a running cluster."""
 
-from datetime import UTC, datetime
+import base64
+import os
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
 from cryptography import x509
 
 from ca.certificates import certificates_in, new_root
-from ca.keys import key_to_pem
+from ca.keys import key_from_pem, key_to_pem
 from ca.secretfiles import write_secret
-from deploy.development import Member
+from coordinator.authority import make_intermediate
+from coordinator.config import CoordinatorFiles
+from deploy.development import CLUSTER_NAME, Member
 from deploy.processes import wait_until
-from tests.cluster.harness import Cluster
+from tests.cluster.clocks import library, set_clock
+from tests.cluster.harness import Cluster, run_filestore
 
 
 def issuer_of(cluster: Cluster, member: Member) -> x509.Certificate:
@@ -67,3 +73,44 @@ def test_intermediate_that_the_cluster_cannot_use_is_refused(cluster: Cluster, t
     code, said = renewed(cluster, foreign)
     assert code == 1
     assert said.endswith("chmod 600 it\n")
+
+
+def test_cluster_whose_intermediate_has_ended_comes_back(
+    own_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = own_cluster
+    files = CoordinatorFiles(cluster.data(cluster.coordinators[0]))
+    key, made_at = key_from_pem(files.root_key.read_bytes()), datetime.now(UTC) - timedelta(days=364)
+    ending = make_intermediate(
+        files.root.read_text(), key, CLUSTER_NAME, files.read_cluster_key(), now=made_at
+    )
+    sealed = base64.b64encode(ending.wrapped).decode()
+    body = {"certificate": ending.pem, "wrapped_key": sealed}
+    assert cluster.post("/cluster/intermediates", body).status == 201
+    stored = cluster.store(b"before")
+    cluster.terminate(*cluster.members)
+    set_clock(monkeypatch, library(tmp_path), 20 * 24 * 3600)
+    for member in cluster.coordinators:
+        done = cluster.filestore(
+            *("coordinator", "renew-certificate", "--data", str(cluster.data(member))),
+            *("--root-key", str(files.root_key)),
+        )
+        assert done.returncode == 0, done.stderr
+    cluster.restart(*cluster.coordinators)
+    token = tmp_path / "token"
+    done = cluster.filestore("token", "admin", "--data", str(files.data), "--output", str(token))
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setenv("FILESTORE_URL", cluster.coordinators[0].url)
+    environment = os.environ | {"FILESTORE_CA": str(cluster.ca), "FILESTORE_TOKEN_FILE": str(token)}
+    renew = ["coordinator", "renew-intermediate", "--data", str(files.data), "--root-key"]
+    wait_until(
+        lambda: run_filestore([*renew, str(files.root_key)], environment).returncode == 0,
+        what="a leader that takes the new one",
+        timeout_s=30,
+    )
+    cluster.restart(*cluster.nodes)
+
+    def got() -> bytes:
+        return cluster.filestore("get", stored, "-o", "-", FILESTORE_TOKEN_FILE=str(token)).stdout
+
+    wait_until(lambda: got() == b"before", what="nodes with certificates by it", timeout_s=60)
