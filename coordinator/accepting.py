@@ -24,9 +24,34 @@ _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.
 _log = logging.getLogger("filestore.http")
 
 
-def connections_max() -> int:
-    """How many connections a listener takes: half of the descriptors are left for files and peers."""
-    return min(CONNECTIONS_MAX, descriptor_limit() // 2)
+class Places:
+    """How many connections some listeners of this process take together.
+
+    Clients get half of the descriptors, members an eighth: what is left is for files and for connections of
+    this process to others, whoever holds all that a listener gives.
+    """
+
+    def __init__(self, *, peers: bool = False) -> None:
+        share = descriptor_limit() // (8 if peers else 2)
+        self.most = min(CONNECTIONS_MAX, share)
+        self._taken: set[object] = set()
+
+    @property
+    def taken(self) -> int:
+        """How many connections there are."""
+        return len(self._taken)
+
+    def take(self) -> object | None:
+        """One of them, None if there is none left."""
+        if len(self._taken) >= self.most:
+            return None
+        token = object()
+        self._taken.add(token)
+        return token
+
+    def give_back(self, token: object) -> None:
+        """Free again. Twice is harmless."""
+        self._taken.discard(token)
 
 
 class CannotListen(OSError):
@@ -70,6 +95,7 @@ class Acceptor:
         ssl_context: ssl.SSLContext | None,
         handshake_s: float,
         shutdown_s: float,
+        places: Places,
     ) -> None:
         """`new_connection` makes the protocol of each; it is handed what to call when its connection ends."""
         self._is_local = listening.family == socket.AF_UNIX
@@ -79,8 +105,7 @@ class Acceptor:
         self._tls: TlsListening | None = None
         if ssl_context is not None:
             self._tls = TlsListening(ssl_context, handshake_s=handshake_s, shutdown_s=shutdown_s)
-        self._connections_max = connections_max()
-        self._open: set[object] = set()
+        self._places = places
         self._beginning: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
 
@@ -113,11 +138,9 @@ class Acceptor:
                     raise
                 self._rest(error)
                 return
-            if len(self._open) >= self._connections_max:
+            if (token := self._places.take()) is None:
                 arrived.close()
                 continue
-            token = object()
-            self._open.add(token)
             beginning = asyncio.get_running_loop().create_task(self._begin(arrived, token))
             self._beginning.add(beginning)
             beginning.add_done_callback(self._beginning.discard)
@@ -129,16 +152,16 @@ class Acceptor:
         try:
             if not self._is_local:
                 arrived.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            protocol = self._new_connection(lambda: self._open.discard(token))
+            protocol = self._new_connection(lambda: self._places.give_back(token))
             if self._tls is not None:
                 await self._tls.accept(arrived, protocol)
             else:
                 await loop.connect_accepted_socket(lambda: protocol, arrived)
         except (OSError, TimeoutError) as error:  # ssl.SSLError is one: no handshake, or nobody there
-            self._open.discard(token)
+            self._places.give_back(token)
             _log.debug("connection not begun", extra={"cause": type(error).__name__})
         except asyncio.CancelledError:
-            self._open.discard(token)
+            self._places.give_back(token)
             raise
 
     def _rest(self, error: OSError) -> None:

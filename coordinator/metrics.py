@@ -120,6 +120,10 @@ class CoordinatorMetrics:
                 "Members that the leader hears, itself included; 0 elsewhere.",
                 lambda s: sum(follower.active for follower in s.followers),
             ),
+            "filestore_raft_followers": (
+                "Members, voters and learners, with the leader itself; 0 elsewhere.",
+                lambda s: len(s.followers),
+            ),
             "filestore_raft_lag_entries": (
                 "Entries that the member which lags most is behind the commit; 0 but on the leader.",
                 lambda s: max((max(s.commit - f.match, 0) for f in s.followers), default=0),

@@ -5,7 +5,9 @@ import itertools
 import logging
 import math
 import ssl
+import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import aiohttp
@@ -20,12 +22,22 @@ from coordinator.logs import REQUEST_ID
 from coordinator.records import CoordinatorRecord
 from coordinator.transport import DIAL_TIMEOUT_S, REDIAL_S_MAX, REDIAL_S_MIN, peer_url
 
+UNREACHABLE_S = 10.0  # without a connection, before the log says so
+_NOT_WANTED = "it refuses this member, which was removed from the cluster, or whose certificate has ended"
 _REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.GONE})
 _log = logging.getLogger(__name__)
 
 
 class LinkDown(Exception):
     """There is no connection, or it broke before the answer came: the call may or may not have been made."""
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Since when there was no connection, and whether that was told."""
+
+    since_s: float = field(default_factory=time.monotonic)
+    is_told: bool = False
 
 
 class PeerLink:
@@ -42,7 +54,7 @@ class PeerLink:
         self._calls: dict[int, asyncio.Future[wire.AnswerFrame]] = {}
         self._deadlines = Deadlines(self._give_up)
         self._is_up = False
-        self._is_refused = False  # and it was told
+        self._trouble = _Trouble()
         self._dialled_with: ssl.SSLContext | None = None
 
     def leads_to(self, record: CoordinatorRecord) -> bool:
@@ -82,7 +94,7 @@ class PeerLink:
         while True:
             try:
                 async with await self._dial(http) as socket:
-                    redial_s, self._is_refused = REDIAL_S_MIN, False
+                    redial_s, self._trouble = REDIAL_S_MIN, _Trouble()
                     await self._serve(socket)
             except (aiohttp.ClientError, OSError, TimeoutError, InvalidRequest) as error:
                 self._tell(error)
@@ -90,15 +102,13 @@ class PeerLink:
             redial_s = min(redial_s * 2, REDIAL_S_MAX)
 
     def _tell(self, error: Exception) -> None:
-        """That there is no connection; once, if this member is not wanted."""
+        """That there is no connection: once, if this member is not wanted or it stays so."""
         is_refusal = isinstance(error, aiohttp.WSServerHandshakeError) and error.status in _REFUSALS
-        if is_refusal and not self._is_refused:
-            _log.warning(
-                "coordinator %s refuses this member: it was removed from the cluster, or its certificate has"
-                " ended",
-                self.coordinator.coordinator_id,
-            )
-        self._is_refused = self._is_refused or is_refusal
+        is_over = time.monotonic() - self._trouble.since_s > UNREACHABLE_S
+        if (is_refusal or is_over) and not self._trouble.is_told:
+            self._trouble.is_told = True
+            why = _NOT_WANTED if is_refusal else str(error) or type(error).__name__
+            _log.warning("coordinator %s cannot be reached: %s", self.coordinator.coordinator_id, why)
         _log.debug("coordinator %s: %s", self.coordinator.coordinator_id, error)
 
     async def _dial(self, http: aiohttp.ClientSession) -> aiohttp.ClientWebSocketResponse[bool]:

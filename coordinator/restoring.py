@@ -5,6 +5,7 @@ cluster of one coordinator, to which others are added. A damaged coordinator beg
 under the old one it would have forgotten its votes.
 """
 
+import contextlib
 import errno
 import os
 import shutil
@@ -135,6 +136,7 @@ def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> Coordi
     bundle = _own_bundle(files, earlier)
     config = config_of(bundle, own.coordinator_id, own)
     check_signs(bundle)
+    _check_new_id(files.state, own.coordinator_id)
     if files.log.is_dir():
         directory = OsDirectory(files.log)
         try:
@@ -142,6 +144,23 @@ def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> Coordi
         finally:
             directory.close()
     return msgspec.structs.replace(config, digest_s=earlier.digest_s)
+
+
+def _check_new_id(state: Path, coordinator_id: str) -> None:
+    """As far as this state can be read, and is not too old; the cluster knows for certain."""
+    with contextlib.suppress(sqlite3.Error), closing(_opened(state)) as db:
+        if _knows(db, coordinator_id):
+            raise InvalidRequest(f"id: {coordinator_id} is or was another coordinator of this cluster")
+
+
+def _knows(db: sqlite3.Connection, coordinator_id: str) -> bool:
+    row = db.execute("SELECT 1 FROM coordinators WHERE coordinator_id = ?", (coordinator_id,)).fetchone()
+    return row is not None
+
+
+def _opened(state: Path) -> sqlite3.Connection:
+    """While its coordinator runs or not; it is not made when it is missing."""
+    return sqlite3.connect(f"{state.absolute().as_uri()}?mode=rw", uri=True)
 
 
 def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
@@ -158,7 +177,7 @@ def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
 def _newest_intermediate(state: Path) -> Intermediate | None:
     """As this state has it, while its coordinator runs or not; None if the state cannot be read."""
     try:
-        with closing(sqlite3.connect(f"{state.absolute().as_uri()}?mode=rw", uri=True)) as db:
+        with closing(_opened(state)) as db:
             found = newest_key(db, INTERMEDIATE_PURPOSE)
     except sqlite3.Error:
         return None
@@ -182,14 +201,12 @@ def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord)
             if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
                 raise InvalidRequest(f"snapshot: {snapshot} is damaged")
             root_pem = db.execute("SELECT root_pem FROM cluster").fetchone()[0]
-            known = db.execute(
-                "SELECT 1 FROM coordinators WHERE coordinator_id = ?", (own.coordinator_id,)
-            ).fetchone()
+            is_known = _knows(db, own.coordinator_id)
     except (sqlite3.Error, TypeError) as error:
         raise InvalidRequest(f"snapshot: {snapshot} is no snapshot of a coordinator") from error
     if root_pem != command.root_pem:
         raise InvalidRequest("snapshot: it is of another cluster than the bundle")
-    if known is not None:
+    if is_known:
         raise InvalidRequest(f"id: {own.coordinator_id} is or was another coordinator of this cluster")
     return describe(copy)
 

@@ -5,6 +5,7 @@ until told to stop.
 import asyncio
 import contextlib
 import logging
+import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +14,11 @@ from typing import TypeVar
 import msgspec
 from aiohttp import web
 
-from ca.errors import FilestoreError
+from ca.errors import FilestoreError, InvalidRequest
 from ca.identity import Identity
 from ca.secretfiles import read_secret
-from coordinator.accepting import CannotListen
+from ca.tls import UnusableCredential
+from coordinator.accepting import CannotListen, Places
 from coordinator.authority import ClusterAuthority
 from coordinator.calls import HeartbeatCall
 from coordinator.client import MetadataClient
@@ -31,7 +33,7 @@ from coordinator.health import NodeHealth
 from coordinator.job_runs import JobRuns
 from coordinator.job_works import job_works
 from coordinator.jobs import check_schedules
-from coordinator.ledger import Ledger, open_ledger
+from coordinator.ledger import Ledger, open_ledger, state_damaged
 from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.link import end
 from coordinator.member import StateLost, configured
@@ -41,7 +43,7 @@ from coordinator.node_orders import NodeOrders
 from coordinator.operations import Operations
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.raft.replication import AcknowledgedLost
+from coordinator.raft.replication import AcknowledgedLost, CommittedContradicted
 from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.works import Reconcilers
@@ -107,14 +109,8 @@ async def run_coordinator(
     try:
         await _run(files, config, metrics, ledger, application, http)
     except BaseExceptionGroup as group:
-        for kind in (StateDiverged, TooOld, CannotListen):
-            if (reason := _first(group, kind)) is not None:
-                raise reason from group
-        if (lost := _first(group, AcknowledgedLost)) is not None:
-            raise StateLost(
-                f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."
-                " Set this member up again with `filestore coordinator rebuild`, under a new name."
-            ) from group
+        if (reason := _reason(group)) is not None:
+            raise reason from group
         raise
     finally:
         ledger.close()
@@ -130,6 +126,11 @@ async def _run(
 ) -> None:
     identity = config.identity
     contexts = MemberContexts(files.credential(), identity, takes_expired=True)
+    try:
+        contexts.credential.require_address(config.own.address)
+    except UnusableCredential as error:
+        why = f"coordinator.json: address: {error.details}. `coordinator rebuild --address` moves it."
+        raise InvalidRequest(why) from error
     coordinators = await asyncio.to_thread(read_known, files.known, config.members)
     removed = asyncio.Event()
     transport = Transport(identity, coordinators, contexts.client, removed.set)
@@ -278,11 +279,12 @@ async def _serve(
         # The client port drains first: its requests still need the leader, which may be this process.
         listeners.push_async_callback(listener.close, PEER_DRAIN_S)
         listeners.push_async_callback(peer_port.close)
+        places = Places()
         for host, port, context in (
             (own.address, own.api_port, contexts.api.listening),
             *(((*http, None),) if http else ()),
         ):
-            listener = await serve(api, host=host, port=port, ssl_context=context)
+            listener = await serve(api, host=host, port=port, ssl_context=context, places=places)
             listeners.push_async_callback(listener.close, DRAIN_S)
         quieten_collector()
         with stop_signal() as stop:
@@ -313,6 +315,27 @@ async def _first_of(*events: asyncio.Event) -> None:
 
 async def _until(event: asyncio.Event) -> None:
     await event.wait()
+
+
+def _reason(group: BaseExceptionGroup) -> Exception | None:
+    """What an operator can do something about, if that ended the process."""
+    for kind in (StateDiverged, TooOld, CannotListen):
+        if (found := _first(group, kind)) is not None:
+            return found
+    if (damage := _first(group, sqlite3.DatabaseError)) is not None:
+        return state_damaged(damage)
+    if (lost := _first(group, AcknowledgedLost)) is not None:
+        return StateLost(
+            f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."
+            " Set this member up again with `filestore coordinator rebuild`, under a new name."
+        )
+    if (contradicted := _first(group, CommittedContradicted)) is not None:
+        return StateLost(
+            f"The leader lacks what was committed ({contradicted}): those that elected it have lost changes"
+            " that were acknowledged. They are here: copy this directory before anything else, and see"
+            " FilestoreCoordinatorDiverged in the runbook."
+        )
+    return None
 
 
 def _first(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
+import time
 from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 
@@ -23,6 +24,7 @@ from coordinator.roster import Roster
 DIAL_TIMEOUT_S = 2.0
 REDIAL_S_MIN = 0.05
 REDIAL_S_MAX = 1.0
+STRANGER_S = 5.0  # one that was just added is known sooner
 
 _log = logging.getLogger(__name__)
 
@@ -50,7 +52,10 @@ class Transport:
 
     def update(self, coordinators: Iterable[CoordinatorRecord]) -> None:
         """These are the coordinators from now on; this one itself is left out."""
-        self._roster.update(record for record in coordinators if record.coordinator_id != self._own_id)
+        others = [record for record in coordinators if record.coordinator_id != self._own_id]
+        self._known = frozenset(record.coordinator_id for record in others)
+        self._strangers: dict[str, float | None] = {}  # since when each writes, None once that was told
+        self._roster.update(others)
 
     def send(self, messages: Sequence[Message]) -> None:
         """Queue messages for their targets; those for a member that is not connected are dropped."""
@@ -58,6 +63,19 @@ class Transport:
             if (outbox := self._outboxes.get(message.target)) is not None:
                 with contextlib.suppress(OutboxFull, wire.FrameTooLarge):
                     outbox.put(wire.RaftFrame(message))
+            elif message.target not in self._known:
+                self._answer_stranger(message.target)
+
+    def _answer_stranger(self, target: str) -> None:
+        """Nobody knows where it is; told once, if it does not become known soon."""
+        since_s = self._strangers.setdefault(target, time.monotonic())
+        if since_s is not None and time.monotonic() - since_s > STRANGER_S:
+            self._strangers[target] = None
+            _log.warning(
+                "coordinator %s sends messages and is not known here: if this directory was made from an old"
+                " bundle, make it anew from a fresh one",
+                target,
+            )
 
     async def run(self) -> None:
         """Dial every other coordinator, again and again."""

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from aiohttp import hdrs, web
 
 from ca import errors
-from coordinator.accepting import Acceptor, listening_socket
+from coordinator.accepting import Acceptor, Places, listening_socket
 from coordinator.answers import (
     PREPARED,
     ClientGone,
@@ -82,13 +82,17 @@ async def serve(
     peer: bool = False,
     shared: bool = False,
     patience: Patience | None = None,
+    places: Places | None = None,
 ) -> "Listener":
     """Listen on `host`; port 0 takes a free one. `peer`: requests of members, logged at level debug.
 
-    `shared`: several processes listen on this port. Raises OSError when the address cannot be had.
+    `shared`: several processes listen on this port. `places`: for how many connections, by default of this
+    listener alone. Raises OSError when the address cannot be had.
     """
     listening = await listening_socket(host, port, shared=shared)
-    return await serve_on(listening, app, ssl_context=ssl_context, peer=peer, patience=patience)
+    return await serve_on(
+        listening, app, ssl_context=ssl_context, peer=peer, patience=patience, places=places
+    )
 
 
 async def serve_on(
@@ -98,6 +102,7 @@ async def serve_on(
     ssl_context: ssl.SSLContext | None = None,
     peer: bool = False,
     patience: Patience | None = None,
+    places: Places | None = None,
 ) -> "Listener":
     """The same on a socket that listens already."""
     runner = web.AppRunner(app)
@@ -111,6 +116,7 @@ async def serve_on(
         ssl_context=ssl_context,
         handshake_s=connections.patience.headers_s,
         shutdown_s=connections.patience.linger_s,
+        places=places or Places(peers=peer),
     )
     acceptor.start()
     return Listener(app, connections, acceptor)

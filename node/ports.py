@@ -9,7 +9,7 @@ import asyncio
 
 from aiohttp import web
 
-from coordinator.accepting import listening_socket
+from coordinator.accepting import Places, listening_socket
 from coordinator.contexts import MemberContexts
 from coordinator.direct import DIRECT
 from coordinator.metrics import Metrics
@@ -78,7 +78,7 @@ class Ports:
         Worker 0 comes first: it finds out whether a stranger is there, with whom the kernel would share.
         """
         secure = self._config.address, self._config.api_port
-        bound = None
+        bound, places = None, Places()
         for address in (secure, plain):
             if address is None:
                 continue
@@ -90,6 +90,7 @@ class Ports:
                 port=address[1],
                 ssl_context=self._contexts.api.listening if address is secure else None,
                 shared=self._is_shared,
+                places=places,
             )
             self._listeners.append(listener)
             bound = None if address is secure else (address[0], listener.port)

@@ -175,7 +175,7 @@ def _works_of_the_first(
         keep_renewed(metadata, contexts, config.identity, config.address, on_renewed=processes.reload),
     )
     if node.services.siblings.workers > 1:
-        yield "numbers of the workers", node.numbers.run()
+        yield "numbers of the workers", node.numbers.run(processes.replace)
         yield "worker processes", processes.run()
 
 

@@ -10,8 +10,9 @@ import os
 import time
 from collections.abc import Callable
 
-from ca.errors import FilestoreError
+from ca.errors import FilestoreError, Unavailable
 from coordinator.calls import HeartbeatCall
+from coordinator.lifetime import out_of_descriptors
 from node.blobs import BlobStore
 from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
@@ -90,7 +91,8 @@ class DiskWatch:
                 self._writable_at_s = time.monotonic()
                 self._tell("")
         except (FilestoreError, OSError) as error:
-            self._writable_at_s = float("-inf")
+            if not _is_shortage(error):
+                self._writable_at_s = float("-inf")
             self._tell(_reason(error))
         self._has_looked = True
 
@@ -111,6 +113,13 @@ class DiskWatch:
     def _probe(self) -> None:
         name = self._blobs.write_incoming(b"probe")
         os.unlink(name, dir_fd=self._blobs.uploads_directory)
+
+
+def _is_shortage(error: FilestoreError | OSError) -> bool:
+    """Whether this process has too many files open, which tells nothing of the disk while it is short."""
+    return isinstance(error, Unavailable) or (
+        isinstance(error, OSError) and out_of_descriptors(error) is not None
+    )
 
 
 def _reason(error: FilestoreError | OSError) -> str:

@@ -7,6 +7,8 @@ on to it. So it does not matter which worker a scrape reaches: no number goes ba
 import asyncio
 import logging
 import secrets
+import time
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -21,6 +23,7 @@ from node.peers import PeerFailed, pieces
 from node.siblings import Siblings
 
 LOOK_S: Final = 1.0
+HUNG_S: Final = 30.0  # without an answer; a loop that is only busy answers sooner
 ANSWER_TIMEOUT_S: Final = 3.0  # for some hundred samples on a busy machine; a scrape has ten seconds
 NUMBERS_BYTES_MAX: Final = 8 << 20
 _PATH: Final = "/worker/numbers"
@@ -37,6 +40,7 @@ class WorkerNumbers:
         self._siblings = siblings
         self._life = secrets.token_hex(8)
         self._tally = Tally()
+        self._heard_at_s: dict[int, float] = {}
         self._answering: frozenset[int] = frozenset()
         self._asking = asyncio.Lock()
         self._silences = Counter(
@@ -70,10 +74,18 @@ class WorkerNumbers:
         """Content bytes that clients have sent and got so far through the other workers."""
         return sum(self._tally.counter(name) for name in CLIENT_BYTES)
 
-    async def run(self) -> None:
-        """Keep asking, for ever: what a worker told before it died is not lost. On worker 0."""
+    async def run(self, on_hung: Callable[[int], None]) -> None:
+        """Keep asking, for ever: what a worker told before it died is not lost. On worker 0.
+
+        `on_hung` is called for a worker that has answered before and does so no more.
+        """
         while True:
             await self._ask_all()
+            now_s = time.monotonic()
+            for worker, heard_at_s in self._heard_at_s.items():
+                if now_s - heard_at_s > HUNG_S:
+                    self._heard_at_s[worker] = now_s  # the one that takes its place has as long
+                    on_hung(worker)
             await asyncio.sleep(LOOK_S)
 
     async def _ask_all(self) -> None:
@@ -83,6 +95,7 @@ class WorkerNumbers:
             for worker, numbers in zip(others, told, strict=True):
                 if numbers is not None:
                     self._tally.hear(worker, numbers)
+                    self._heard_at_s[worker] = time.monotonic()
                 elif worker in self._tally.workers:  # and not just being started with the node
                     self._silences.inc()
             self._answering = frozenset(

@@ -56,6 +56,12 @@ class WorkerProcesses:
         for worker in self._running.values():
             worker.tell(RELOAD)
 
+    def replace(self, number: int) -> None:
+        """Kill one that hangs; another takes its place."""
+        if (worker := self._running.get(number)) is not None:
+            _log.error("killing a worker that does not answer", extra={"worker": number})
+            worker.kill()
+
     async def drain(self, timeout_s: float) -> None:
         """Let them take no more requests; returns when those that run have ended, or after `timeout_s`."""
         self._ending.set()
@@ -128,6 +134,10 @@ class _Worker:
         with suppress(OSError, RuntimeError):
             self._process.stdin.close()
 
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
     async def listen(self, ending: asyncio.Event) -> None:
         """Hear what it says, until it ends or closes its output."""
         assert self._process.stdout is not None
@@ -145,6 +155,5 @@ class _Worker:
                 await self._process.wait()
         except TimeoutError:
             _log.warning("killing a worker that does not end", extra={"pid": self._process.pid})
-            with suppress(ProcessLookupError):
-                self._process.kill()
+            self.kill()
             await self._process.wait()

@@ -117,12 +117,14 @@ def running(db: sqlite3.Connection) -> list[JobRunRecord]:
 
 
 def outcomes(db: sqlite3.Connection) -> dict[str, tuple[int, bool]]:
-    """By job: when a run was last completed (0: never), whether the last run that has ended failed.
+    """By job: when a run was last completed (0: never), whether the last run that has ended failed by itself.
 
     Of the runs that are kept, RUNS_KEPT of each job and a few more.
     """
     rows = db.execute(
-        "SELECT job_name, completed_at_ms, status FROM job_runs WHERE status <> 'running' ORDER BY sequence"
+        "SELECT job_name, completed_at_ms, status FROM job_runs WHERE status <> 'running'"
+        " AND COALESCE(json_extract(NULLIF(result, ''), '$.error'), '') <> ? ORDER BY sequence",
+        (CANCELLED,),
     ).fetchall()
     found: dict[str, tuple[int, bool]] = {}
     for job_name, completed_at_ms, status in rows:

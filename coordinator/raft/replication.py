@@ -26,6 +26,10 @@ class AcknowledgedLost(AssertionError):
     """The log of this member went back to an earlier time: nothing that Raft can go on from."""
 
 
+class CommittedContradicted(AssertionError):
+    """A leader whose log is not ours where ours is committed: those that elected it have lost entries."""
+
+
 def become_leader(state: State) -> None:
     """Leads the term whose election was won, and appends the no-op that lets older entries commit."""
     assert state.role is Role.CANDIDATE, f"{state.role} becomes leader"
@@ -152,6 +156,7 @@ def on_append(state: State, message: Message) -> None:
     """Merges a leader's entries if the logs meet, else says where they may. The answer waits for the sync."""
     log = state.log
     state.follow(message.source)
+    require_agreement(log, message)
     if message.log_index < log.commit:
         # All up to our commit index equals the leader's log (leader completeness), so this append is an old
         # one.
@@ -164,6 +169,18 @@ def on_append(state: State, message: Message) -> None:
     matched_index = message.log_index + len(message.entries)
     log.commit_to(min(message.commit, matched_index))
     acknowledge(state, message.source, matched_index)
+
+
+def require_agreement(log: LogView, message: Message) -> None:
+    """A leader has every entry that was ever committed (leader completeness; dissertation, 3.6.4): raises
+    CommittedContradicted when this one has another than ours.
+    """
+    index = message.log_index
+    if log.first_index - 1 <= index <= log.commit and log.term(index) != message.log_term:
+        ours = log.term(index)
+        raise CommittedContradicted(
+            f"{message.source} has an entry of term {message.log_term} at {index}, ours is of term {ours}"
+        )
 
 
 def acknowledge(state: State, leader: str, matched_index: int) -> None:

@@ -66,6 +66,7 @@ def on_snapshot(state: State, message: Message) -> None:
     assert message.members is not None, "a well-formed offer names the members"
     log = state.log
     state.follow(message.source)
+    replication.require_agreement(log, message)
     if message.log_index <= log.commit:
         replication.acknowledge(state, message.source, log.commit)
     elif log.matches(message.log_index, message.log_term):

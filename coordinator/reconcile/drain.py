@@ -22,7 +22,7 @@ from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.recounting import recount
 from coordinator.reconcile.repair import plan_repair
-from coordinator.records import BlobRecord
+from coordinator.records import DOWN, BlobRecord
 from coordinator.replica_records import HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
 from coordinator.rpc import Refused
 
@@ -47,11 +47,12 @@ async def drain(means: Means, progress: Progress) -> None:
 
     The result: looked_at, copied, bytes, released, spared; failed copies; unconfirmed: replicas that stay
     since others are not where the log says; left: replicas still there.
-    Raises NotFound, and Conflict for a node that is not draining.
+    Raises NotFound, and Conflict for a node that is not draining, or down.
     """
     named = progress.parameters.node_id
-    if named and not means.node(named).draining:
-        raise Conflict(f"The node {named} is not draining.")
+    if named and named not in draining(means.facts()):
+        why = "is not draining" if means.node(named).state != DOWN else "is down: repair makes its replicas"
+        raise Conflict(f"The node {named} {why}.")
     await recount(means.driver)
     progress.count_left = lambda: sum(_held(means, node_id) for node_id in draining(means.facts()))
     for node_id in [named] if named else draining(means.facts()):
@@ -59,8 +60,10 @@ async def drain(means: Means, progress: Progress) -> None:
 
 
 def draining(facts: Facts) -> list[str]:
-    """The nodes that are to be emptied."""
-    return [node.node_id for node in facts.nodes if node.draining]
+    """The nodes that are to be emptied. Nobody empties one that is down: its replicas count for nothing, so
+    that repair makes others.
+    """
+    return [node.node_id for node in facts.nodes if node.draining and node.state != DOWN]
 
 
 def is_due(means: Means) -> bool:

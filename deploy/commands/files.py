@@ -104,7 +104,7 @@ def record_fields(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         or mimetypes.guess_type(name)[0]
         or "application/octet-stream",
     }
-    return {field: value for field, value in fields.items() if value not in (None, "", False)}
+    return {field: value for field, value in fields.items() if value not in (None, "") and value is not False}
 
 
 def _print_outcomes(files: Sequence[str], outcomes: Sequence[str | FilestoreError | OSError]) -> int:

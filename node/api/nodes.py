@@ -8,7 +8,7 @@ from ca.errors import Conflict, InvalidRequest, NotFound
 from ca.identity import check_member_id
 from coordinator.commands import DrainNode, RemoveNode
 from coordinator.queries import ListNodes
-from coordinator.records import NodeRecord
+from coordinator.records import DOWN, NodeRecord
 from coordinator.replica_records import NodeRemoval
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response
@@ -61,9 +61,19 @@ async def remove(request: web.Request) -> web.Response:
     command = RemoveNode(caller=caller, node_id=node_id, force=_is_forced(request))
     action = "remove_node_by_force" if command.force else "remove_node"
     async with audited(request, action, principal=caller.subject, target=node_id):
-        removal = await request.app[API].metadata.propose(command, _MAYBE_REMOVAL)
+        removal = await _removed(request.app[API], command)
     replicas = removal.replicas if removal else 0
     return json_response(RemovedNode(deleted=True, id=node_id, replicas=replicas))
+
+
+async def _removed(services: ApiServices, command: RemoveNode) -> NodeRemoval | None:
+    try:
+        return await services.metadata.propose(command, _MAYBE_REMOVAL)
+    except Conflict as error:
+        node = services.view.node(command.node_id)
+        if command.force or node is None or node.state != DOWN:
+            raise
+        raise Conflict(f"{error.details} It is down: if it is gone for good, force its removal.") from error
 
 
 async def _set_draining(request: web.Request, *, draining: bool) -> web.Response:

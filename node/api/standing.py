@@ -61,6 +61,8 @@ def _of_coordinators(coordinators: list[CoordinatorState], leader: str) -> list[
     for each in coordinators:
         if each.role == "unreachable":
             found.append(f"The coordinator {each.id} does not answer.")
+        if each.role != "unreachable" and each.active is False and each.id != leader:
+            found.append(f"The coordinator {each.id} answers, but not to the leader.")
         if each.disk_full is True and each.id != leader:
             found.append(f"The disk of the coordinator {each.id} is full.")
         if each.diverged:

@@ -18,7 +18,7 @@ from multidict import CIMultiDict
 
 from ca.errors import FilestoreError, Unavailable
 from coordinator.rates import BodyPace
-from coordinator.web import body_chunks, request_id
+from coordinator.web import ClientGone, body_chunks, request_id
 from node.peers import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.services import NodeServices
 
@@ -126,13 +126,15 @@ async def _return(request: web.Request, holder: Holder, answer: aiohttp.ClientRe
     headers = [(name, value) for name, value in answer.headers.items() if name.lower() not in _NOT_PASSED]
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
     response.headers.extend(headers)
-    await response.prepare(request)
     try:
+        await response.prepare(request)
         async for piece in pieces(holder.name, answer):
             await response.write(piece)
+        await response.write_eof()
+    except ConnectionResetError as error:
+        raise ClientGone("the client went away while its answer was passed on") from error
     except PeerFailed as failure:
         raise Unavailable(
             str(failure)
         ) from failure  # too late for an answer: the shell breaks the connection
-    await response.write_eof()
     return response

@@ -66,6 +66,7 @@ def test_leader_tells_how_nodes_jobs_and_disk_are(cluster: Cluster) -> None:
     assert 0 < value(found, "filestore_disk_free_bytes") < value(found, "filestore_disk_size_bytes")
     assert value(found, "filestore_replicas_wanted") == len(cluster.nodes)
     assert value(found, "filestore_write_quorum") == 2
+    assert value(found, "filestore_raft_followers") == len(cluster.coordinators)
     assert value(found, "filestore_blobs_on_last_replica") == 0
     assert value(found, "filestore_rpc_calls_total", call="propose", outcome="ok") > 0
 

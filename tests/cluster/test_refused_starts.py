@@ -64,6 +64,27 @@ def test_address_that_the_certificate_is_not_for_is_refused(cluster: Cluster, tm
     assert "is for the address 127.0.0.1, not for 127.0.0.2. A node at another address joins anew." in line
 
 
+def test_coordinator_at_an_address_that_its_certificate_is_not_for_is_refused(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    data = copied(cluster, cluster.coordinators[0], tmp_path)
+    config = data / "coordinator.json"
+    config.write_text(config.read_text().replace('"127.0.0.1"', '"127.0.0.2"'))
+    assert "is for the address 127.0.0.1, not for 127.0.0.2" in refusal(cluster, "coordinator", data)
+
+
+def test_damaged_database_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+    data = copied(cluster, cluster.coordinators[0], tmp_path)
+    with closing(sqlite3.connect(data / "state.sqlite")) as state:
+        state.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with (data / "state.sqlite").open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(1 << 16))
+    line = refusal(cluster, "coordinator", data)
+    assert "state.sqlite is damaged: " in line
+    assert "filestore coordinator rebuild" in line
+
+
 def test_state_of_a_newer_version_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     data = copied(cluster, cluster.coordinators[0], tmp_path)
     with closing(sqlite3.connect(data / "state.sqlite")) as state, state:

@@ -327,6 +327,16 @@ def shown_certificates(cluster: Cluster, node: Member) -> set[bytes]:
     return shown
 
 
+@pytest.mark.long
+def test_worker_that_hangs_is_replaced(crowd: Cluster) -> None:
+    node = crowd.nodes[0]
+    hanging = pids_of(crowd, node)[1]
+    ending = Ending([hanging])
+    os.kill(hanging, signal.SIGSTOP)
+    ending.wait(90)
+    until_all_serve(crowd, node)
+
+
 def test_workers_end_with_the_first_and_the_node_starts_again(crowd: Cluster) -> None:
     node = crowd.nodes[0]
     file_uuid = created_for(crowd, node, 2, WORKERS, 10)
@@ -364,7 +374,7 @@ def test_node_that_is_told_to_end_lets_requests_at_all_workers_end(crowd: Cluste
         connection.close()
     ender.join(30)
     ending.wait(10)
-    assert not any("killing a worker" in text for text in crowd.logs().values())
+    assert not any("killing a worker that does not end" in text for text in crowd.logs().values())
     refuse_a_stranger(crowd, node)
     crowd.restart(node)
     until_all_serve(crowd, node)

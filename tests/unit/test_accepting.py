@@ -11,6 +11,7 @@ import pytest
 from aiohttp import web
 
 from coordinator import accepting
+from coordinator.accepting import Places
 from coordinator.lifetime import descriptor_limit
 from coordinator.web import Listener, new_application, serve
 from node.directories import storage_error
@@ -84,16 +85,34 @@ async def test_close_breaks_off_handshakes(monkeypatch: pytest.MonkeyPatch, node
     writer.close()
 
 
-def test_bound_leaves_half_of_the_descriptors() -> None:
-    assert accepting.connections_max() == min(10_000, descriptor_limit() // 2)
+def test_bounds_leave_descriptors_for_files() -> None:
+    assert Places().most == min(10_000, descriptor_limit() // 2)
+    assert Places(peers=True).most == min(10_000, descriptor_limit() // 8)
+
+
+async def test_listeners_of_one_process_share_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accepting, "CONNECTIONS_MAX", 2)
+    places = Places()
+    app = new_application([], component="test")
+    first, second = [
+        await serve(app, host="127.0.0.1", port=0, ssl_context=None, places=places) for _ in range(2)
+    ]
+    held = [await asyncio.open_connection("127.0.0.1", port) for port in (first.port, second.port)]
+    reader, refused = await asyncio.open_connection("127.0.0.1", first.port)
+    async with asyncio.timeout(2):
+        assert await reader.read() == b""
+    for _, writer in [*held, (reader, refused)]:
+        writer.close()
+    await first.close()
+    await second.close()
 
 
 RAISE = """
 import resource
-from coordinator.accepting import connections_max
+from coordinator.accepting import Places
 from coordinator.lifetime import descriptor_limit, raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 300))
-print(descriptor_limit(), raise_descriptor_limit(), descriptor_limit(), connections_max())
+print(descriptor_limit(), raise_descriptor_limit(), descriptor_limit(), Places().most)
 """
 
 

@@ -324,4 +324,4 @@ async def test_member_that_coordinators_refuse_says_so_once_for_each(
         await often.wait()
     said = [each for each in caplog.records if "refuses this member" in each.message]
     assert [each.levelname for each in said] == ["WARNING"]
-    assert "c1 refuses" in said[0].message
+    assert "coordinator c1" in said[0].message

@@ -76,5 +76,9 @@ async def test_disk_that_takes_no_bytes_is_told_and_told_again_when_it_does(tmp_
         faults.clear()
         await watch.look()
         assert watch.heartbeat().takes_bytes
+    faults[:] = [errno.EMFILE]
+    watch._writable_at_s -= PROBE_S
+    await watch.look()
+    assert watch.heartbeat().takes_bytes  # this process has too many files open: that is no news of the disk
     disk.close()
     blobs.close()

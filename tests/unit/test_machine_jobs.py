@@ -162,6 +162,19 @@ def test_cancelled_run_has_failed_keeps_what_it_did_and_makes_room_for_the_next(
     assert state.apply(trigger("r2"))["status"] == "running"
 
 
+def test_run_that_was_cancelled_leaves_the_job_as_it_stood(state: State) -> None:
+    state.apply(trigger("r1"))
+    state.apply(record("r1"))
+    completed = state.store.job_outcomes()["expire"]
+    assert completed[1] is False
+    state.apply(trigger("r2"))
+    state.apply(cancel("r2"))
+    assert state.store.job_outcomes()["expire"] == completed
+    state.apply(trigger("r3"))
+    state.apply(record("r3", "failed"))
+    assert state.store.job_outcomes()["expire"][1] is True
+
+
 def test_run_that_has_ended_by_itself_cannot_be_cancelled(state: State) -> None:
     state.apply(trigger("r1"))
     state.apply(record("r1", result="no object"))

@@ -151,6 +151,11 @@ def test_replica_on_a_draining_node_is_copied_before_it_may_go() -> None:
     assert plan_release(blob("n1", "n2", "n3", "n4"), cluster) == []
 
 
+def test_node_that_is_down_is_not_emptied() -> None:
+    nodes = (node("n1", draining=True), node("n2", "down", draining=True), node("n3"))
+    assert draining(facts(*nodes)) == ["n1"]
+
+
 def test_even_nodes_are_left_alone_and_the_fullest_gives_to_the_emptiest() -> None:
     nodes = [node(name) for name in IDS]
     assert find_imbalance(facts(*nodes)) is None

@@ -1,5 +1,6 @@
 """A coordinator's directory: made from a bundle, made from a snapshot, made anew; and what is refused."""
 
+import sqlite3
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -289,6 +290,15 @@ def test_coordinator_does_not_begin_again_while_it_runs_or_under_a_known_id(file
     with pytest.raises(NotInitialised):
         restoring.begin_again(files.data, record("c3"))
     assert files.read_config().id == "c1"
+
+
+def test_coordinator_does_not_begin_again_under_an_id_that_its_state_remembers(
+    files: CoordinatorFiles,
+) -> None:
+    with closing(sqlite3.connect(files.state)) as state, state:
+        state.execute("UPDATE coordinators SET coordinator_id = 'c9' WHERE coordinator_id = 'c2'")
+    with pytest.raises(InvalidRequest, match="is or was another"):
+        restoring.check_rebuildable(files, record("c9"))
 
 
 def test_first_entry_of_an_older_version_is_kept_beside_the_log(files: CoordinatorFiles) -> None:

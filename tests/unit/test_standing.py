@@ -83,6 +83,7 @@ def test_blobs_that_lack_replicas_degrade_a_cluster(wanted: int, hope: str) -> N
         ([coordinator(role="unreachable")], NODES, "c1 does not answer"),
         ([coordinator(), coordinator("c2", disk_full=True)], NODES, "disk of the coordinator c2 is full"),
         ([coordinator(diverged=True)], NODES, "rebuild"),
+        ([coordinator(), coordinator("c2", role="follower", active=False)], NODES, "c2 answers, but not to"),
         ([coordinator()], [*NODES[:2], node("n3", state="suspect")], "n3 is suspect"),
         ([coordinator()], [*NODES[:2], node("n3", disk="failed")], "disk of the node n3 takes no bytes"),
     ],

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from coordinator.accepting import Acceptor, listening_socket
+from coordinator.accepting import Acceptor, Places, listening_socket
 from coordinator.tlsprotocol import SLICE_BYTES, TlsListening
 from tests.unit.tls_pairs import (
     BIG,
@@ -175,12 +175,14 @@ def test_client_that_ends_and_takes_nothing_gives_its_place_back(
             on_end.append(end)
             return taker
 
+        places = Places()
         acceptor = Acceptor(
             await listening_socket("127.0.0.1", 0),
             new_connection,
             ssl_context=context,
             handshake_s=10,
             shutdown_s=0.2,
+            places=places,
         )
         acceptor.start()
         plain = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", acceptor.port))
@@ -196,7 +198,7 @@ def test_client_that_ends_and_takes_nothing_gives_its_place_back(
         else:
             socket.socket.shutdown(client, socket.SHUT_WR)
         assert isinstance(await taker.lost, TimeoutError)
-        assert not acceptor._open
+        assert places.taken == 0
         await acceptor.close()
         client.close()
 

@@ -1,0 +1,37 @@
+"""Worker 0 notices a worker that answers no more."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from coordinator.web import new_application, serve_on
+from node import worker_numbers
+from node.siblings import Siblings
+from node.worker_numbers import WorkerNumbers
+
+
+async def test_worker_that_answers_no_more_hangs_and_one_that_never_did_is_only_being_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_numbers, "HUNG_S", 0.3)
+    monkeypatch.setattr(worker_numbers, "LOOK_S", 0.02)
+    first, second = Siblings(0, 3, tmp_path / "run"), Siblings(1, 3, tmp_path / "run")
+    for each in (first, second):
+        await each.start()
+    app = new_application(WorkerNumbers(CollectorRegistry(), second).routes(), component="test")
+    listener = await serve_on(second.listening_socket(), app, peer=True)
+    numbers = WorkerNumbers(CollectorRegistry(), first)
+    hung: asyncio.Queue[int] = asyncio.Queue()
+    running = asyncio.create_task(numbers.run(hung.put_nowait))
+    async with asyncio.timeout(20):
+        await asyncio.sleep(2 * worker_numbers.HUNG_S)
+        assert hung.empty()
+        await listener.close()
+        assert await hung.get() == 1
+        assert await hung.get() == 1  # nothing took its place
+    running.cancel()
+    await asyncio.wait([running])
+    for each in (first, second):
+        await each.close()
