@@ -70,6 +70,8 @@ class CoordinatorFiles:
         self.admin_token = data / "admin.token"
         self.genesis = data / "genesis.bin"
         self.known = data / "coordinators.json"
+        self.instance = data / "instance.json"
+        self.instances = data / "instances.json"
         self.diverged = data / "diverged"
         self.log = data / "log"
         self.snapshots = data / "snapshots"

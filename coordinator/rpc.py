@@ -22,11 +22,12 @@ from prometheus_client import CollectorRegistry
 from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Role
 from ca.tls import Peer, peer_identity
-from coordinator import wire
+from coordinator import instances, wire
 from coordinator.calls import AnyCall, RenewCall
 from coordinator.clock import now_ms
 from coordinator.commands import Reply
 from coordinator.deadlines import Deadlines
+from coordinator.instances import Instance
 from coordinator.link import PING_S, Outbox, OutboxFull, end
 from coordinator.logs import REQUEST_ID
 from coordinator.raft.core import NotLeader
@@ -59,12 +60,14 @@ def value_of(reply: bytes) -> bytes:
 
 
 CallHandler = Callable[[Peer, AnyCall], Awaitable[bytes]]
+Admission = Callable[[str, Instance], Awaitable[None]]
 
 
 class PeerPort:
     """The routes of the peer port.
 
-    `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers, `calls` counts.
+    `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers, `admit` coordinators
+    that are not who they were, `calls` counts.
     """
 
     def __init__(
@@ -73,8 +76,10 @@ class PeerPort:
         step: Callable[[Message], None],
         check: Callable[[Peer], None],
         calls: ServedCalls | None = None,
+        admit: Admission | None = None,
     ) -> None:
         self._handle = handle
+        self._admit = admit
         self._step = step
         self._check = check
         self._calls = calls or ServedCalls(CollectorRegistry())
@@ -93,6 +98,9 @@ class PeerPort:
     async def _raft(self, request: web.Request) -> web.WebSocketResponse:
         peer = self._peer(request)
         _require_raft(peer)
+        # Older versions do not say which instance they are.
+        if self._admit is not None and (instance := request.headers.get(instances.HEADER)) is not None:
+            await self._admit(peer.identity.id, instances.parsed(instance))
         socket = await self._accept(request)
         try:
             async for data in _messages(socket):

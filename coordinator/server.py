@@ -30,6 +30,7 @@ from coordinator.digests import Digests, StateDiverged, check_not_diverged
 from coordinator.driver import Driver
 from coordinator.fetching import Fetcher
 from coordinator.health import NodeHealth
+from coordinator.instances import Displaced, KnownInstances, begin
 from coordinator.job_runs import JobRuns
 from coordinator.job_works import job_works
 from coordinator.jobs import check_schedules
@@ -132,8 +133,10 @@ async def _run(
         why = f"coordinator.json: address: {error.details}. `coordinator rebuild --address` moves it."
         raise InvalidRequest(why) from error
     coordinators = await asyncio.to_thread(read_known, files.known, config.members)
-    removed = asyncio.Event()
-    transport = Transport(identity, coordinators, contexts.client, removed.set)
+    removed, instance = asyncio.Event(), await asyncio.to_thread(begin, files.instance)
+    transport = Transport(identity, coordinators, contexts.client, removed.set, instance=instance)
+    known = KnownInstances(files.instances)
+    await asyncio.to_thread(known.read)
     metadata = MetadataClient(identity, coordinators, contexts.client)
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0), known=files.known, on_coordinators=transport.update)
     orders = NodeOrders(config.cluster, contexts.client)
@@ -150,7 +153,9 @@ async def _run(
         node_disks=service.node_disks,
     )
     shell = Shell(config, files, metadata, view, metrics, member.readiness)
-    peer_port = PeerPort(service.handle, member.driver.step, service.check, ServedCalls(metrics.registry))
+    peer_port = PeerPort(
+        service.handle, member.driver.step, service.check, ServedCalls(metrics.registry), known.admit
+    )
     async with orders, asyncio.TaskGroup() as group:
         owned = [
             group.create_task(member.driver.run(), name="driver"),
@@ -165,7 +170,7 @@ async def _run(
             group.create_task(member.job_runs.run(), name="background jobs"),
             group.create_task(_renew(files, config, member.authority, contexts), name="renewal"),
         ]
-        await _serve(shell, application, peer_port, contexts, member, http)
+        await _serve(shell, application, peer_port, contexts, member, http, on_open=transport.open)
         for task in owned:
             task.cancel()
 
@@ -268,6 +273,8 @@ async def _serve(
     contexts: MemberContexts,
     member: _Member,
     http: tuple[str, int] | None,
+    *,
+    on_open: Callable[[], None],
 ) -> None:
     own = shell.config.own
     peers = new_application(peer_port.routes(), component="peer")
@@ -286,6 +293,7 @@ async def _serve(
         ):
             listener = await serve(api, host=host, port=port, ssl_context=context, places=places)
             listeners.push_async_callback(listener.close, DRAIN_S)
+        on_open()
         quieten_collector()
         with stop_signal() as stop:
             _log.info(
@@ -319,7 +327,7 @@ async def _until(event: asyncio.Event) -> None:
 
 def _reason(group: BaseExceptionGroup) -> Exception | None:
     """What an operator can do something about, if that ended the process."""
-    for kind in (StateDiverged, TooOld, CannotListen):
+    for kind in (StateDiverged, TooOld, CannotListen, Displaced):
         if (found := _first(group, kind)) is not None:
             return found
     if (damage := _first(group, sqlite3.DatabaseError)) is not None:

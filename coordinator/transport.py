@@ -16,6 +16,7 @@ import aiohttp
 
 from ca.identity import Identity, Role
 from coordinator import wire
+from coordinator.instances import HEADER, Displaced, Instance
 from coordinator.link import PING_S, Outbox, OutboxFull, dialling, end
 from coordinator.raft.messages import Message
 from coordinator.records import CoordinatorRecord
@@ -32,7 +33,8 @@ _log = logging.getLogger(__name__)
 class Transport:
     """Sends to every other coordinator; `run` keeps the connections up until it is cancelled.
 
-    `on_removed` is called when a peer says that this coordinator was removed from the cluster.
+    `on_removed` is called when a peer says that this coordinator was removed from the cluster. `instance`
+    says which directory and start of it this is; `run` raises Displaced when a peer knows of another.
     """
 
     def __init__(
@@ -41,11 +43,15 @@ class Transport:
         coordinators: Iterable[CoordinatorRecord],
         context: Callable[[], ssl.SSLContext],
         on_removed: Callable[[], None] = lambda: None,
+        *,
+        instance: Instance | None = None,
     ) -> None:
         self._own_id = identity.id
         self._cluster = identity.cluster
         self._context = context
         self._on_removed = on_removed
+        self._headers = {} if instance is None else {HEADER: str(instance)}
+        self._is_open = asyncio.Event()
         self._roster = Roster(())
         self._outboxes: dict[str, Outbox] = {}  # of those that are connected
         self.update(coordinators)
@@ -77,8 +83,13 @@ class Transport:
                 target,
             )
 
+    def open(self) -> None:
+        """Dial from now on: this process has its port, so that it is no copy of one that runs."""
+        self._is_open.set()
+
     async def run(self) -> None:
-        """Dial every other coordinator, again and again."""
+        """Dial every other coordinator, again and again, once this is open."""
+        await self._is_open.wait()
         async with dialling() as session:
             await self._roster.run(lambda record: self._keep_up(session, record), "raft to")
 
@@ -91,8 +102,11 @@ class Transport:
                     await self._pump(socket, member.coordinator_id)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 _log.debug("coordinator %s is not reachable: %s", member.coordinator_id, error)
-                if isinstance(error, aiohttp.WSServerHandshakeError) and error.status == HTTPStatus.GONE:
-                    self._on_removed()
+                if isinstance(error, aiohttp.WSServerHandshakeError):
+                    if error.status == HTTPStatus.GONE:
+                        self._on_removed()
+                    elif error.status == HTTPStatus.CONFLICT:
+                        raise Displaced(member.coordinator_id) from error
             await asyncio.sleep(redial_s)
             redial_s = min(redial_s * 2, REDIAL_S_MAX)
 
@@ -107,6 +121,7 @@ class Transport:
                 server_hostname=name,
                 heartbeat=PING_S,
                 max_msg_size=wire.MESSAGE_BYTES_MAX,
+                headers=self._headers,
             )
 
     async def _pump(self, socket: aiohttp.ClientWebSocketResponse[bool], coordinator_id: str) -> None:
