@@ -10,20 +10,29 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
 from ca.errors import Conflict
-from ca.secretfiles import systemd_credential
+from ca.keys import WrongClusterKey, unwrap
+from ca.secretfiles import UnsafeSecretFile, systemd_credential
+from coordinator.authority import INTERMEDIATE_PURPOSE
 from coordinator.config import CoordinatorFiles
 from coordinator.disk import File, OsFile
-from coordinator.findings import Findings, check_credential, check_private_directory, check_secret
+from coordinator.findings import (
+    Findings,
+    check_credential,
+    check_known,
+    check_private_directory,
+    check_secret,
+)
 from coordinator.log import SEGMENT_BYTES
 from coordinator.log_index import LogIndex
 from coordinator.recovery import recover
 from coordinator.segment import LogDamaged
 from coordinator.snapshots import damage_of
+from coordinator.store import newest_key
 
 _REBUILD: Final = (
     "Do not repair it by hand and do not start it: set this member up again from its peers with"
@@ -55,9 +64,10 @@ def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:
     findings.fact(f"coordinator {config.id} of the cluster {config.cluster}")
     _check_secrets(findings, files)
     if files.root.exists():
-        check_credential(findings, files.credential(), config.identity)
+        check_credential(findings, files.credential(), config.identity, config.own.address)
     else:
         findings.problem(files.root, "is missing", "Copy it from another member: it is the same everywhere.")
+    check_known(findings, files.known)
     if files.diverged.exists():
         findings.problem(files.diverged, "this member's state differed from that of the majority", _REBUILD)
     if not files.log.is_dir():
@@ -186,7 +196,24 @@ def _check_database(findings: Findings, files: CoordinatorFiles) -> tuple[int, i
             return None
         for path in parts:
             shutil.copyfile(path, Path(directory) / path.name)
-        return _examine_database(findings, files.state, Path(directory) / files.state.name)
+        copy = Path(directory) / files.state.name
+        found = _examine_database(findings, files.state, copy)
+        if found is not None and found[0]:
+            _check_cluster_key(findings, files, copy)
+        return found
+
+
+def _check_cluster_key(findings: Findings, files: CoordinatorFiles, copy: Path) -> None:
+    """It opens what the state has sealed with it. One that cannot be read was told of before."""
+    with suppress(UnsafeSecretFile), closing(sqlite3.connect(copy)) as db:
+        key, newest = files.read_cluster_key(), newest_key(db, INTERMEDIATE_PURPOSE)
+        if newest is None:
+            return
+        try:
+            unwrap(key, newest[2], purpose=INTERMEDIATE_PURPOSE)
+        except WrongClusterKey as error:
+            advice = "Copy it from another coordinator of this cluster: it is the same on all."
+            findings.problem(files.cluster_key, error.details, advice)
 
 
 def _examine_database(findings: Findings, shown: Path, copy: Path) -> tuple[int, int] | None:

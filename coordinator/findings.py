@@ -8,11 +8,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from ca.certificates import UntrustedCertificate, certificates_in, check_leaf_matches
 from ca.identity import Identity
 from ca.keys import UnreadableKey, key_from_pem
 from ca.secretfiles import UnsafeSecretFile, read_secret
-from ca.tls import Credential
+from ca.tls import Credential, UnusableCredential
+from coordinator.records import CoordinatorRecord
 from coordinator.timestamps import rfc3339
 
 PROBLEMS_MAX: Final = 1000  # that are kept; further ones are counted
@@ -69,17 +72,33 @@ def check_private_directory(findings: Findings, path: Path, *, others: int = OTH
         findings.problem(path, f"has mode {mode & 0o7777:04o}, open to others", f"chmod 700 {path}")
 
 
-def check_credential(findings: Findings, credential: Credential, identity: Identity) -> None:
-    """Key and certificate belong together, name this member, chain up to the root, and have not ended."""
+def check_known(findings: Findings, path: Path) -> None:
+    """The list of coordinators that a process keeps for its next start; it may be missing."""
+    try:
+        msgspec.json.decode(path.read_bytes(), type=list[CoordinatorRecord])
+    except FileNotFoundError:
+        return
+    except (OSError, msgspec.MsgspecError) as error:
+        advice = (
+            "Remove it: a start then goes by those that were there when this member began, as it does now."
+        )
+        findings.problem(path, f"cannot be read: {error}", advice)
+
+
+def check_credential(findings: Findings, credential: Credential, identity: Identity, address: str) -> None:
+    """Key and certificate belong together, name this member and its address, chain up to the root, and have
+    not ended.
+    """
     path = credential.path
     check_secret(findings, path, required=True)
     try:
         pem = path.read_text("ascii")
         check_leaf_matches(pem, key_from_pem(pem.encode("ascii")), credential.root_pem, identity=identity)
+        credential.require_address(address)
         ends_at = certificates_in(pem)[0].not_valid_after_utc
     except FileNotFoundError:
         return  # which was told
-    except (OSError, ValueError, UnreadableKey, UntrustedCertificate) as error:
+    except (OSError, ValueError, UnreadableKey, UntrustedCertificate, UnusableCredential) as error:
         reason = getattr(error, "details", "") or str(error)
         advice = "Compare this machine's clock. A member whose certificate is lost or has ended joins anew."
         findings.problem(path, f"cannot be used: {reason}", advice)

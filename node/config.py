@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import logging
 import os
 import time
 from collections.abc import Iterator
@@ -22,6 +23,9 @@ PROBE = "probe"  # written and removed at start
 _TROUBLE = frozenset({errno.EROFS, errno.EIO})
 OTHERS_WRITE = 0o022  # in the directory of a node: they could put another credential there
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+_log = logging.getLogger(__name__)
 
 
 class NotJoined(Internal):
@@ -98,7 +102,7 @@ class NodeFiles:
 
         Those of a process that was killed are waited for. Blocks; raises DataInUse after `timeout_s`.
         """
-        ends_at_s = time.monotonic() + timeout_s
+        ends_at_s, is_told = time.monotonic() + timeout_s, False
         descriptor = os.open(self.workers_lock, _LOCK_FLAGS, 0o600)
         try:
             while True:
@@ -108,6 +112,11 @@ class NodeFiles:
                 except BlockingIOError:
                     if time.monotonic() >= ends_at_s:
                         raise DataInUse(f"Earlier workers still use {self.data}.") from None
+                    if not is_told:
+                        _log.warning(
+                            "earlier workers still use this directory: waiting until they have ended"
+                        )
+                    is_told = True
                     time.sleep(LOCK_PAUSE_S)
             yield descriptor
         finally:

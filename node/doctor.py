@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from coordinator.doctor import kept_still
-from coordinator.findings import Findings, check_credential, check_private_directory
+from coordinator.findings import Findings, check_credential, check_known, check_private_directory
 from node.blobs import INCOMING, SIDECAR
 from node.config import OTHERS_WRITE, NodeFiles
 from node.directories import READ_FLAGS
@@ -50,9 +50,10 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
     findings.fact(f"node {config.id} of the cluster {config.cluster}")
     check_private_directory(findings, files.data.resolve(), others=OTHERS_WRITE)
     if files.root.exists():
-        check_credential(findings, files.credential(), config.identity)
+        check_credential(findings, files.credential(), config.identity, config.address)
     else:
         findings.problem(files.root, "is missing", "Copy it from another member: it is the same everywhere.")
+    check_known(findings, files.known)
     if not files.lock.exists():
         findings.fact("this node has never run")
         return findings

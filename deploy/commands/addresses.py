@@ -16,9 +16,14 @@ _PLACE = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?(?::([0-9]{1,5})
 def member_of(text: str) -> CoordinatorRecord:
     """Parse ID=IP[:PEER_PORT[:API_PORT]]. Raises InvalidRequest.
 
-    An IPv6 address stands in brackets where ports follow, and may stand in them where none do.
+    An IPv6 address stands in brackets where ports follow, and may stand in them where none do. One without
+    that ends like a port of ours is refused: it would be taken for another address than was meant.
     """
     member_id, _, place = text.partition("=")
+    if _is_bare_ipv6(place) and place.rpartition(":")[2] in (str(PEER_PORT), str(API_PORT)):
+        raise InvalidRequest(
+            f"{text!r}: write the address in brackets, with the ports behind or inside them."
+        )
     match = _PLACE.fullmatch(f"[{place}]" if _is_bare_ipv6(place) else place)
     address = match[1].strip("[]") if match is not None else ""
     ports = [int(match[2] or PEER_PORT), int(match[3] or API_PORT)] if match is not None else []

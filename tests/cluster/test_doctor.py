@@ -96,6 +96,12 @@ def spoil_database(data: Path) -> None:
     (data / "state.sqlite").write_bytes(b"no database at all" * 500)
 
 
+def reword(path: Path, words: str, others: str) -> None:
+    text = path.read_text()
+    assert words in text
+    path.write_text(text.replace(words, others))
+
+
 def cut(path: Path) -> None:
     path.chmod(0o600)
     os.truncate(path, 10)
@@ -134,6 +140,26 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "secret open": ("coordinator", lambda data: (data / "cluster.key").chmod(0o644), "chmod 600"),
     "secret gone": ("coordinator", lambda data: (data / "cluster.key").unlink(), "is missing"),
+    "secret of another cluster": (
+        "coordinator",
+        lambda data: (data / "cluster.key").write_bytes(os.urandom(32)),
+        "does not open with this cluster key",
+    ),
+    "address of another": (
+        "coordinator",
+        lambda data: reword(data / "coordinator.json", '"127.0.0.1"', '"127.0.0.2"'),
+        "is for the address 127.0.0.1, not for 127.0.0.2",
+    ),
+    "address of another node": (
+        "node",
+        lambda data: reword(data / "node.json", '"127.0.0.1"', '"127.0.0.2"'),
+        "is for the address 127.0.0.1, not for 127.0.0.2",
+    ),
+    "list of coordinators spoiled": (
+        "node",
+        lambda data: (data / "coordinators.json").write_text("[{"),
+        "Remove it",
+    ),
     "certificate spoiled": (
         "node",
         lambda data: (data / "credential.pem").write_text("nothing"),

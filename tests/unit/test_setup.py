@@ -346,6 +346,7 @@ def test_last_known_coordinators_are_kept_and_a_damaged_list_is_not_trusted(tmp_
         ("c4=[fd00::4]", "fd00::4", (PEER_PORT, API_PORT)),
         ("c4=fd00::4", "fd00::4", (PEER_PORT, API_PORT)),
         ("c4=::1", "::1", (PEER_PORT, API_PORT)),
+        ("c4=[fd00::7442]", "fd00::7442", (PEER_PORT, API_PORT)),
     ],
 )
 def test_address_of_a_member_has_default_ports(text: str, address: str, ports: tuple[int, int]) -> None:
@@ -368,6 +369,8 @@ def test_address_of_a_member_has_default_ports(text: str, address: str, ports: t
         "c4=[]",
         "c4=[::1]7",
         "c4=[[::1]]",
+        "c4=fd00::1:7442:7441",
+        "c4=fd00::1:7442",
     ],
 )
 def test_bad_address_of_a_member_is_refused(text: str) -> None:
