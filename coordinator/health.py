@@ -46,6 +46,10 @@ class NodeHealth:
         is_known = heartbeat.at_ms > 0 and at_ms > 0
         self._heard[node_id] = Heard(at_s, heartbeat, heartbeat.at_ms - at_ms if is_known else None)
 
+    def forget(self, node_id: str) -> None:
+        """A node has joined; what was heard under its name was another, which was removed."""
+        self._heard.pop(node_id, None)
+
     def is_silent(self) -> bool:
         """Whether no node was ever heard: this coordinator knows nothing about them yet."""
         return not self._heard

@@ -291,6 +291,7 @@ class Service:
             certificate=self._signed(public_key, identity, address),
         )
         certificate = msgspec.msgpack.decode(await self._change(command), type=CertificateRecord)
+        self._health.forget(node_id)
         return JoinReply(self._authority.root_pem, certificate.pem)
 
     def _require_free_place(self, node_id: str, address: str, api_port: int) -> None:

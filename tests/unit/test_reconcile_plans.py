@@ -230,3 +230,11 @@ def test_node_that_is_new_or_never_announced_itself_is_not_down() -> None:
     assert attention.marks([silent], down_after_s=1.0) == []
     attention.look([silent, node("n2")], health, at_s=100.0)
     assert attention.marks([silent, node("n2")], down_after_s=1.0) == []
+
+
+def test_node_that_joins_under_the_name_of_one_that_was_removed_is_none_that_is_down() -> None:
+    health, new = NodeHealth(), node("n1")
+    beat(health, 0.0, "n1")
+    assert health.shown_state(new, at_s=3600.0) == "down"
+    health.forget("n1")
+    assert health.shown_state(new, at_s=3600.0) == "joined"
