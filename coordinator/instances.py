@@ -62,7 +62,7 @@ def parsed(text: str) -> Instance:
         raise InvalidRequest("malformed instance") from error
 
 
-def begin(path: Path) -> Instance | None:
+def count_start(path: Path) -> Instance | None:
     """Count one more start of this directory; None, and a warning, when the disk does not keep it. Blocks."""
     process = secrets.token_hex(8)
     try:
@@ -100,10 +100,10 @@ class KnownInstances:
 
     async def admit(self, coordinator_id: str, instance: Instance) -> None:
         """Raises Conflict for another directory than the one that is known, or an earlier copy of it."""
+        if self._known.get(coordinator_id) == instance:
+            return  # without waiting for a disk that may hang with another's
         async with self._writing:
             known = self._known.get(coordinator_id)
-            if known == instance:
-                return
             if known is not None and not known.is_followed_by(instance):
                 raise Conflict(f"{coordinator_id} is known by another directory, or by a later start of it.")
             self._known[coordinator_id] = instance

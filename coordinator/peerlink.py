@@ -94,8 +94,9 @@ class PeerLink:
         while True:
             try:
                 async with await self._dial(http) as socket:
-                    redial_s, self._trouble = REDIAL_S_MIN, _Trouble()
+                    redial_s = REDIAL_S_MIN
                     await self._serve(socket)
+                    self._trouble = _Trouble()
             except (aiohttp.ClientError, OSError, TimeoutError, InvalidRequest) as error:
                 self._tell(error)
             await asyncio.sleep(redial_s)

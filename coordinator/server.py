@@ -30,7 +30,7 @@ from coordinator.digests import Digests, StateDiverged, check_not_diverged
 from coordinator.driver import Driver
 from coordinator.fetching import Fetcher
 from coordinator.health import NodeHealth
-from coordinator.instances import Displaced, KnownInstances, begin
+from coordinator.instances import Displaced, KnownInstances, count_start
 from coordinator.job_runs import JobRuns
 from coordinator.job_works import job_works
 from coordinator.jobs import check_schedules
@@ -133,7 +133,7 @@ async def _run(
         why = f"coordinator.json: address: {error.details}. `coordinator rebuild --address` moves it."
         raise InvalidRequest(why) from error
     coordinators = await asyncio.to_thread(read_known, files.known, config.members)
-    removed, instance = asyncio.Event(), await asyncio.to_thread(begin, files.instance)
+    removed, instance = asyncio.Event(), await asyncio.to_thread(count_start, files.instance)
     transport = Transport(identity, coordinators, contexts.client, removed.set, instance=instance)
     known = KnownInstances(files.instances)
     await asyncio.to_thread(known.read)
@@ -330,8 +330,8 @@ def _reason(group: BaseExceptionGroup) -> Exception | None:
     for kind in (StateDiverged, TooOld, CannotListen, Displaced):
         if (found := _first(group, kind)) is not None:
             return found
-    if (damage := _first(group, sqlite3.DatabaseError)) is not None:
-        return state_damaged(damage)
+    if (error := _first(group, sqlite3.DatabaseError)) and (damage := state_damaged(error)):
+        return damage
     if (lost := _first(group, AcknowledgedLost)) is not None:
         return StateLost(
             f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."

@@ -25,6 +25,9 @@ from node.siblings import Siblings
 LOOK_S: Final = 1.0
 HUNG_S: Final = 30.0  # without an answer; a loop that is only busy answers sooner
 ANSWER_TIMEOUT_S: Final = 3.0  # for some hundred samples on a busy machine; a scrape has ten seconds
+TICK_S_MAX: Final = (
+    ANSWER_TIMEOUT_S + 2 * LOOK_S
+)  # of silence: a node that was stopped heard nobody meanwhile
 NUMBERS_BYTES_MAX: Final = 8 << 20
 _PATH: Final = "/worker/numbers"
 _UPLOADS: Final = "filestore_uploads_in_progress"
@@ -40,7 +43,6 @@ class WorkerNumbers:
         self._siblings = siblings
         self._life = secrets.token_hex(8)
         self._tally = Tally()
-        self._heard_at_s: dict[int, float] = {}
         self._answering: frozenset[int] = frozenset()
         self._asking = asyncio.Lock()
         self._silences = Counter(
@@ -79,14 +81,17 @@ class WorkerNumbers:
 
         `on_hung` is called for a worker that has answered before and does so no more.
         """
+        silent_s = dict.fromkeys(self._siblings.others, 0.0)
         while True:
+            began_at_s = time.monotonic()
             await self._ask_all()
-            now_s = time.monotonic()
-            for worker, heard_at_s in self._heard_at_s.items():
-                if now_s - heard_at_s > HUNG_S:
-                    self._heard_at_s[worker] = now_s  # the one that takes its place has as long
-                    on_hung(worker)
             await asyncio.sleep(LOOK_S)
+            tick_s = min(time.monotonic() - began_at_s, TICK_S_MAX)
+            for worker in self._tally.workers:
+                silent_s[worker] = 0.0 if worker in self._answering else silent_s[worker] + tick_s
+                if silent_s[worker] > HUNG_S:
+                    silent_s[worker] = 0.0  # the one that takes its place has as long
+                    on_hung(worker)
 
     async def _ask_all(self) -> None:
         async with self._asking:  # an older answer must not come after a newer one
@@ -95,7 +100,6 @@ class WorkerNumbers:
             for worker, numbers in zip(others, told, strict=True):
                 if numbers is not None:
                     self._tally.hear(worker, numbers)
-                    self._heard_at_s[worker] = time.monotonic()
                 elif worker in self._tally.workers:  # and not just being started with the node
                     self._silences.inc()
             self._answering = frozenset(

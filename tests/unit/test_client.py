@@ -15,7 +15,7 @@ from ca.errors import Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator import client as client_module
-from coordinator import wire
+from coordinator import peerlink, wire
 from coordinator.calls import AnyCall, ProposeCall, ReadCall
 from coordinator.client import MetadataClient
 from coordinator.commands import SESSION_ENDED, OpenSession
@@ -325,3 +325,31 @@ async def test_member_that_coordinators_refuse_says_so_once_for_each(
     said = [each for each in caplog.records if "refuses this member" in each.message]
     assert [each.levelname for each in said] == ["WARNING"]
     assert "coordinator c1" in said[0].message
+
+
+async def test_coordinator_that_was_reached_for_long_is_not_called_unreachable_at_once(
+    tmp_path: Path,
+    peer_authority: Authority,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(peerlink, "UNREACHABLE_S", 0.5)
+    caplog.set_level("DEBUG", peerlink.__name__)
+
+    def told(level: str) -> list[float]:
+        return [
+            each.created
+            for each in caplog.records
+            if (each.name, each.levelname) == (peerlink.__name__, level)
+        ]
+
+    async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as stack:
+        async with AsyncExitStack() as down:
+            record = await down.enter_async_context(serving("c1", Answering("c1"), tmp_path, peer_authority))
+            client = connected("n1", [record], tmp_path, peer_authority, role=Role.NODE)
+            reading = await stack.enter_async_context(client)
+            await reading.read(GetView(), str)
+            await asyncio.sleep(2 * peerlink.UNREACHABLE_S)
+        while not told("WARNING"):
+            await asyncio.sleep(0.05)
+    assert told("WARNING")[0] - told("DEBUG")[0] > peerlink.UNREACHABLE_S / 2

@@ -6,14 +6,14 @@ import msgspec
 import pytest
 
 from ca.errors import Conflict, InvalidRequest
-from coordinator.instances import Instance, KnownInstances, begin, parsed
+from coordinator.instances import Instance, KnownInstances, count_start, parsed
 
 FIRST = Instance("a" * 16, 5, "1" * 16)
 AGAIN = Instance("a" * 16, 6, "2" * 16)
 
 
 def test_each_start_of_a_directory_has_the_next_number(tmp_path: Path) -> None:
-    begun = [begin(tmp_path / "instance.json") for _ in range(3)]
+    begun = [count_start(tmp_path / "instance.json") for _ in range(3)]
     assert [each.start for each in begun if each] == [1, 2, 3]
     assert len({each.directory for each in begun if each}) == 1
     assert len({each.process for each in begun if each}) == 3
@@ -24,9 +24,9 @@ def test_each_start_of_a_directory_has_the_next_number(tmp_path: Path) -> None:
 def test_directory_that_keeps_no_count_speaks_of_none(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "instance.json"
     path.write_bytes(content)
-    assert begin(path) is None
+    assert count_start(path) is None
     assert path.read_bytes() == content
-    assert begin(tmp_path / "missing" / "instance.json") is None
+    assert count_start(tmp_path / "missing" / "instance.json") is None
 
 
 @pytest.mark.parametrize(
