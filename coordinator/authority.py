@@ -55,27 +55,16 @@ def check_intermediate(
 ) -> None:
     """Raises InvalidRequest unless this cluster can sign with it from now on."""
     try:
-        check_authority(_opened(intermediate, cluster_key, root_pem), cluster, now=datetime.now(UTC))
+        check_authority(opened(intermediate, cluster_key, root_pem), cluster, now=datetime.now(UTC))
     except (UntrustedCertificate, UnreadableKey, WrongClusterKey) as error:
         raise InvalidRequest(f"intermediate: {error.details}") from error
 
 
 class ClusterAuthority:
-    """Signs leaves and user tokens. The private keys are read when needed and kept nowhere else.
+    """Signs leaves and user tokens. The private keys are read when needed and kept nowhere else."""
 
-    `bundled` signs leaves while the store, which has not seen the log yet, knows only the first.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        cluster_key: bytes,
-        cluster: str,
-        root_pem: str,
-        bundled: Intermediate | None = None,
-    ) -> None:
+    def __init__(self, store: Store, cluster_key: bytes, cluster: str, root_pem: str) -> None:
         self._store = store
-        self._bundled = bundled
         self._cluster_key = cluster_key
         self._cluster = cluster
         self.root_pem = root_pem
@@ -87,7 +76,7 @@ class ClusterAuthority:
 
     def sign_leaf(self, public_key: "PublicKey", identity: Identity, address: str) -> LeafCertificate:
         """A leaf for a member, signed by the newest intermediate."""
-        authority = _opened(self._bundled or self._newest(), self._cluster_key, self.root_pem)
+        authority = opened(self._newest(), self._cluster_key, self.root_pem)
         return authority.sign_leaf(public_key, identity, address, now=datetime.now(UTC))
 
     def is_newer_than(self, credential: Credential) -> bool:
@@ -136,6 +125,7 @@ class ClusterAuthority:
         )
 
 
-def _opened(intermediate: Intermediate, cluster_key: bytes, root_pem: str) -> Authority:
+def opened(intermediate: Intermediate, cluster_key: bytes, root_pem: str) -> Authority:
+    """What signs with it. Raises WrongClusterKey, UnreadableKey."""
     pem = unwrap(cluster_key, intermediate.wrapped, purpose=INTERMEDIATE_PURPOSE)
     return Authority(root_pem, intermediate.pem, key_from_pem(pem))

@@ -15,7 +15,7 @@ from ca.identity import Identity
 from ca.keys import UnreadableKey, key_from_pem
 from ca.secretfiles import UnsafeSecretFile, read_secret
 from ca.tls import Credential, UnusableCredential
-from coordinator.records import CoordinatorRecord
+from coordinator.roster import known_in
 from coordinator.timestamps import rfc3339
 
 PROBLEMS_MAX: Final = 1000  # that are kept; further ones are counted
@@ -75,7 +75,7 @@ def check_private_directory(findings: Findings, path: Path, *, others: int = OTH
 def check_known(findings: Findings, path: Path) -> None:
     """The list of coordinators that a process keeps for its next start; it may be missing."""
     try:
-        msgspec.json.decode(path.read_bytes(), type=list[CoordinatorRecord])
+        known_in(path)
     except FileNotFoundError:
         return
     except (OSError, msgspec.MsgspecError) as error:
@@ -94,15 +94,22 @@ def check_credential(findings: Findings, credential: Credential, identity: Ident
     try:
         pem = path.read_text("ascii")
         check_leaf_matches(pem, key_from_pem(pem.encode("ascii")), credential.root_pem, identity=identity)
-        credential.require_address(address)
         ends_at = certificates_in(pem)[0].not_valid_after_utc
     except FileNotFoundError:
         return  # which was told
-    except (OSError, ValueError, UnreadableKey, UntrustedCertificate, UnusableCredential) as error:
+    except (OSError, ValueError, UnreadableKey, UntrustedCertificate) as error:
         reason = getattr(error, "details", "") or str(error)
         advice = "Compare this machine's clock. A member whose certificate is lost or has ended joins anew."
         findings.problem(path, f"cannot be used: {reason}", advice)
         return
+    try:
+        credential.require_address(address)
+    except UnusableCredential as error:
+        advice = (
+            "Put that address back. A node at another joins anew, a coordinator is moved by"
+            " `filestore coordinator rebuild --address`."
+        )
+        findings.problem(path, error.details, advice)
     left_s = int((ends_at - datetime.now(UTC)).total_seconds())
     ends_at_ms = int(ends_at.timestamp() * 1000)
     findings.fact(f"certificate of {identity.uri}: until {rfc3339(ends_at_ms)}, {left_s // 3600} hours")

@@ -59,10 +59,15 @@ def _where(record: CoordinatorRecord) -> tuple[str, int]:
     return record.address, record.peer_port
 
 
+def known_in(path: Path) -> list[CoordinatorRecord]:
+    """The list that `write_known` left. Raises OSError, msgspec.MsgspecError."""
+    return msgspec.json.decode(path.read_bytes(), type=list[CoordinatorRecord])
+
+
 def read_known(path: Path, otherwise: Sequence[CoordinatorRecord]) -> list[CoordinatorRecord]:
     """The list that `write_known` left; `otherwise` when there is none or it cannot be read."""
     try:
-        known = msgspec.json.decode(path.read_bytes(), type=list[CoordinatorRecord])
+        known = known_in(path)
     except FileNotFoundError:
         return list(otherwise)
     except (OSError, msgspec.MsgspecError) as error:

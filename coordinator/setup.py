@@ -29,6 +29,7 @@ from coordinator.authority import (
     Intermediate,
     check_intermediate,
     make_intermediate,
+    opened,
 )
 from coordinator.clock import now_ms
 from coordinator.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
@@ -148,11 +149,17 @@ def check_signs(bundle: Bundle) -> None:
     """Raises InvalidRequest when no certificate can be made with this bundle: it may be older than a year."""
     command = bootstrap_of(bundle.genesis)
     check_intermediate(
-        bundle.intermediate or Intermediate(command.intermediate_pem, command.intermediate_wrapped),
+        _intermediate_of(bundle),
         root_pem=command.root_pem,
         cluster=command.cluster,
         cluster_key=bundle.cluster_key,
     )
+
+
+def _intermediate_of(bundle: Bundle) -> Intermediate:
+    """What signs with this bundle: that of the first entry, unless there is a newer one."""
+    command = bootstrap_of(bundle.genesis)
+    return bundle.intermediate or Intermediate(command.intermediate_pem, command.intermediate_wrapped)
 
 
 def new_intermediate(data: Path, root_key: Path) -> Intermediate:
@@ -304,13 +311,11 @@ def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) ->
     store = Store(files.state)
     try:
         store.apply([first])
-        command = bootstrap_of(bundle.genesis)
-        authority = ClusterAuthority(
-            store, bundle.cluster_key, command.cluster, command.root_pem, bundle.intermediate
-        )
-        new_leaf(files, config, authority.sign_leaf)
     finally:
         store.close()
+    command = bootstrap_of(bundle.genesis)
+    authority = opened(_intermediate_of(bundle), bundle.cluster_key, command.root_pem)
+    new_leaf(files, config, functools.partial(authority.sign_leaf, now=datetime.now(UTC)))
     files.write_config(config)
 
 

@@ -12,7 +12,7 @@ import pytest
 from deploy.development import CLUSTER_NAME, Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
-from tests.cluster.test_doctor import lose_end_of_log
+from tests.cluster.test_doctor import lose_end_of_log, reword
 
 
 def copied(cluster: Cluster, member: Member, directory: Path) -> Path:
@@ -55,8 +55,7 @@ def test_credential_of_another_member_is_refused(cluster: Cluster, tmp_path: Pat
 
 def test_address_that_the_certificate_is_not_for_is_refused(cluster: Cluster, tmp_path: Path) -> None:
     data = copied(cluster, cluster.nodes[0], tmp_path)
-    config = data / "node.json"
-    config.write_text(config.read_text().replace('"127.0.0.1"', '"127.0.0.2"', 1))
+    reword(data / "node.json", '"127.0.0.1"', '"127.0.0.2"')
     line = refusal(cluster, "node", data)
     assert "is for the address 127.0.0.1, not for 127.0.0.2. A node at another address joins anew." in line
 
@@ -65,8 +64,7 @@ def test_coordinator_at_an_address_that_its_certificate_is_not_for_is_refused(
     cluster: Cluster, tmp_path: Path
 ) -> None:
     data = copied(cluster, cluster.coordinators[0], tmp_path)
-    config = data / "coordinator.json"
-    config.write_text(config.read_text().replace('"127.0.0.1"', '"127.0.0.2"'))
+    reword(data / "coordinator.json", '"127.0.0.1"', '"127.0.0.2"')
     assert "is for the address 127.0.0.1, not for 127.0.0.2" in refusal(cluster, "coordinator", data)
 
 
