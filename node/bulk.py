@@ -12,7 +12,8 @@ from collections.abc import AsyncGenerator
 
 import aiohttp
 
-from node.peers import PeerFailed, Piece, pieces
+from node.peer_body import Piece
+from node.peers import PeerFailed, pieces
 
 BULK_BYTES_MIN = 4 << 20  # a handshake costs about as much as 2 MiB
 BUFFER_BYTES = 256 * 1024  # measured best for writes into a TLS transport

@@ -26,10 +26,12 @@ from prometheus_client import Counter
 
 from node.disk import DiskWorkers
 from node.pagecache import read_cached
+from node.peer_body import Piece, Stretch
 from node.peers import PeerClient, PeerFailed, pieces
 from node.upload import Upload
 
-READ_BYTES = 256 << 10  # measured best for writes into a TLS transport
+READ_BYTES = 64 << 10  # what is read is encrypted while a core's cache has it
+STRETCH_BYTES = 512 << 10  # what is sent as one chunk
 HASH_READ_BYTES = 1 << 20
 TELL_S = 0.5  # how often a member says that it lives
 SILENCE_S = 3.0  # without a word a member is given up
@@ -127,13 +129,17 @@ class Source:
             await self._moved.wait()
         return True
 
-    async def read(self, position: int) -> bytes:
-        """Some bytes from `position`, which is below the limit. Raises OSError, EOFError."""
-        wanted_bytes = min(READ_BYTES, self.limit - position)
+    def stretch(self, position: int) -> "_Stretch":
+        """Some bytes from `position`, which is below the limit."""
+        return _Stretch(self, position, min(position + STRETCH_BYTES, self.limit))
+
+    async def read(self, start: int, stop: int) -> bytes:
+        """Bytes from `start` on, READ_BYTES at most. Raises OSError, EOFError."""
+        wanted_bytes = min(READ_BYTES, stop - start)
+        if not self._closed and (piece := read_cached(self._fd, start, wanted_bytes)):  # just written
+            return piece
         async with self._reading() as descriptor:
-            if piece := read_cached(descriptor, position, wanted_bytes):  # as what was just written is
-                return piece
-            piece = await self._disk.run(os.pread, descriptor, wanted_bytes, position)
+            piece = await self._disk.run(os.pread, descriptor, wanted_bytes, start)
         if not piece:
             raise EOFError("the upload went back")
         return piece
@@ -168,6 +174,21 @@ class Source:
     def _wake(self) -> None:
         self._moved.set()
         self._moved = asyncio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A stretch of a source, for `node/peer_body.py`."""
+
+    source: Source
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    async def read(self, start: int) -> bytes:
+        return await self.source.read(self.start + start, self.stop)
 
 
 class Link:
@@ -254,15 +275,15 @@ class Link:
         if not self._ended:
             raise PeerFailed(self.member, "broke the link off")
 
-    async def _body(self, start: int) -> AsyncIterator[bytes]:
+    async def _body(self, start: int) -> AsyncIterator[Piece | Stretch]:
         position = start
-        yield b""  # aiohttp keeps the head back until there is a piece
+        yield b""  # the head waits for it
         await self._is_answered.wait()
         while await self._source.more(position):
-            piece = await self._source.read(position)
-            yield piece
-            position += len(piece)
-            self._sent.inc(len(piece))
+            stretch = self._source.stretch(position)
+            yield stretch
+            position = stretch.stop
+            self._sent.inc(len(stretch))
 
     async def _listen(self, answer: aiohttp.ClientResponse) -> None:
         self._moved_at_s = asyncio.get_running_loop().time()

@@ -22,13 +22,12 @@ from coordinator.logs import REQUEST_ID
 from coordinator.records import NodeRecord
 from coordinator.view import View
 from node.members import find_node
+from node.peer_body import PeerBody, Piece, Stretch
 
 CONNECT_TIMEOUT_S = 3.0  # a live peer on a local network accepts in milliseconds
 STALL_TIMEOUT_S = 30.0  # without one byte of progress a peer is given up; there is no limit on the whole
 READ_BUFFER_BYTES = 256 * 1024  # per connection; the session stops reading at twice this
 CONNECTIONS_MAX = 256  # to all peers together; a call beyond it waits for its turn
-
-Piece = bytes | bytearray
 
 
 class PeerFailed(Exception):
@@ -75,7 +74,7 @@ class PeerClient:
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        body: AsyncIterator[Piece] | None = None,
+        body: AsyncIterator[Piece | Stretch] | None = None,
         answer_timeout_s: float = STALL_TIMEOUT_S,
         read_buffer_bytes: int = READ_BUFFER_BYTES,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -107,7 +106,7 @@ class PeerClient:
         method: str,
         path: str,
         headers: Mapping[str, str] | None,
-        body: AsyncIterator[Piece] | None,
+        body: AsyncIterator[Piece | Stretch] | None,
         answer_timeout_s: float,
         read_buffer_bytes: int,
     ) -> aiohttp.ClientResponse:
@@ -135,7 +134,7 @@ async def open_request(
     path: str,
     *,
     headers: Mapping[str, str] | None,
-    body: AsyncIterator[Piece] | None,
+    body: AsyncIterator[Piece | Stretch] | None,
     answer_timeout_s: float,
     read_buffer_bytes: int = READ_BUFFER_BYTES,
     context: ssl.SSLContext | None = None,
@@ -150,7 +149,7 @@ async def open_request(
                 method,
                 URL(origin + path, encoded=True),
                 headers=_with_request_id(headers),
-                data=None if body is None else _watched(body, deadline, answer_timeout_s),
+                data=None if body is None else PeerBody(_watched(body, deadline, answer_timeout_s)),
                 ssl=context if context is not None else True,
                 server_hostname=server_name,
                 allow_redirects=False,
@@ -185,8 +184,8 @@ async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncIterato
 
 
 async def _watched(
-    body: AsyncIterator[Piece], deadline: asyncio.Timeout, answer_timeout_s: float
-) -> AsyncIterator[Piece]:
+    body: AsyncIterator[Piece | Stretch], deadline: asyncio.Timeout, answer_timeout_s: float
+) -> AsyncIterator[Piece | Stretch]:
     """The same pieces, with a deadline for the peer to take each.
 
     What the source takes is not the peer's fault.

@@ -24,7 +24,8 @@ from node.damage import withdraw
 from node.disk import DiskWorkers
 from node.link import LinkTerms
 from node.metrics import NodeMetrics
-from node.peers import STALL_TIMEOUT_S, PeerClient, PeerFailed, Piece
+from node.peer_body import Piece
+from node.peers import STALL_TIMEOUT_S, PeerClient, PeerFailed
 from node.reading import read_blob
 from node.segments import BlobDamaged, FinishedBlob
 

@@ -15,7 +15,7 @@ from coordinator.tlsprotocol import SLICE_BYTES
 from coordinator.web import ClientGone
 from node.disk import DiskWorkers
 from node.pagecache import read_now
-from node.peers import Piece
+from node.peer_body import Piece
 from node.reading import PIECE_BYTES, read_piece
 from node.segments import OpenBlob
 from node.sendfile import BURST_BYTES, FileSender, SendfileRefused

@@ -19,12 +19,12 @@ import aiohttp
 
 from coordinator.accepting import BACKLOG
 from node.names import is_uuid
+from node.peer_body import Piece
 from node.peers import (
     CONNECTIONS_MAX,
     READ_BUFFER_BYTES,
     STALL_TIMEOUT_S,
     PeerFailed,
-    Piece,
     open_request,
 )
 

@@ -16,7 +16,7 @@ from node.conditions import Outcome, content_disposition, evaluate, http_date, i
 from node.content.delivery import send_stretch
 from node.content.digests import repr_digest
 from node.content.sources import read_anywhere
-from node.peers import Piece
+from node.peer_body import Piece
 from node.ranges import ByteRange, multipart_parts, parse_range
 from node.sending import BodyResponse, send_body
 from node.services import NodeServices

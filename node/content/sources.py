@@ -16,7 +16,8 @@ from contextlib import aclosing
 from ca.errors import FilestoreError, Unavailable
 from node.bulk import bulk_pieces
 from node.damage import miss, withdraw
-from node.peers import PeerFailed, Piece
+from node.peer_body import Piece
+from node.peers import PeerFailed
 from node.reading import read_blob
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices

@@ -11,7 +11,8 @@ from node import bulk
 from node.bulk import AHEAD_BYTES, BULK_BYTES_MIN, bulk_pieces
 from node.content import sources
 from node.content.sources import read_anywhere
-from node.peers import PeerFailed, Piece
+from node.peer_body import Piece
+from node.peers import PeerFailed
 from tests.unit.peer_nodes import Answering, Node, impostor, introduce
 
 CONTENT = os.urandom(24_000_001)

@@ -1,0 +1,76 @@
+"""The body of a request to a peer, past what aiohttp does for each piece of it.
+
+aiohttp puts a chunk and its framing together in new memory, and what a peer is sent of a file was read whole
+before. So a body may bring stretches of a file in place of bytes: each is one chunk, read and encrypted a
+little at a time, which stays in a core's cache. Measured on the links of a chain: a twentieth of the
+processor time of all nodes together.
+"""
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+import aiohttp
+from aiohttp.abc import AbstractStreamWriter
+from aiohttp.payload import AsyncIterablePayload
+
+Piece = bytes | bytearray
+
+
+class Stretch(Protocol):
+    """Bytes that are read as they are sent."""
+
+    def __len__(self) -> int:
+        """How many."""
+
+    async def read(self, start: int) -> Piece:
+        """The next of them, from the `start`th on, at least one."""
+
+
+class PeerBody(AsyncIterablePayload):
+    """A body as it comes, in chunks (RFC 9112, section 7.1) where the request tells no length."""
+
+    def __init__(self, pieces: AsyncIterator[Piece | Stretch]) -> None:
+        super().__init__(pieces)  # type: ignore[arg-type]  # what is written is told below
+        self._pieces = pieces
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """Called by aiohttp, which ends the body. Raises ClientError; ValueError for more than the length."""
+        lacking_bytes = content_length
+        is_head_out = False
+        async for piece in self._pieces:
+            if lacking_bytes is not None:
+                lacking_bytes -= len(piece)
+                if lacking_bytes < 0:
+                    raise ValueError(f"the body is longer than its {content_length} bytes")
+            if not is_head_out:  # aiohttp keeps it back until something is written, and adds that
+                is_head_out = True
+                if isinstance(piece, Piece):
+                    await writer.write(piece)
+                    continue
+                await writer.write(b"")
+            if piece:
+                await _send(writer, piece, is_chunk=content_length is None)
+
+
+async def _send(writer: AbstractStreamWriter, piece: Piece | Stretch, *, is_chunk: bool) -> None:
+    if is_chunk:
+        _write(writer, b"%x\r\n" % len(piece))
+    if isinstance(piece, Piece):
+        _write(writer, piece)
+    else:
+        at = 0
+        while at < len(piece):
+            read = await piece.read(at)
+            _write(writer, read)
+            at += len(read)
+            await writer.drain()
+    if is_chunk:
+        _write(writer, b"\r\n")
+    await writer.drain()
+
+
+def _write(writer: AbstractStreamWriter, data: Piece) -> None:
+    transport = writer.transport
+    if transport is None or transport.is_closing():
+        raise aiohttp.ClientConnectionResetError("the connection is closing")
+    transport.write(data)

@@ -1,0 +1,112 @@
+"""Bodies of requests to peers, over real TLS: framed as they should be, and no faster than they are taken."""
+
+import asyncio
+import hashlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import pytest
+
+from node import peers
+from node.peer_body import Piece, Stretch
+from node.peers import PeerFailed
+from tests.unit.peer_nodes import Answering, Node, impostor, introduce
+
+UNTAKEN_BYTES_MAX = 16 << 20  # in the buffers of two processes and of the kernel
+_DONE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
+
+
+@dataclass
+class Bytes:
+    """A stretch whose content is in memory, read in parts of this size."""
+
+    content: bytes
+    part_bytes: int
+    read_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self.content)
+
+    async def read(self, start: int) -> bytes:
+        piece = self.content[start : start + self.part_bytes]
+        self.read_bytes += len(piece)
+        return piece
+
+
+async def each(*parts: Piece | Stretch) -> AsyncIterator[Piece | Stretch]:
+    for part in parts:
+        yield part
+
+
+def keeping(bodies: list[bytes]) -> Answering:
+    """Takes a body in chunks as RFC 9112 has them, byte by byte of its framing."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _over: asyncio.Event) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"transfer-encoding: chunked" in head.lower()
+        body = b""
+        while size_bytes := int((await reader.readuntil(b"\r\n")).strip(), 16):
+            body += await reader.readexactly(size_bytes)
+            assert await reader.readexactly(2) == b"\r\n"
+        assert await reader.readexactly(2) == b"\r\n"
+        bodies.append(body)
+        writer.write(_DONE)
+
+    return serve
+
+
+async def put(node: Node, body: AsyncIterator[Piece | Stretch], headers: dict[str, str] | None = None) -> int:
+    asking = node.services.peers.request("n3", "PUT", "/anything", headers=headers, body=body)
+    async with asking as answer:
+        return answer.status
+
+
+async def test_bytes_and_stretches_are_chunks_of_one_body(nodes: list[Node]) -> None:
+    contents = [os.urandom(size) for size in (1, 300_000, 70_000, 1_000_000)]
+    bodies: list[bytes] = []
+    async with impostor(nodes[2], keeping(bodies)) as port:
+        introduce(nodes, ports={"n3": port})
+        parts: list[Piece | Stretch] = [contents[0], Bytes(contents[1], 65536), b"", bytearray(contents[2])]
+        assert await put(nodes[0], each(*parts, Bytes(contents[3], 99_999))) == 200
+        assert await put(nodes[0], each(Bytes(contents[1], 7777))) == 200  # nothing to send the head with
+        assert await put(nodes[0], each()) == 200
+    assert bodies == [b"".join(contents), contents[1], b""]
+
+
+async def test_known_length_is_sent_as_it_is(nodes: list[Node]) -> None:
+    content = os.urandom(500_000)
+    sha256 = hashlib.sha256(content).hexdigest()
+    headers = {"Content-Length": str(len(content))}
+    body = each(content[:100_000], Bytes(content[100_000:300_000], 65536), content[300_000:])
+    asking = nodes[0].services.peers.request("n3", "PUT", f"/blobs/{sha256}", headers=headers, body=body)
+    async with asking as answer:
+        assert answer.status == 200
+    with nodes[2].services.blobs.open(sha256) as blob:
+        assert os.pread(blob.fd, len(content), 0) == content
+
+
+async def test_body_beyond_its_length_is_not_sent(nodes: list[Node]) -> None:
+    """Its end would be taken for the next request."""
+    headers = {"Content-Length": "10"}
+    for body in (each(b"12345", b"678901"), each(Bytes(b"12345678901", 11))):
+        with pytest.raises(PeerFailed):
+            await put(nodes[0], body, headers)
+
+
+async def test_stretch_waits_for_a_peer_that_takes_nothing(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(peers, "STALL_TIMEOUT_S", 1.0)
+
+    async def take_nothing(
+        _reader: asyncio.StreamReader, _writer: asyncio.StreamWriter, over: asyncio.Event
+    ) -> None:
+        await over.wait()
+
+    async with impostor(nodes[2], take_nothing) as port:
+        introduce(nodes, ports={"n3": port})
+        stretch = Bytes(bytes(64 << 20), 65536)
+        with pytest.raises(PeerFailed):
+            await put(nodes[0], each(stretch))
+        assert 0 < stretch.read_bytes < UNTAKEN_BYTES_MAX
