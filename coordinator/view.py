@@ -55,7 +55,7 @@ class View:
         self._verifier: Verifier | None = None
         self._nodes: dict[str, NodeRecord] = {}
         self._revoked: frozenset[str] = frozenset()
-        self._confirmed_at = float("-inf")
+        self._confirmed_at = self._leader_confirmed_at = float("-inf")
         self._clock_offset_s = math.nan
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
@@ -84,6 +84,13 @@ class View:
         if not self.is_fresh():
             raise Unavailable("This member has lost the coordinators; its view of the cluster is too old.")
         return self.current
+
+    def require_leader(self) -> None:
+        """Raises Unavailable when the leader has answered no heartbeat lately: no change would reach it."""
+        if time.monotonic() - self._leader_confirmed_at > VIEW_AGE_S_MAX:
+            raise Unavailable(
+                "The coordinator that leads does not answer this member: content is served, changes fail."
+            )
 
     def verify(self, token: str, *, at_any_age: bool = False) -> Claims:
         """The claims of a user token. Raises Unauthorized, or Unavailable when the view is too old; with
@@ -130,6 +137,7 @@ class View:
             return
         if reply.leader == coordinator_id:
             self._clock_offset_s = (now_ms() - reply.at_ms) / 1000
+            self._leader_confirmed_at = max(self._leader_confirmed_at, started_at)
         async with self._reading:
             if self._current is None or self._current.version < reply.view_version:
                 try:

@@ -302,6 +302,7 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks) -> Nod
 async def _readiness(config: NodeConfig, view: View, watch: DiskWatch, numbers: WorkerNumbers) -> str:
     """`ready`; raises Unavailable while this node should get no requests."""
     view.require_fresh()
+    view.require_leader()
     if not _is_announced(config, view):
         raise Unavailable("The cluster does not know yet where peers reach this node.")
     if not watch.is_writable():

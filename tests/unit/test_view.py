@@ -1,0 +1,108 @@
+"""What a member knows of the cluster, from real peer ports of coordinators that answer as a test likes."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ca.certificates import Authority
+from ca.errors import Unavailable
+from ca.tls import Peer
+from coordinator import view as view_module
+from coordinator.calls import AnyCall, HeartbeatCall, HeartbeatReply
+from coordinator.client import MetadataClient
+from coordinator.clock import now_ms
+from coordinator.records import ClusterView
+from coordinator.view import View
+from tests.unit.peer_ports import CLUSTER, connected, serving
+
+DEADLINE_S = 20.0
+
+
+@dataclass
+class Answering:
+    """A coordinator of a cluster that c1 leads; a silent one answers no heartbeat."""
+
+    is_silent: bool = False
+
+    async def __call__(self, peer: Peer, call: AnyCall) -> bytes:
+        if isinstance(call, HeartbeatCall):
+            if self.is_silent:
+                await asyncio.Event().wait()
+            return msgspec.msgpack.encode(HeartbeatReply(view_version=1, leader="c1", at_ms=now_ms()))
+        view = ClusterView(
+            version=1,
+            cluster=CLUSTER,
+            root_pem="",
+            replicas=1,
+            write_quorum=1,
+            development=True,
+            user_token_keys=[],
+            coordinators=[],
+            nodes=[],
+            revoked_serials=[],
+        )
+        return msgspec.msgpack.encode(view)
+
+
+@pytest.fixture
+def coordinators() -> dict[str, Answering]:
+    return {"c1": Answering(), "c2": Answering()}
+
+
+@pytest.fixture
+async def client(
+    coordinators: dict[str, Answering], tmp_path: Path, peer_authority: Authority
+) -> AsyncIterator[MetadataClient]:
+    async with AsyncExitStack() as stack:
+        records = [
+            await stack.enter_async_context(serving(name, one, tmp_path, peer_authority))
+            for name, one in coordinators.items()
+        ]
+        yield await stack.enter_async_context(connected("c9", records, tmp_path, peer_authority))
+
+
+@contextlib.asynccontextmanager
+async def running(view: View) -> AsyncIterator[None]:
+    beating = asyncio.create_task(view.run())
+    try:
+        await asyncio.wait_for(view.wait_until_fresh(), DEADLINE_S)
+        yield
+    finally:
+        beating.cancel()
+        await asyncio.wait([beating])
+
+
+async def until_leader_is(view: View, *, heard: bool) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while True:
+            try:
+                view.require_leader()
+                if heard:
+                    return
+            except Unavailable:
+                if not heard:
+                    return
+            await asyncio.sleep(0.01)
+
+
+async def test_member_that_only_followers_answer_knows_that_changes_fail(
+    client: MetadataClient, coordinators: dict[str, Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_module, "HEARTBEAT_S", 0.05)
+    monkeypatch.setattr(view_module, "VIEW_AGE_S_MAX", 1.0)
+    coordinators["c1"].is_silent = True
+    view = View(client, lambda: HeartbeatCall(0, 0, 0))
+    async with running(view):
+        with pytest.raises(Unavailable, match="leads does not answer"):
+            view.require_leader()
+        coordinators["c1"].is_silent = False
+        await until_leader_is(view, heard=True)
+        coordinators["c1"].is_silent = True
+        await until_leader_is(view, heard=False)
+        view.require_fresh()
