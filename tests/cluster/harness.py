@@ -24,7 +24,7 @@ import pytest
 
 from ca.tls import client_context
 from deploy.development import DevelopmentCluster, Member
-from deploy.processes import free_ports, last_line, stop_children, wait_until
+from deploy.processes import free_ports, is_ready, last_line, stop_children, wait_until
 
 FILESTORE = str(Path(sys.executable).with_name("filestore"))
 REQUEST_TIMEOUT_S = 30.0
@@ -164,6 +164,11 @@ class Cluster:
 
     def wait_healthy(self, timeout_s: float = 60.0) -> None:
         self._development.wait_healthy(timeout_s=timeout_s)
+
+    def ready_nodes(self) -> list[Member]:
+        """Those that take changes; one that has just lost the coordinators is still among them."""
+        nodes = self._development.layout.of_role("node")
+        return [node for node in nodes if is_ready(node.api_port, self.context)]
 
     def leader(self) -> Member:
         """The coordinator that leads now; the first node answers by its view, too."""

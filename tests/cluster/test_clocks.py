@@ -13,6 +13,8 @@ from tests.cluster.harness import Cluster
 HOUR_S = 3600
 DEADLINE_S = 60.0
 
+pytestmark = pytest.mark.long  # run by `make long`
+
 
 @pytest.fixture(scope="module")
 def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:

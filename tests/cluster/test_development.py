@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from deploy.processes import wait_until
 from tests.cluster.harness import FILESTORE, run_filestore
 
@@ -43,6 +45,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
+@pytest.mark.long  # `make run` is in the suite, see tests/test_docs.py
 def test_development_cluster_starts_stops_and_starts_again_on_its_data(tmp_path: Path) -> None:
     data = tmp_path / "dev"
     with development(data) as process:

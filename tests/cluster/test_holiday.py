@@ -14,6 +14,7 @@ DAYS = 10  # of which a certificate lives for seven
 CONTENT = os.urandom(3_000_000)
 
 
+@pytest.mark.long
 def test_cluster_that_was_off_for_longer_than_its_certificates_live_comes_back_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def test_intermediate_that_the_cluster_cannot_use_is_refused(cluster: Cluster, t
     assert said.endswith("chmod 600 it\n")
 
 
+@pytest.mark.long
 def test_cluster_whose_intermediate_has_ended_comes_back(
     own_cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -21,8 +21,9 @@ def test_newer_rules_are_in_force_once_every_coordinator_runs_again(own_cluster:
     for member in own_cluster.coordinators:  # an older version knows nothing of rules
         with closing(sqlite3.connect(CoordinatorFiles(own_cluster.data(member)).state)) as db, db:
             db.execute("DELETE FROM rules")
+    wait_until(lambda: not own_cluster.ready_nodes(), what="nodes that have missed them", timeout_s=30)
     own_cluster.restart(*early)
-    own_cluster.leader()
+    wait_until(lambda: len(own_cluster.ready_nodes()) == 3, what="every node ready", timeout_s=60)
     stored = own_cluster.store(b"by the first rules")
     assert [rules_of(own_cluster, member) for member in early] == [1, 1]
     own_cluster.restart(last)

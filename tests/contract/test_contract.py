@@ -9,7 +9,7 @@ from tests.cluster.harness import STRANGERS, Cluster
 from tests.contract.fuzzing import EXCLUDED, Report, operations_of, session_of, try_operation
 from tests.contract.targets import Targets
 
-EXAMPLES = 10
+EXAMPLES = 4
 
 
 pytestmark = pytest.mark.filterwarnings("default")  # those of the generator are its own
