@@ -71,7 +71,3 @@ def fail(line: str) -> None:
     """One line on stderr, exit code 1."""
     click.echo(f"filestore: {line}", err=True)
     sys.exit(1)
-
-
-if __name__ == "__main__":
-    main()

@@ -55,7 +55,7 @@ def start_child(name: str, arguments: Sequence[str], log: Path) -> Child:
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "deploy.cli", *arguments],
+            [sys.executable, "-m", "deploy.entry", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -74,7 +74,7 @@ class Member:
                     *self.command,
                     sys.executable,
                     "-m",
-                    "deploy.cli",
+                    "deploy.entry",
                     "coordinator",
                     "run",
                     "--data",
