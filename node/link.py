@@ -274,6 +274,8 @@ class Link:
             await self._listen(answer)
         if not self._ended:
             raise PeerFailed(self.member, "broke the link off")
+        if self.durable.get(self.member) != self._source.limit:
+            raise PeerFailed(self.member, "ended before it had all bytes")
 
     async def _body(self, start: int) -> AsyncIterator[Piece | Stretch]:
         position = start

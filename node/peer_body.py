@@ -6,7 +6,7 @@ little at a time, which stays in a core's cache. Measured on the links of a chai
 processor time of all nodes together.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from typing import Protocol
 
 import aiohttp
@@ -27,7 +27,12 @@ class Stretch(Protocol):
 
 
 class PeerBody(AsyncIterablePayload):
-    """A body as it comes, in chunks (RFC 9112, section 7.1) where the request tells no length."""
+    """A body as it comes, in chunks (RFC 9112, section 7.1) where the request tells no length.
+
+    It can be sent once. aiohttp repeats some requests whose connection broke before the answer, unless
+    `_consumed`, which is private to it, says that the body is not there any more: read its changes before an
+    upgrade.
+    """
 
     def __init__(self, pieces: AsyncIterator[Piece | Stretch]) -> None:
         super().__init__(pieces)  # type: ignore[arg-type]  # what is written is told below
@@ -35,6 +40,14 @@ class PeerBody(AsyncIterablePayload):
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         """Called by aiohttp, which ends the body. Raises ClientError; ValueError for more than the length."""
+        self._consumed = True
+        try:
+            await self._write_all(writer, content_length)
+        finally:
+            if isinstance(self._pieces, AsyncGenerator):
+                await self._pieces.aclose()  # what it has open is closed now
+
+    async def _write_all(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         lacking_bytes = content_length
         is_head_out = False
         async for piece in self._pieces:

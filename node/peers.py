@@ -8,7 +8,7 @@ error.
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 
 import aiohttp
@@ -192,10 +192,14 @@ async def _watched(
     """
     loop = asyncio.get_running_loop()
     _move(deadline, None)
-    async for piece in body:
-        _move(deadline, loop.time() + STALL_TIMEOUT_S)
-        yield piece
-        _move(deadline, None)
+    try:
+        async for piece in body:
+            _move(deadline, loop.time() + STALL_TIMEOUT_S)
+            yield piece
+            _move(deadline, None)
+    finally:
+        if isinstance(body, AsyncGenerator):
+            await body.aclose()
     _move(deadline, loop.time() + answer_timeout_s)
 
 

@@ -110,3 +110,61 @@ async def test_stretch_waits_for_a_peer_that_takes_nothing(
         with pytest.raises(PeerFailed):
             await put(nodes[0], each(stretch))
         assert 0 < stretch.read_bytes < UNTAKEN_BYTES_MAX
+
+
+async def test_request_whose_body_was_begun_is_not_repeated_without_it(nodes: list[Node]) -> None:
+    """aiohttp repeats a PUT whose connection ended before the answer: of this one only the rest is left."""
+    heads: list[bytes] = []
+
+    async def break_off(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _over: asyncio.Event
+    ) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        if len(heads) == 1:  # the first request is answered, the second is not: its connection was kept
+            writer.write(_DONE)
+            heads.append(await reader.readuntil(b"\r\n\r\n"))
+            writer.transport.abort()
+            return
+        while await reader.readuntil(b"\r\n") != b"0\r\n":
+            pass
+        writer.write(_DONE)
+
+    async def slowly() -> AsyncIterator[Piece | Stretch]:
+        yield b""
+        for number in range(5):
+            yield bytes([number]) * 1000
+            await asyncio.sleep(0.02)  # as bytes of a client come
+
+    async with impostor(nodes[2], break_off) as port:
+        introduce(nodes, ports={"n3": port})
+        asking = nodes[0].services.peers.request("n3", "HEAD", "/anything")
+        async with asking as answer:
+            assert answer.status == 200
+        with pytest.raises(PeerFailed):
+            await put(nodes[0], slowly())
+    assert len(heads) == 2
+
+
+async def test_body_that_is_given_up_closes_what_it_reads_from(nodes: list[Node]) -> None:
+    closed = asyncio.Event()
+
+    async def reading() -> AsyncIterator[Piece | Stretch]:
+        try:
+            while True:
+                yield bytes(1000)
+                await asyncio.sleep(0.01)
+        finally:
+            closed.set()
+
+    async def break_off(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter, _over: asyncio.Event
+    ) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.transport.abort()
+
+    async with impostor(nodes[2], break_off) as port:
+        introduce(nodes, ports={"n3": port})
+        with pytest.raises(PeerFailed):
+            await put(nodes[0], reading())
+        async with asyncio.timeout(5):
+            await closed.wait()
