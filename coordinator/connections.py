@@ -2,8 +2,8 @@
 
 aiohttp's defaults that are unsafe here are switched off or covered in this file only. It leans on private
 names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`, `_upgraded`,
-`_parser`, `_reading_paused`, `_buffer_paused`, `_handle_request`), and the `_cache` of its requests: read its
-changes before an upgrade.
+`_parser`, `_reading_paused`, `_buffer_paused`, `_handle_request`), and the `_cache` and `_message` of its
+requests: read its changes before an upgrade.
 """
 
 import asyncio
@@ -99,6 +99,8 @@ class Connections(web.Server):
     async def _edge(self, request: web.Request) -> web.StreamResponse:
         request[_STARTED_S] = asyncio.get_running_loop().time()
         is_last = _must_be_last(request)
+        if is_last:  # told with the head of the answer, whoever makes that
+            request._message = request._message._replace(should_close=True)
         self.in_progress += 1
         served = REQUEST_ID.set(request_id(request))
         try:
@@ -116,7 +118,7 @@ class Connections(web.Server):
         finally:
             REQUEST_ID.reset(served)
             self._one_less()
-        if self.draining or is_last:
+        if self.draining or is_last or _has_spoilt_the_parser(request):
             response.force_close()
         return response
 
@@ -148,6 +150,17 @@ def _must_be_last(request: web.Request) -> bool:
     return is_ambiguous or is_swallowed or request.version.major != 1
 
 
+def _has_spoilt_the_parser(request: web.Request) -> bool:
+    """Whether a body that went through the parser may have left something in it that the next request gets.
+
+    aiohttp 3.14.5 takes the last trailer of a body in chunks for a header of the request that follows, a
+    credential too, and loses what came with the body of a request to upgrade.
+    """
+    connection = request.protocol
+    is_new = isinstance(connection, _Connection) and connection.is_parser_new
+    return not is_new and (hdrs.TRANSFER_ENCODING in request.headers or hdrs.UPGRADE in request.headers)
+
+
 def _require_plain_framing(request: web.Request) -> None:
     """Raises InvalidRequest for a body in codings that nobody here decodes (RFC 9112, section 6.1).
 
@@ -168,6 +181,7 @@ class _Connection(DirectConnection):
         self._headers_timer: asyncio.TimerHandle | None = None
         self.headers_begun = False
         self.has_ended = False  # the client sends nothing more, and waits for answers
+        self.is_parser_new = False  # since the last request
         self._answered_count = 0
         self._last_body: StreamReader | None = None
         self._prepare_direct()
@@ -233,6 +247,7 @@ class _Connection(DirectConnection):
 
     async def _handle_request(self, *request: Any) -> tuple[web.StreamResponse, bool]:
         """Answer, and close behind the last answer of a client that has ended."""
+        self.is_parser_new = False
         try:
             return await super()._handle_request(*request)
         finally:
@@ -266,7 +281,7 @@ class _Connection(DirectConnection):
         if not whole:
             self.close()
         else:
-            self.boundary = Boundary()
+            self.boundary, self.is_parser_new = Boundary(), True
             self._parser = HttpRequestParser(
                 self,
                 self._loop,

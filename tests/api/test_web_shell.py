@@ -265,6 +265,26 @@ async def test_request_behind_an_offer_of_another_protocol_is_answered_or_the_co
     assert (answer.status, answer.headers["connection"]) == (200, "close")
 
 
+@pytest.mark.parametrize("in_one_write", [True, False])
+async def test_trailer_is_no_header_of_the_request_behind_it(shell: Shell, in_one_write: bool) -> None:
+    """aiohttp's parser would take it for one: the connection ends instead, a credential is nobody else's."""
+    reader, writer = await shell.connect()
+    chunked = b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX-Request-Id: of-the-trailer\r\n\r\n"
+    behind = b"GET /things/2 HTTP/1.1\r\n" + HOST + b"\r\n"
+    writer.write(PUT + chunked + (behind if in_one_write else b""))
+    answer = await read_answer(reader, closes=True)
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+    assert answer.headers["x-request-id"] != "of-the-trailer"
+
+
+async def test_request_behind_one_with_a_body_that_offers_to_upgrade_does_not_hang(shell: Shell) -> None:
+    reader, writer = await shell.connect()
+    offer = b"Connection: Upgrade\r\nUpgrade: foo\r\nContent-Length: 2\r\n\r\n{}"
+    writer.write(PUT + offer + b"GET /things/2 HTTP/1.1\r\n" + HOST + b"\r\n")
+    answer = await read_answer(reader, closes=True)
+    assert (answer.status, answer.headers["connection"]) == (200, "close")
+
+
 async def test_malformed_request_is_not_repeated_in_answer_or_log(
     shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:
