@@ -12,7 +12,7 @@ import logging
 import time
 from contextlib import suppress
 
-from ca.errors import Conflict, OffsetMismatch, Unavailable
+from ca.errors import Conflict, NotFound, OffsetMismatch, Unavailable
 from coordinator.commands import RecordProgress, RewindUpload
 from coordinator.records import VM, Caller, UploadRecord
 from node.chain import BEHIND_BYTES_MAX, Chain
@@ -96,13 +96,30 @@ class Holding:
             self._proposed_offset = max(record.offset_bytes, self.upload.offset)
             if self.upload.offset < record.offset_bytes:
                 await self._recover(self.upload.offset)
+            elif not await self._has_acknowledged():
+                await self._recover(0)
             return
         if self.upload.finished is not None and self.upload.offset != record.offset_bytes:
             await self._reopen(record.offset_bytes)
-        await disk.run(self.upload.rollback_to, record.offset_bytes)
+        if self.upload.finished is None:
+            await disk.run(self.upload.rollback_to, record.offset_bytes)
         if self.upload.offset < record.offset_bytes or record.prefix_sha256 not in ("", self.upload.sha256):
             await self._recover(0)
         await disk.run(self.upload.enter_epoch, self.record.epoch)
+
+    async def _has_acknowledged(self) -> bool:
+        """Whether the acknowledged bytes are those that the log knows: a disk may give others back."""
+        record = self.record
+        if not record.offset_bytes or not record.prefix_sha256:
+            return True
+        if self.upload.offset == record.offset_bytes:
+            return self.upload.sha256 == record.prefix_sha256
+        prefix_sha256 = self._services.uploads.prefix_sha256
+        try:
+            found = await self._services.disk.run(prefix_sha256, record.file_uuid, record.offset_bytes)
+        except NotFound:
+            return False
+        return found == record.prefix_sha256
 
     async def discard(self) -> None:
         """The upload has ended: its file goes."""
@@ -226,7 +243,10 @@ class Holding:
         _log.error("acknowledged bytes of an upload are lost", extra={"file_uuid": self.record.file_uuid})
         if await give_up(self._services, self._caller, self.record):
             raise Unavailable("Another node goes on with this upload: ask again.", retry_after_s=1)
-        await self._services.disk.run(self.upload.rollback_to, sound_offset)
+        if self.upload.finished is not None:
+            await self._reopen(sound_offset)
+        else:
+            await self._services.disk.run(self.upload.rollback_to, sound_offset)
         await self.rewind(sound_offset, self.upload.sha256 if sound_offset else EMPTY_SHA256)
 
     def _start_chain(self) -> None:

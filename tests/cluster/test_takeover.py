@@ -34,6 +34,20 @@ def test_upload_goes_on_at_another_node_and_the_old_holder_comes_back_as_a_membe
         assert steps.stored(node) == steps.content
 
 
+def test_holder_whose_disk_gives_other_bytes_back_leaves_the_upload_to_another(four: Cluster) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    four.kill(steps.holder)
+    with (four.data(steps.holder) / "uploads" / steps.file_uuid / "data").open("r+b") as data:
+        data.seek(MIB)
+        data.write(bytes(4096))
+    four.restart(steps.holder)
+    four.wait_healthy()
+    assert steps.patch_until_taken(8 * MIB, SIZE, steps.holder).status == 204
+    for node in four.nodes:
+        assert steps.stored(node) == steps.content
+
+
 def test_bytes_that_nobody_acknowledged_do_not_outlive_a_takeover(four: Cluster) -> None:
     steps = Steps(four, os.urandom(SIZE))
     with steps.begin(SIZE) as sender:
