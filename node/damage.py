@@ -56,7 +56,7 @@ async def verify_blob(
     awaited. Raises BlobMissing; BlobDamaged, and the blob is withdrawn; FilestoreError.
     """
     try:
-        blob = await disk.run(blobs.open, sha256)
+        blob = await disk.open(blobs.open, sha256)
         try:
             for start in range(0, blob.size_bytes, SEGMENT_BYTES):
                 stop = min(start + SEGMENT_BYTES, blob.size_bytes)

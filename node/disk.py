@@ -10,15 +10,24 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Future
 from contextlib import aclosing, suppress
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from node.pools import started_pool
 
 # Reads and uploads that may wait for the disk at once; more only queue up behind the same disk.
 DISK_THREADS = 24
 
+
+class Closable(Protocol):
+    """What holds descriptors."""
+
+    def close(self) -> None:
+        """Give them back. May block."""
+
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_O = TypeVar("_O", bound=Closable | None)
 
 
 class DiskWorkers:
@@ -33,13 +42,30 @@ class DiskWorkers:
     async def run(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """What `job` returns or raises.
 
-        When the caller is cancelled, the job ends first and its result is lost.
+        When the caller is cancelled, the job ends first and its result is lost; see `open`.
         """
         running = asyncio.wrap_future(self.begin(job, *args, **kwargs))
         try:
             return await asyncio.shield(running)
         except asyncio.CancelledError:
             await _outlast(running)
+            raise
+
+    async def open(self, job: Callable[_P, _O], *args: _P.args, **kwargs: _P.kwargs) -> _O:
+        """What `job` opens, None for nothing; the caller closes it. Raises what `job` does.
+
+        When the caller is cancelled, it is closed here: nobody else knows of it.
+        """
+        running = asyncio.wrap_future(self.begin(job, *args, **kwargs))
+        try:
+            return await asyncio.shield(running)
+        except asyncio.CancelledError:
+            try:
+                await _outlast(running)
+            finally:
+                opened = None if running.cancelled() or running.exception() else running.result()
+                if opened is not None:
+                    await _outlast(asyncio.wrap_future(self.begin(opened.close)))
             raise
 
     def begin(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:

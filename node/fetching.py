@@ -179,7 +179,7 @@ class Fetches:
     ) -> None:
         """Raises ChecksumMismatch, InsufficientStorage or Internal when nothing can be kept; Unavailable."""
         run = self._means.disk.run
-        partial: Partial = await run(self._partials.open, blob, sums)
+        partial: Partial = await self._means.disk.open(self._partials.open, blob, sums)
         try:
             hasher = await gather(self._means, partial, party, fetch.keep_pace)
             await run(partial.install, hasher)

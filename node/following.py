@@ -258,7 +258,11 @@ class _Following:
     async def run(self) -> web.StreamResponse:
         """Until the sender ends the body, all is durable here, and the next link has ended too."""
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        await response.prepare(self._request)
+        try:
+            await response.prepare(self._request)
+        except BaseException:
+            self._source.close()
+            raise
         telling = asyncio.create_task(self._tell(response), name="telling the node before")
         passing = asyncio.create_task(self._pass_on(), name="link to the next member")
         try:

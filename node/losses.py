@@ -59,7 +59,7 @@ class Losses:
         What was found to be unsound is not read again.
         """
         means = self._means
-        quarantined = await means.disk.run(means.quarantine.open, sha256)
+        quarantined = await means.disk.open(means.quarantine.open, sha256)
         if quarantined is None:
             return False
         try:

@@ -30,7 +30,7 @@ async def open_blob(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> OpenBlo
         raise storage_error(error) from error
     if kept is not None:
         return kept
-    return await disk.run(blobs.open_kept, sha256)
+    return await disk.open(blobs.open_kept, sha256)
 
 
 async def read_blob(

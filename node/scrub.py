@@ -184,7 +184,7 @@ class Scrubber:
     async def _verify(self, sha256: str, order: Order | None) -> int:
         """The size of the blob. Raises BlobMissing, BlobDamaged, FilestoreError."""
         means = self._means
-        blob = await means.disk.run(means.blobs.open, sha256)
+        blob = await means.disk.open(means.blobs.open, sha256)
         try:
             for index in range(segment_count(blob.size_bytes)):
                 size_bytes = min(SEGMENT_BYTES, blob.size_bytes - index * SEGMENT_BYTES)

@@ -170,7 +170,7 @@ async def _expected_bytes(services: NodeServices, sha256: str) -> int:
 async def _opened(services: NodeServices, sha256: str) -> OpenBlob:
     """The blob, which the caller closes. Raises NotFound."""
     try:
-        return await services.disk.run(services.blobs.open, sha256)
+        return await services.disk.open(services.blobs.open, sha256)
     except BlobMissing as error:
         raise NotFound("No whole replica of this blob is here.") from error
     except BlobDamaged as damage:

@@ -264,10 +264,12 @@ class Session:
         """The request's body; keeps the hold alive and the log informed while it flows."""
         async with aclosing(body_batches(self.request)) as batches:
             async for batch in batches:
-                self.hold.touch()
+                self.hold.receiving = False  # what the client waits for now is this node
                 self.services.metrics.upload_bytes.inc(sum(map(len, batch)))
                 yield batch
                 await self.holding.keep_up()
+                self.hold.touch()
+                self.hold.receiving = True
 
 
 @asynccontextmanager

@@ -3,6 +3,7 @@
 import hashlib
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 
 import pytest
@@ -65,6 +66,25 @@ def test_offset_is_told_only_after_a_slow_disk_has_synced_data_and_record(
     data, record = (synced.find(f"<{path}>) = 0 (DELAYED)") for path in files)
     assert 0 < data < record, synced
     upload.finish(2 * PART)
+
+
+def test_client_that_waits_for_the_disk_is_not_cut_off_by_who_asks_for_the_offset(
+    lone_node: Cluster, tmp_path: Path
+) -> None:
+    """It sends nothing for longer than a client that is gone may: the node takes nothing from it."""
+    upload = Upload(lone_node)
+    pid = lone_node.pid(lone_node.nodes[0])
+    fault = "pwrite64:delay_exit=4500000:when=1"
+    with (
+        injected(pid, fault, tmp_path / "strace.log", upload.directory / "data"),
+        ThreadPoolExecutor(1) as other,
+    ):
+        writing = other.submit(upload.patch, PART, len(CONTENT))
+        while not writing.done():
+            assert upload.offset() in (PART, len(CONTENT))
+            wait([writing], timeout=0.2)
+        assert writing.result().status == 204
+    assert upload.offset() == len(CONTENT)
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import json
 import os
+import threading
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
@@ -12,8 +13,15 @@ import pytest
 from ca.errors import InsufficientStorage, Unavailable
 from node import gathering
 from node.gathering import Pace
+from node.partial import Partial
 from node.quarantine import Quarantine
-from node.segments import SEGMENT_BYTES, SegmentHasher, encode_sidecar
+from node.segments import (
+    SEGMENT_BYTES,
+    FinishedBlob,
+    SegmentHasher,
+    SegmentSums,
+    encode_sidecar,
+)
 from node.trust import FileIdentity
 from tests.unit.peer_nodes import Answering, Node, impostor, introduce
 
@@ -316,3 +324,29 @@ async def test_checksums_are_served_as_the_sidecar_has_them(nodes: list[Node]) -
 async def test_segment_that_is_doubted_is_read_again(nodes: list[Node], number: str, status: int) -> None:
     nodes[1].store(CONTENT)
     assert (await ask(nodes[0], "HEAD", f"/blobs/{SHA256}?segment={number}"))[0] == status
+
+
+async def test_fetch_that_is_given_up_while_its_file_is_opened_leaves_it_to_the_next(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, node = nodes[0], nodes[1]
+    source.store(CONTENT)
+    partials = node.services.fetches._partials
+    open_, opened, goes_on = partials.open, threading.Event(), threading.Event()
+
+    def open_slowly(blob: FinishedBlob, sums: SegmentSums) -> Partial:
+        found = open_(blob, sums)
+        opened.set()
+        assert goes_on.wait(20)
+        return found
+
+    monkeypatch.setattr(partials, "open", open_slowly)
+    fetching = asyncio.create_task(node.services.fetches.fetch_blob(SHA256, len(CONTENT), ["n1"]))
+    await asyncio.to_thread(opened.wait)
+    fetching.cancel()
+    goes_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    monkeypatch.setattr(partials, "open", open_)
+    await node.services.fetches.fetch_blob(SHA256, len(CONTENT), ["n1"])
+    assert blob_path(node).read_bytes() == CONTENT
