@@ -53,6 +53,7 @@ from coordinator.snapshots import Chunk
 
 RETRY_S_MIN = 0.02
 RETRY_S_MAX = 0.25
+STATUS_PAUSES_S = (0.05, 0.1, 0.2, 0.4)  # in which a coordinator that is a little behind has caught up
 TRY_TIMEOUT_S = 2.0  # one try; a coordinator that is silent for so long is left for another
 
 _log = logging.getLogger(__name__)
@@ -197,22 +198,34 @@ class MetadataClient:
     async def status(self, caller: Caller) -> dict[str, StatusReply | None]:
         """What each coordinator sees, None for one that does not answer.
 
-        Raises only if the caller is refused.
+        Raises only if anyone refuses the caller. Each goes by the state that lies there: those that disagree
+        are asked again, as the caller may have been given the right, or have lost it, a moment ago.
         """
+        for pause_s in STATUS_PAUSES_S:
+            found, refusals = await self._statuses(caller)
+            if not refusals or not any(found.values()):
+                break
+            await asyncio.sleep(pause_s)
+        if refusals:
+            raise refusals[0]
+        return found
+
+    async def _statuses(self, caller: Caller) -> tuple[dict[str, StatusReply | None], list[BaseException]]:
         links = self._links
         answers = await asyncio.gather(
             *(self._one(link, StatusCall(caller)) for link in links.values()),
             return_exceptions=True,
         )
         found: dict[str, StatusReply | None] = {}
+        refusals: list[BaseException] = []
         for coordinator_id, answer in zip(links, answers, strict=True):
             if isinstance(answer, bytes):
                 found[coordinator_id] = msgspec.msgpack.decode(answer, type=StatusReply)
             elif isinstance(answer, (LinkDown, TimeoutError, Unavailable)):
                 found[coordinator_id] = None
             else:
-                raise answer
-        return found
+                refusals.append(answer)
+        return found, refusals
 
     async def rules(self) -> dict[str, int]:
         """The newest rules that each coordinator knows; one that does not answer, or is older, knows none."""

@@ -80,6 +80,14 @@ def test_life_of_a_token_is_bounded(cluster: Cluster, ttl: Any) -> None:
     check_refused(answer, "invalid_request", "ttl_seconds")
 
 
+def test_new_admin_is_one_for_the_cluster_status_at_once(cluster: Cluster) -> None:
+    """All coordinators answer it, each by its own state; some hear of the admin a little later."""
+    for number in range(10):
+        token = cluster.user_token(f"fresh-{number}", roles=["admin"])
+        answer = cluster.get("/cluster/status", node=cluster.nodes[number % 3], token=token)
+        assert answer.status == 200, answer.body
+
+
 def test_user_is_put_shown_and_listed(cluster: Cluster) -> None:
     user_id = unique("u")
     made = put(cluster, user_id, roles=["r"], groups=["h", "g"])
