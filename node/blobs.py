@@ -176,14 +176,16 @@ class BlobStore:
         return removed
 
     def affirm(self, sha256: str) -> bool:
-        """Note that somebody was told that the blob is here: it is kept for a while (`node/pins.py`).
+        """Note that somebody is told that the blob is here: it is kept for a while (`node/pins.py`).
 
-        False if it is not. Raises FilestoreError.
+        Its name is durable then: whoever put it into place may not have synced that yet. False if it is not
+        here. Raises FilestoreError.
         """
         require_sha256(sha256)
         try:
             with self.placing, self.leaf(sha256) as leaf:
                 os.utime(sha256 + SIDECAR, dir_fd=leaf, follow_symlinks=False)
+            self.sync_placement(sha256)
         except FileNotFoundError:
             return False
         except OSError as error:

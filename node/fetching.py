@@ -170,7 +170,8 @@ class Fetches:
     async def _is_here(self, blob: FinishedBlob) -> bool:
         means = self._means
         try:
-            return await verify_blob(means.disk, self._blobs, means.metrics, blob.sha256) == blob.size_bytes
+            found_bytes = await verify_blob(means.disk, self._blobs, means.metrics, blob.sha256)
+            return found_bytes == blob.size_bytes and await means.disk.run(self._blobs.affirm, blob.sha256)
         except (BlobMissing, BlobDamaged):
             return False
 

@@ -3,6 +3,7 @@
 At the end, what a real machine does to uploads too: records torn at any byte, kill -9, a disk without room.
 """
 
+import dataclasses
 import errno
 import fcntl
 import hashlib
@@ -74,6 +75,20 @@ def test_received_blob_is_read_back(store: BlobStore, tmp_path: Path) -> None:
     for name in (SHA256, SHA256 + ".sums"):
         assert path_of(tmp_path).with_name(name).stat().st_mode & 0o777 == 0o400
     assert os.listdir(tmp_path / "data" / "uploads") == []
+
+
+def test_name_that_is_affirmed_is_durable_whoever_put_it_there(store: BlobStore) -> None:
+    sha256 = put(store)
+    synced: list[Path] = []
+
+    def fsync(descriptor: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        os.fsync(descriptor)
+
+    store.disk = dataclasses.replace(store.disk, fsync=fsync)
+    assert store.affirm(sha256)
+    assert sha256[2:4] in {path.name for path in synced}
+    assert not store.affirm(LARGE_SHA256)
 
 
 def test_empty_content_is_a_blob(store: BlobStore) -> None:
