@@ -68,6 +68,7 @@ _FREEING = (
     commands.ReportLost,
     commands.AddReplica,
 )
+_ENDING = (commands.Expire, commands.Collect)
 _log = logging.getLogger(__name__)
 
 
@@ -91,6 +92,7 @@ class Driver:
         log_bytes_kept: int = LOG_BYTES_KEPT,
         kept_entries: int = KEPT_ENTRIES,
         cache_lease_s: float = LEASE_S,
+        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self.id = config.id
         self.ticks = 0
@@ -100,6 +102,7 @@ class Driver:
         self._send = send
         self._fetch = fetch
         self._applied = applied
+        self._clock_ms = clock_ms  # the time that changes carry
         self._log_bytes_kept = log_bytes_kept
         self._member = Member(config, log, store, snapshots, random.Random(), kept_entries=kept_entries)
         self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
@@ -208,7 +211,9 @@ class Driver:
         """Its reply to come. Raises what `propose` does before anything was proposed."""
         self._check_leads()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._member.propose(_encoded(command, *numbers), done)
+        # What ends things by the clock goes by ours alone: it was compared before.
+        at_ms = now_ms() if isinstance(command, _ENDING) else self._clock_ms()
+        self._member.propose(_encoded(command, *numbers, at_ms=at_ms), done)
         self._wake.set()
         return done
 
@@ -223,7 +228,7 @@ class Driver:
         # What the log says and what the state records is one thing: a contradiction would stop every member.
         members = members_of(command.coordinators)
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._member.propose_membership(members, _encoded(command, 0, 0, 0), done)
+        self._member.propose_membership(members, _encoded(command, 0, 0, 0, at_ms=self._clock_ms()), done)
         self._wake.set()
         return await done
 
@@ -424,10 +429,12 @@ class Driver:
         self._wake.set()
 
 
-def _encoded(command: AnyCommand, session: int, sequence: int, acknowledged_below: int) -> bytes:
+def _encoded(
+    command: AnyCommand, session: int, sequence: int, acknowledged_below: int, *, at_ms: int
+) -> bytes:
     """The log entry's data. Raises PayloadTooLarge."""
     assert not getattr(getattr(command, "caller", None), "token", ""), "a user token on its way to the log"
-    data = encode_envelope(Envelope(session, sequence, acknowledged_below, now_ms(), command))
+    data = encode_envelope(Envelope(session, sequence, acknowledged_below, at_ms, command))
     if len(data) > COMMAND_BYTES_MAX:
         raise PayloadTooLarge(f"A change has at most {COMMAND_BYTES_MAX} bytes.")
     return data

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ from ca.tls import UnusableCredential
 from coordinator.accepting import CannotListen, Places
 from coordinator.authority import ClusterAuthority
 from coordinator.calls import HeartbeatCall
+from coordinator.caution import clock_behind_ms
 from coordinator.client import MetadataClient
 from coordinator.clock import now_ms
 from coordinator.cluster_metrics import ClusterMetrics
@@ -208,6 +210,7 @@ class _Member:
             transport.send,
             lambda offer: self.fetcher.offer(offer),
             self._applied,
+            clock_ms=self._time_of_a_change_ms,
         )
         self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched)
         self.operations = Operations(config.id, self.driver, self.view)
@@ -251,6 +254,10 @@ class _Member:
             credential=self._credential,
             schedules=self._schedules,
         )
+
+    def _time_of_a_change_ms(self) -> int:
+        """This clock; far behind the others', theirs: no retention period shall begin in the past."""
+        return now_ms() + clock_behind_ms(self.health.clock_offsets_ms(at_s=time.monotonic()))
 
     async def readiness(self) -> str:
         """`ready`, or `disk_full` while this coordinator takes no changes; it serves reads in both cases."""

@@ -13,6 +13,7 @@ import pytest
 from ca.errors import Unavailable
 from coordinator import commands
 from coordinator.cache_leases import LEASE_S
+from coordinator.clock import now_ms
 from coordinator.driver import Driver
 from coordinator.log import LogFailed, SegmentLog
 from coordinator.raft.config import Config
@@ -42,6 +43,7 @@ async def running(
     sync: Callable[[int], None] = os.fdatasync,
     *,
     cache_lease_s: float = LEASE_S,
+    clock_ms: Callable[[], int] = now_ms,
 ) -> AsyncIterator[tuple[Driver, "asyncio.Task[None]"]]:
     if not (data / "log").exists():
         first = commands.encode_envelope(commands.Envelope(0, 0, 0, 1, bootstrap()))
@@ -58,6 +60,7 @@ async def running(
         lambda _: None,
         lambda *_: None,
         cache_lease_s=cache_lease_s,
+        clock_ms=clock_ms,
     )
     task = asyncio.create_task(driver.run())
     try:
@@ -90,6 +93,24 @@ async def test_change_is_seen_by_the_next_read_and_after_a_restart(tmp_path: Pat
         again = reply_value(await driver.propose(admit("alice")))
         assert isinstance(again, dict)
         assert again["user_id"] == "alice"
+
+
+async def test_what_begins_is_dated_by_the_clock_that_was_put_forward_and_what_ends_by_ours(
+    tmp_path: Path,
+) -> None:
+    day_ms = 24 * 60 * 60 * 1000
+    async with (
+        asyncio.timeout(DEADLINE_S),
+        running(tmp_path, clock_ms=lambda: now_ms() + day_ms) as (driver, _),
+    ):
+        await leading(driver)
+        await driver.propose(admit("alice"))
+        await driver.propose(commands.Expire())
+        entries = driver._log.entries(1, driver.applied_index + 1, 1 << 20)
+        sent = [commands.decode_envelope(entry.data) for entry in entries if entry.data]
+    dated_ms = {type(each.command): each.at_ms - now_ms() for each in sent}
+    assert dated_ms[commands.AdmitUser] == pytest.approx(day_ms, abs=60_000)
+    assert dated_ms[commands.Expire] == pytest.approx(0, abs=60_000)
 
 
 async def test_concurrent_changes_share_a_sync(tmp_path: Path) -> None:
