@@ -33,6 +33,7 @@ def renewed(cluster: Cluster, root_key: Path, *, token: str | None = None) -> tu
     return done.returncode, (done.stdout + done.stderr).decode()
 
 
+@pytest.mark.long
 def test_members_get_certificates_by_the_newest_intermediate(own_cluster: Cluster, tmp_path: Path) -> None:
     cluster = own_cluster
     first, follower = cluster.coordinators[0], cluster.coordinators[2]

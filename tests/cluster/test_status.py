@@ -5,6 +5,8 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
 from coordinator.caution import CAUTION_BLOBS
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
@@ -49,6 +51,7 @@ def test_table_shows_problems_and_the_exit_code_follows(own_cluster: Cluster) ->
     assert "! No coordinator leads: nothing can be changed." in shown
 
 
+@pytest.mark.long
 def test_node_without_its_blobs_is_told_until_it_has_them_again(own_cluster: Cluster) -> None:
     """As when it starts before its disk is mounted."""
     own_cluster.leader()
