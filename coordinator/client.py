@@ -201,11 +201,12 @@ class MetadataClient:
         Raises only if anyone refuses the caller. Each goes by the state that lies there: those that disagree
         are asked again, as the caller may have been given the right, or have lost it, a moment ago.
         """
+        found, refusals = await self._statuses(caller)
         for pause_s in STATUS_PAUSES_S:
-            found, refusals = await self._statuses(caller)
             if not refusals or not any(found.values()):
                 break
             await asyncio.sleep(pause_s)
+            found, refusals = await self._statuses(caller)
         if refusals:
             raise refusals[0]
         return found

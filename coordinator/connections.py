@@ -145,9 +145,8 @@ def _must_be_last(request: web.Request) -> bool:
 
     Behind the head of a request to upgrade the parser drops what came with it.
     """
-    is_ambiguous = hdrs.TRANSFER_ENCODING in request.headers and request.version < HttpVersion11
     is_swallowed = hdrs.UPGRADE in request.headers and not request.body_exists
-    return is_ambiguous or is_swallowed or request.version.major != 1
+    return is_swallowed or request.version.major != 1
 
 
 def _has_spoilt_the_parser(request: web.Request) -> bool:

@@ -44,12 +44,7 @@ class DiskWorkers:
 
         When the caller is cancelled, the job ends first and its result is lost; see `open`.
         """
-        running = asyncio.wrap_future(self.begin(job, *args, **kwargs))
-        try:
-            return await asyncio.shield(running)
-        except asyncio.CancelledError:
-            await _outlast(running)
-            raise
+        return await _ended(asyncio.wrap_future(self.begin(job, *args, **kwargs)))
 
     async def open(self, job: Callable[_P, _O], *args: _P.args, **kwargs: _P.kwargs) -> _O:
         """What `job` opens, None for nothing; the caller closes it. Raises what `job` does.
@@ -58,14 +53,11 @@ class DiskWorkers:
         """
         running = asyncio.wrap_future(self.begin(job, *args, **kwargs))
         try:
-            return await asyncio.shield(running)
+            return await _ended(running)
         except asyncio.CancelledError:
-            try:
-                await _outlast(running)
-            finally:
-                opened = None if running.cancelled() or running.exception() else running.result()
-                if opened is not None:
-                    await _outlast(asyncio.wrap_future(self.begin(opened.close)))
+            opened = None if running.cancelled() or running.exception() else running.result()
+            if opened is not None:
+                await _outlast(asyncio.wrap_future(self.begin(opened.close)))
             raise
 
     def begin(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
@@ -186,6 +178,15 @@ class _Line(Generic[_T]):
         ended.set_exception(failure)
         with suppress(RuntimeError):  # the asking has ended, or ends already
             self._asking.reschedule(self._loop.time())
+
+
+async def _ended(running: asyncio.Future[_T]) -> _T:
+    """Its result, or what it raises. CancelledError comes after its end."""
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await _outlast(running)
+        raise
 
 
 async def _outlast(running: asyncio.Future[_T]) -> None:

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager, closing, suppress
 
 import msgspec
 from aiohttp import web
@@ -258,29 +258,23 @@ class _Following:
     async def run(self) -> web.StreamResponse:
         """Until the sender ends the body, all is durable here, and the next link has ended too."""
         response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
-        try:
+        with closing(self._source):
             await response.prepare(self._request)
-        except BaseException:
-            self._source.close()
-            raise
-        telling = asyncio.create_task(self._tell(response), name="telling the node before")
-        passing = asyncio.create_task(self._pass_on(), name="link to the next member")
-        try:
-            await write_overlapped(self._services.disk, self._batches(), self._write)
-            await self._services.disk.run(self._upload.sync)
-            self._source.end()
-            self._wake()
-            await asyncio.wait({telling, passing}, return_when=asyncio.FIRST_COMPLETED)
-            if not passing.done():
-                raise ClientGone("the node before in the chain went away")
-            passing.result()
-        finally:
-            for task in (telling, passing):
-                task.cancel()
+            telling = asyncio.create_task(self._tell(response), name="telling the node before")
+            passing = asyncio.create_task(self._pass_on(), name="link to the next member")
             try:
-                await asyncio.wait({telling, passing})
+                await write_overlapped(self._services.disk, self._batches(), self._write)
+                await self._services.disk.run(self._upload.sync)
+                self._source.end()
+                self._wake()
+                await asyncio.wait({telling, passing}, return_when=asyncio.FIRST_COMPLETED)
+                if not passing.done():
+                    raise ClientGone("the node before in the chain went away")
+                passing.result()
             finally:
-                self._source.close()
+                for task in (telling, passing):
+                    task.cancel()
+                await asyncio.wait({telling, passing})
         await response.write(self._line(ended=True))
         await response.write_eof()
         return response

@@ -6,7 +6,8 @@ little at a time, which stays in a core's cache. Measured on the links of a chai
 processor time of all nodes together.
 """
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Protocol
 
 import aiohttp
@@ -34,35 +35,29 @@ class PeerBody(AsyncIterablePayload):
     upgrade.
     """
 
-    def __init__(self, pieces: AsyncIterator[Piece | Stretch]) -> None:
+    def __init__(self, pieces: AsyncGenerator[Piece | Stretch, None]) -> None:
         super().__init__(pieces)  # type: ignore[arg-type]  # what is written is told below
         self._pieces = pieces
 
     async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         """Called by aiohttp, which ends the body. Raises ClientError; ValueError for more than the length."""
         self._consumed = True
-        try:
-            await self._write_all(writer, content_length)
-        finally:
-            if isinstance(self._pieces, AsyncGenerator):
-                await self._pieces.aclose()  # what it has open is closed now
-
-    async def _write_all(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
         lacking_bytes = content_length
         is_head_out = False
-        async for piece in self._pieces:
-            if lacking_bytes is not None:
-                lacking_bytes -= len(piece)
-                if lacking_bytes < 0:
-                    raise ValueError(f"the body is longer than its {content_length} bytes")
-            if not is_head_out:  # aiohttp keeps it back until something is written, and adds that
-                is_head_out = True
-                if isinstance(piece, Piece):
-                    await writer.write(piece)
-                    continue
-                await writer.write(b"")
-            if piece:
-                await _send(writer, piece, is_chunk=content_length is None)
+        async with aclosing(self._pieces) as pieces:
+            async for piece in pieces:
+                if lacking_bytes is not None:
+                    lacking_bytes -= len(piece)
+                    if lacking_bytes < 0:
+                        raise ValueError(f"the body is longer than its {content_length} bytes")
+                if not is_head_out:  # aiohttp keeps it back until something is written, and adds that
+                    is_head_out = True
+                    if isinstance(piece, Piece):
+                        await writer.write(piece)
+                        continue
+                    await writer.write(b"")
+                if piece:
+                    await _send(writer, piece, is_chunk=content_length is None)
 
 
 async def _send(writer: AbstractStreamWriter, piece: Piece | Stretch, *, is_chunk: bool) -> None:

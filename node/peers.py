@@ -185,7 +185,7 @@ async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncIterato
 
 async def _watched(
     body: AsyncIterator[Piece | Stretch], deadline: asyncio.Timeout, answer_timeout_s: float
-) -> AsyncIterator[Piece | Stretch]:
+) -> AsyncGenerator[Piece | Stretch, None]:
     """The same pieces, with a deadline for the peer to take each.
 
     What the source takes is not the peer's fault.

@@ -25,9 +25,7 @@ from node.siblings import Siblings
 LOOK_S: Final = 1.0
 HUNG_S: Final = 30.0  # without an answer; a loop that is only busy answers sooner
 ANSWER_TIMEOUT_S: Final = 3.0  # for some hundred samples on a busy machine; a scrape has ten seconds
-TICK_S_MAX: Final = (
-    ANSWER_TIMEOUT_S + 2 * LOOK_S
-)  # of silence: a node that was stopped heard nobody meanwhile
+TICK_S_MAX: Final = ANSWER_TIMEOUT_S + 2 * LOOK_S  # of silence: a node that was stopped heard nobody
 NUMBERS_BYTES_MAX: Final = 8 << 20
 _PATH: Final = "/worker/numbers"
 _UPLOADS: Final = "filestore_uploads_in_progress"

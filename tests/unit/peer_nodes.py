@@ -20,7 +20,7 @@ from coordinator.audit import AuditLog
 from coordinator.calls import HeartbeatCall
 from coordinator.client import MetadataClient
 from coordinator.contexts import MemberContexts
-from coordinator.records import ClusterView, CoordinatorRecord, NodeRecord
+from coordinator.records import CoordinatorRecord, NodeRecord
 from coordinator.view import View
 from coordinator.web import Listener, new_application, serve
 from node.admission import admit_members
@@ -39,6 +39,7 @@ from node.replication import Replication
 from node.services import NODE, NodeServices
 from node.transfer import transfer_routes
 from node.uploads import UploadStore
+from tests.unit.state import cluster_view
 
 CLUSTER = "lab"
 CONTENT = os.urandom(9_000_000)  # three segments, the last one short
@@ -160,16 +161,12 @@ def introduce(
     ]
     for node in nodes:
         view = node.services.api.view
-        current = ClusterView(
-            version=1,
-            cluster=CLUSTER,
-            root_pem="",
-            replicas=3,
-            write_quorum=2,
-            development=True,
-            user_token_keys=[],
+        current = cluster_view(
+            CLUSTER,
             coordinators=COORDINATORS,
             nodes=records,
+            replicas=3,
+            write_quorum=2,
             revoked_serials=list(revoked),
         )
         view._adopt(current)

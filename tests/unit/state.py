@@ -1,6 +1,7 @@
 """A state machine in a fresh database, to apply commands to and ask questions of."""
 
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,14 @@ from coordinator.commands import Envelope, Reply
 from coordinator.machine.rules import RULES
 from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange
-from coordinator.records import DEFAULT_BUCKET_ID, Caller, CertificateRecord, CoordinatorRecord
+from coordinator.records import (
+    DEFAULT_BUCKET_ID,
+    Caller,
+    CertificateRecord,
+    ClusterView,
+    CoordinatorRecord,
+    NodeRecord,
+)
 from coordinator.store import Store, members_of
 
 ADMIN = Caller("admin", 1)
@@ -316,3 +324,27 @@ def _value(reply: bytes) -> Any:
     if decoded.refusal:
         return Refusal(decoded.refusal, decoded.details)
     return msgspec.msgpack.decode(decoded.value)
+
+
+def cluster_view(
+    cluster: str,
+    *,
+    coordinators: Sequence[CoordinatorRecord] = (),
+    nodes: Sequence[NodeRecord] = (),
+    replicas: int = 1,
+    write_quorum: int = 1,
+    revoked_serials: Sequence[str] = (),
+) -> ClusterView:
+    """The first view of a cluster for development."""
+    return ClusterView(
+        version=1,
+        cluster=cluster,
+        root_pem="",
+        replicas=replicas,
+        write_quorum=write_quorum,
+        development=True,
+        user_token_keys=[],
+        coordinators=list(coordinators),
+        nodes=list(nodes),
+        revoked_serials=list(revoked_serials),
+    )

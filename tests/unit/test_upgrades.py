@@ -12,10 +12,9 @@ from ca.tls import Peer
 from coordinator.calls import AnyCall, RulesCall
 from coordinator.commands import AddIntermediate, RaiseRules
 from coordinator.machine.rules import FIRST, RULES, SINCE
-from coordinator.records import ClusterView, CoordinatorRecord
 from coordinator.upgrades import Upgrades
 from tests.unit.peer_ports import connected, serving
-from tests.unit.state import ADMIN, coordinator
+from tests.unit.state import ADMIN, cluster_view, coordinator
 from tests.unit.test_job_runs import member
 
 LOOK_S = 0.01
@@ -37,21 +36,6 @@ class Other:
         return msgspec.msgpack.encode(self.knows)
 
 
-def view(*coordinators: CoordinatorRecord) -> ClusterView:
-    return ClusterView(
-        version=1,
-        cluster="test",
-        root_pem="root",
-        replicas=1,
-        write_quorum=1,
-        development=True,
-        user_token_keys=[],
-        coordinators=list(coordinators),
-        nodes=[],
-        revoked_serials=[],
-    )
-
-
 async def rules_in_the_end(directory: Path, authority: Authority, other: Other, *absent: str) -> int:
     """Those in force once they were raised, or the other one was asked often enough."""
     async with (
@@ -59,7 +43,8 @@ async def rules_in_the_end(directory: Path, authority: Authority, other: Other, 
         serving("c2", other.handle, directory, authority) as record,
         connected("c1", [record], directory, authority) as client,
     ):
-        everybody = view(coordinator("c1"), record, *map(coordinator, absent))
+        known = [coordinator("c1"), record, *map(coordinator, absent)]
+        everybody = cluster_view("test", coordinators=known)
         upgrades = Upgrades("c1", driver, store, client, lambda: everybody, look_s=LOOK_S)
         running = asyncio.create_task(upgrades.run())
         while other.asked < LOOKS and store.rules() == FIRST:

@@ -17,9 +17,9 @@ from coordinator import view as view_module
 from coordinator.calls import AnyCall, HeartbeatCall, HeartbeatReply
 from coordinator.client import MetadataClient
 from coordinator.clock import now_ms
-from coordinator.records import ClusterView
 from coordinator.view import View
 from tests.unit.peer_ports import CLUSTER, connected, serving
+from tests.unit.state import cluster_view
 
 DEADLINE_S = 20.0
 
@@ -35,19 +35,7 @@ class Answering:
             if self.is_silent:
                 await asyncio.Event().wait()
             return msgspec.msgpack.encode(HeartbeatReply(view_version=1, leader="c1", at_ms=now_ms()))
-        view = ClusterView(
-            version=1,
-            cluster=CLUSTER,
-            root_pem="",
-            replicas=1,
-            write_quorum=1,
-            development=True,
-            user_token_keys=[],
-            coordinators=[],
-            nodes=[],
-            revoked_serials=[],
-        )
-        return msgspec.msgpack.encode(view)
+        return msgspec.msgpack.encode(cluster_view(CLUSTER))
 
 
 @pytest.fixture
