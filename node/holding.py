@@ -11,6 +11,7 @@ import hashlib
 import logging
 import time
 from contextlib import suppress
+from typing import NoReturn
 
 from ca.errors import Conflict, NotFound, OffsetMismatch, Unavailable
 from coordinator.commands import RecordProgress, RewindUpload
@@ -19,7 +20,7 @@ from node.chain import BEHIND_BYTES_MAX, Chain
 from node.link import MARK_BYTES, LinkTerms, Source
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
-from node.takeover import give_up
+from node.takeover import give_up, own_prefix
 from node.upload import Upload
 
 SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
@@ -114,12 +115,10 @@ class Holding:
             return True
         if self.upload.offset == record.offset_bytes:
             return self.upload.sha256 == record.prefix_sha256
-        prefix_sha256 = self._services.uploads.prefix_sha256
         try:
-            found = await self._services.disk.run(prefix_sha256, record.file_uuid, record.offset_bytes)
+            return await own_prefix(self._services, record) == record.prefix_sha256
         except NotFound:
             return False
-        return found == record.prefix_sha256
 
     async def discard(self) -> None:
         """The upload has ended: its file goes."""
@@ -229,8 +228,14 @@ class Holding:
         try:
             return Source(self._services.disk, self.upload)
         except (BlobMissing, BlobDamaged) as error:
-            await self.rewind(0, EMPTY_SHA256)
-            raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
+            await self.drop_lost(error)
+
+    async def drop_lost(self, error: BlobMissing | BlobDamaged) -> NoReturn:
+        """This disk has lost finished content. Raises Unavailable if other nodes have, or may have, what is
+        acknowledged of it; OffsetMismatch when it has to come again.
+        """
+        await self._recover(0)
+        raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
 
     async def _reopen(self, stop: int) -> None:
         """Open it anew, with its first `stop` bytes: finished content gives way."""
@@ -241,7 +246,7 @@ class Holding:
     async def _recover(self, sound_offset: int) -> None:
         """This disk has lost acknowledged bytes: another node goes on, or the client sends them again."""
         _log.error("acknowledged bytes of an upload are lost", extra={"file_uuid": self.record.file_uuid})
-        if await give_up(self._services, self._caller, self.record):
+        if self.record.offset_bytes and await give_up(self._services, self._caller, self.record):
             raise Unavailable("Another node goes on with this upload: ask again.", retry_after_s=1)
         if self.upload.finished is not None:
             await self._reopen(sound_offset)

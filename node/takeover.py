@@ -117,7 +117,7 @@ async def _has_prefix(services: NodeServices, node_id: str, record: UploadRecord
         return False  # recorded by an older version: nobody can tell
     if node_id == services.node_id:
         with suppress(NotFound):
-            return await _own_prefix(services, record) == record.prefix_sha256 or not stop
+            return await own_prefix(services, record) == record.prefix_sha256 or not stop
         return not stop
     timeout_s = PROBE_S + stop / HASH_BYTES_PER_S
     path = f"/uploads/{record.file_uuid}?stop={stop}"
@@ -131,5 +131,6 @@ async def _has_prefix(services: NodeServices, node_id: str, record: UploadRecord
         return None
 
 
-async def _own_prefix(services: NodeServices, record: UploadRecord) -> str:
+async def own_prefix(services: NodeServices, record: UploadRecord) -> str:
+    """The sha256 of the acknowledged bytes as this node has them. Raises NotFound when it has fewer."""
     return await services.disk.run(services.uploads.prefix_sha256, record.file_uuid, record.offset_bytes)

@@ -247,8 +247,7 @@ class Session:
             await verify_blob(services.disk, services.blobs, services.metrics, sha256)
             await services.disk.run(self.upload.md5)
         except (BlobMissing, BlobDamaged) as error:
-            await self.holding.rewind(0, EMPTY_SHA256)
-            raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
+            await self.holding.drop_lost(error)
 
     async def _manifest(self, sha256: str) -> Manifest | None:
         """What a project's archive says of itself: a help, and no obstacle when it cannot be had."""

@@ -1,5 +1,6 @@
 """An upload goes on when the node that holds it dies: on any node, from what was acknowledged."""
 
+import hashlib
 import os
 import threading
 
@@ -9,11 +10,17 @@ from ca.errors import Unavailable
 from coordinator import commands
 from coordinator.records import Caller, UploadRecord
 from tests.cluster.harness import Cluster
+from tests.cluster.test_damage import change_byte
 from tests.cluster.test_members import as_node
 from tests.cluster.upload_steps import Steps, stopped
 
 MIB = 1 << 20
 SIZE = 20 * MIB
+
+
+def change_quota(cluster: Cluster, bucket_id: str, quota_bytes: int) -> None:
+    changed = cluster.request("PATCH", f"/buckets/{bucket_id}", body={"quota_bytes": quota_bytes})
+    assert changed.status == 200, changed.body
 
 
 def test_upload_goes_on_at_another_node_and_the_old_holder_comes_back_as_a_member(four: Cluster) -> None:
@@ -44,6 +51,18 @@ def test_holder_whose_disk_gives_other_bytes_back_leaves_the_upload_to_another(f
     four.restart(steps.holder)
     four.wait_healthy()
     assert steps.patch_until_taken(8 * MIB, SIZE, steps.holder).status == 204
+    for node in four.nodes:
+        assert steps.stored(node) == steps.content
+
+
+def test_content_that_rots_before_its_commit_is_completed_by_a_node_that_has_it(four: Cluster) -> None:
+    bucket_id = four.post("/buckets", {"name": "narrow"}).json["bucket_id"]
+    steps = Steps(four, os.urandom(SIZE), bucket_id=bucket_id)
+    change_quota(four, bucket_id, 1)
+    assert steps.patch(0, SIZE).status == 413  # all of it is acknowledged and in place, and is not committed
+    change_quota(four, bucket_id, 0)
+    change_byte(four.replica(steps.holder, hashlib.sha256(steps.content).hexdigest()), MIB)
+    assert steps.patch_until_taken(SIZE, SIZE, steps.holder).status == 204
     for node in four.nodes:
         assert steps.stored(node) == steps.content
 

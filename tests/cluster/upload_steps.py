@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from deploy.development import Member
 from deploy.processes import wait_until
@@ -18,9 +18,9 @@ TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-strea
 class Steps:
     """One upload, and the cluster that takes it."""
 
-    def __init__(self, cluster: Cluster, content: bytes) -> None:
+    def __init__(self, cluster: Cluster, content: bytes, **fields: Any) -> None:
         self.cluster, self.content = cluster, content
-        created = cluster.create(size_bytes=len(content))
+        created = cluster.create(size_bytes=len(content), **fields)
         self.file_uuid = str(created["file_uuid"])
         self.path = f"/api/v1/files/{self.file_uuid}/content"
         self.holder = next(node for node in cluster.nodes if created["upload_url"].startswith(node.url))
