@@ -25,6 +25,7 @@ SLOW_BYTES_PER_S = 1_000_000
 SLOW_SECONDS = 8.0
 PIECE_BYTES = 100_000
 IDLE_PLAIN = 10_000
+ADDRESSES = 100  # that idle connections come from: a node leaves none all of its places
 IDLE_TLS = 2_000  # shaking hands with more takes longer than the first ones are kept
 ROUNDS = 8
 DESCRIPTORS_SPARE = 200
@@ -61,7 +62,7 @@ def _slow(node: OneNode, *, is_tls: bool) -> Row:
     return Row(f"memory, {_name(is_tls)}, 64 clients at 1 MB/s", "MiB each", growth_mib, target=2.0, runs=1)
 
 
-def _take_slowly(connect: Callable[[], socket.socket]) -> None:
+def _take_slowly(connect: Callable[..., socket.socket]) -> None:
     with connect() as connection:
         started_at = time.monotonic()
         taken_bytes = 0
@@ -79,8 +80,8 @@ def _idle(node: OneNode, *, is_tls: bool, rounds: int = 1) -> Row:
         count = min(IDLE_TLS if is_tls else IDLE_PLAIN, descriptors - DESCRIPTORS_SPARE)
         for _ in range(rounds):
             with ExitStack() as stack:
-                for _ in range(count):
-                    connection = stack.enter_context(connect())
+                for number in range(count):
+                    connection = stack.enter_context(connect(f"127.0.0.{2 + number % ADDRESSES}"))
                     left_bytes = 4 << 10
                     while left_bytes > 0:  # the head as well: a little more comes than is waited for
                         left_bytes -= len(connection.recv(1 << 16))
@@ -99,17 +100,17 @@ def _many_descriptors() -> Iterator[int]:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def _connector(node: OneNode, size_bytes: int, *, is_tls: bool) -> Callable[[], socket.socket]:
-    """Opens a connection that has asked for the file of that size."""
+def _connector(node: OneNode, size_bytes: int, *, is_tls: bool) -> Callable[..., socket.socket]:
+    """Opens a connection, from an address of loopback, that has asked for the file of that size."""
     file_uuid, _ = node.stored[size_bytes][0]
     lines = [f"GET /api/v1/files/{file_uuid} HTTP/1.1", "Host: x", f"Authorization: Bearer {node.token}"]
     request = "\r\n".join([*lines, "", ""]).encode()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
 
-    def connect() -> socket.socket:
+    def connect(source: str = LOOPBACK) -> socket.socket:
         port = node.tls_port if is_tls else node.plain_port
-        connection = socket.create_connection((LOOPBACK, port), TIMEOUT_S)
+        connection = socket.create_connection((LOOPBACK, port), TIMEOUT_S, source_address=(source, 0))
         if is_tls:
             connection = context.wrap_socket(connection)
         connection.sendall(request)

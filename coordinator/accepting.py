@@ -10,13 +10,17 @@ import errno
 import logging
 import socket
 import ssl
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
 from coordinator.lifetime import descriptor_limit
+from coordinator.rates import network_of
 from coordinator.tlsprotocol import TlsListening
 
 CONNECTIONS_MAX: Final = 10_000  # of one listener
+GREED: Final = 4  # an address may hold so many times what is left: alone four fifths, and ten never all
+REFUSED_TOLD_S: Final = 10.0  # between two lines of the log about it
 ACCEPTS_MAX: Final = 64  # at a time; then others on the loop have their turn
 BACKLOG: Final = 512
 EXHAUSTED_PAUSE_S: Final = 0.5  # accepting again at once would fail again
@@ -28,30 +32,38 @@ class Places:
     """How many connections some listeners of this process take together.
 
     Clients get half of the descriptors, members an eighth: what is left is for files and for connections of
-    this process to others, whoever holds all that a listener gives.
+    this process to others, whoever holds all that a listener gives. What one address may hold shrinks with
+    what is left, so that a few never hold all of it (Choudhury and Hahne, Dynamic Queue Length Thresholds
+    for Shared-Memory Packet Switches, 1998).
     """
 
     def __init__(self, *, peers: bool = False) -> None:
         share = descriptor_limit() // (8 if peers else 2)
         self.most = min(CONNECTIONS_MAX, share)
-        self._taken: set[object] = set()
+        self._holders: dict[object, str] = {}
+        self._held: Counter[str] = Counter()
 
     @property
     def taken(self) -> int:
         """How many connections there are."""
-        return len(self._taken)
+        return len(self._holders)
 
-    def take(self) -> object | None:
-        """One of them, None if there is none left."""
-        if len(self._taken) >= self.most:
+    def take(self, network: str) -> object | None:
+        """One of them, None if there is none left for this network (see `rates.network_of`)."""
+        if self._held[network] >= GREED * (self.most - self.taken):
             return None
         token = object()
-        self._taken.add(token)
+        self._holders[token] = network
+        self._held[network] += 1
         return token
 
     def give_back(self, token: object) -> None:
         """Free again. Twice is harmless."""
-        self._taken.discard(token)
+        network = self._holders.pop(token, None)
+        if network is not None:
+            self._held[network] -= 1
+            if not self._held[network]:
+                del self._held[network]
 
 
 class CannotListen(OSError):
@@ -96,8 +108,12 @@ class Acceptor:
         handshake_s: float,
         shutdown_s: float,
         places: Places,
+        on_refused: Callable[[], None],
     ) -> None:
-        """`new_connection` makes the protocol of each; it is handed what to call when its connection ends."""
+        """`new_connection` makes the protocol of each; it is handed what to call when its connection ends.
+
+        `on_refused` is called for each that is closed as it comes.
+        """
         self._is_local = listening.family == socket.AF_UNIX
         self.port: int = 0 if self._is_local else listening.getsockname()[1]
         self._listening = listening
@@ -106,6 +122,8 @@ class Acceptor:
         if ssl_context is not None:
             self._tls = TlsListening(ssl_context, handshake_s=handshake_s, shutdown_s=shutdown_s)
         self._places = places
+        self._on_refused = on_refused
+        self._tell_refused_at_s = 0.0
         self._beginning: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
 
@@ -130,7 +148,7 @@ class Acceptor:
     def _accept(self) -> None:
         for _ in range(ACCEPTS_MAX):
             try:
-                arrived, _ = self._listening.accept()
+                arrived, address = self._listening.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:
@@ -138,8 +156,10 @@ class Acceptor:
                     raise
                 self._rest(error)
                 return
-            if (token := self._places.take()) is None:
+            network = "" if self._is_local else network_of(address[0])
+            if (token := self._places.take(network)) is None:
                 arrived.close()
+                self._refused(network)
                 continue
             beginning = asyncio.get_running_loop().create_task(self._begin(arrived, token))
             self._beginning.add(beginning)
@@ -163,6 +183,18 @@ class Acceptor:
         except asyncio.CancelledError:
             self._places.give_back(token)
             raise
+
+    def _refused(self, network: str) -> None:
+        self._on_refused()
+        now_s = asyncio.get_running_loop().time()
+        if now_s >= self._tell_refused_at_s:
+            self._tell_refused_at_s = now_s + REFUSED_TOLD_S
+            facts = {
+                "client": network,
+                "connections": self._places.taken,
+                "connections_max": self._places.most,
+            }
+            _log.warning("connections are closed as they come: there are too many", extra=facts)
 
     def _rest(self, error: OSError) -> None:
         """Descriptors have run out: try again when some may have been given back."""

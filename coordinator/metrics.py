@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
@@ -34,6 +34,11 @@ class Metrics:
         )
         self._requests = Requests()
         self.registry.register(self._requests)
+        self.connections_refused = Counter(
+            "filestore_http_connections_refused",
+            "Connections that were closed as they came, as there were too many.",
+            registry=self.registry,
+        )
         self._in_progress: list[Callable[[], int]] = []  # of each listener: a count, read at the scrape
         Gauge(
             "filestore_http_requests_in_progress",

@@ -92,7 +92,7 @@ class TokenBuckets:
 
     def try_take(self, address: str) -> float:
         """0.0 when a token was there and is now taken, else the seconds until there is one."""
-        key = _network_of(address)
+        key = network_of(address)
         now_s = self._clock_s()
         tokens, at_s = self._buckets.pop(key, (float(self._burst), now_s))
         tokens = min(float(self._burst), tokens + max(0.0, now_s - at_s) * self._per_s)
@@ -123,7 +123,7 @@ class RateLimits:
         )
 
 
-def _network_of(address: str) -> str:
+def network_of(address: str) -> str:
     """What counts as one address: an IPv4 address, or the /64 of an IPv6 one."""
     try:
         parsed = ipaddress.ip_address(address.partition("%")[0])

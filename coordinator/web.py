@@ -117,6 +117,7 @@ async def serve_on(
         handshake_s=connections.patience.headers_s,
         shutdown_s=connections.patience.linger_s,
         places=places or Places(peers=peer),
+        on_refused=app[METRICS].connections_refused.inc,
     )
     acceptor.start()
     return Listener(app, connections, acceptor)

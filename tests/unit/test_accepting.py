@@ -13,7 +13,7 @@ from aiohttp import web
 from coordinator import accepting
 from coordinator.accepting import Places
 from coordinator.lifetime import descriptor_limit
-from coordinator.web import Listener, new_application, serve
+from coordinator.web import METRICS, Listener, new_application, serve
 from node.directories import storage_error
 from tests.unit.peer_nodes import Node
 
@@ -83,6 +83,49 @@ async def test_close_breaks_off_handshakes(monkeypatch: pytest.MonkeyPatch, node
         with contextlib.suppress(ConnectionResetError):
             assert await reader.read() == b""
     writer.close()
+
+
+@pytest.mark.parametrize("greedy", [1, 2, 10])
+def test_few_addresses_never_hold_all_places(greedy: int) -> None:
+    places = Places()
+    held: list[list[object]] = [[] for _ in range(greedy)]
+    for _ in range(places.most):
+        for address in range(greedy):
+            if (token := places.take(f"10.0.0.{address}")) is not None:
+                held[address].append(token)
+    left = places.most - places.taken
+    assert left >= places.most // (1 + accepting.GREED * greedy) > 0
+    assert all(abs(len(each) - accepting.GREED * left) <= accepting.GREED + 1 for each in held)
+    assert places.take("10.0.1.1") is not None
+    for token in held[0]:
+        places.give_back(token)
+        places.give_back(token)
+    assert places.taken == sum(map(len, held[1:])) + 1
+    assert places.take("10.0.0.0") is not None
+
+
+async def test_refused_connection_is_counted_and_told_once(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(accepting, "CONNECTIONS_MAX", 5)
+    app = new_application([], component="test")
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None)
+    held = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(4)]
+    for _ in range(3):
+        reader, refused = await asyncio.open_connection("127.0.0.1", listener.port)
+        async with asyncio.timeout(2):
+            assert await reader.read() == b""
+        refused.close()
+    held.append(await asyncio.open_connection("127.0.0.1", listener.port, local_addr=("127.0.0.2", 0)))
+    held[-1][1].write(GET)
+    assert (await held[-1][0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 404 ")
+    text, _ = app[METRICS].exposition("")
+    assert b"filestore_http_connections_refused_total 3.0\n" in text
+    told = [record for record in caplog.records if record.levelname == "WARNING"]
+    assert [record.__dict__["client"] for record in told] == ["127.0.0.1"]
+    for _, writer in held:
+        writer.close()
+    await listener.close()
 
 
 def test_bounds_leave_descriptors_for_files() -> None:
