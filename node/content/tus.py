@@ -80,9 +80,10 @@ async def patch(session: Session) -> web.StreamResponse:
             raise Conflict("This upload has ended: the file is available.")
         return web.Response(status=204, headers=_progress(session.record, session.record.size_bytes or 0))
     await session.stand_at(fields.offset)
-    if fields.length_bytes is not None:
-        await _declare(session, fields.length_bytes)
-    _check_room(session, fields.offset, length_bytes)
+    size_bytes = _size_of(session.record, fields.length_bytes)
+    _check_room(size_bytes, fields.offset, length_bytes)
+    if session.record.size_bytes is None and size_bytes is not None:
+        await session.declare(size_bytes)
     await session.receive(checksums=fields.checksums)
     offset = session.upload.offset
     if session.is_complete:
@@ -123,16 +124,15 @@ def require_version(headers: Mapping[str, str]) -> None:
         raise PreconditionFailed(f"Tus-Resumable: must be {VERSION}.", headers={"Tus-Version": VERSION})
 
 
-async def _declare(session: Session, length_bytes: int) -> None:
-    """The size, once: a client may repeat it, since it cannot know whether its first PATCH arrived."""
-    if session.record.size_bytes is None:
-        await session.declare(length_bytes)
-    elif session.record.size_bytes != length_bytes:
-        raise Conflict(f"Upload-Length: this upload was declared with {session.record.size_bytes} bytes.")
+def _size_of(record: UploadRecord, length_bytes: int | None) -> int | None:
+    """The size, declared once; a client may repeat it, as it cannot know whether its first PATCH arrived."""
+    if length_bytes not in (None, record.size_bytes) and record.size_bytes is not None:
+        raise Conflict(f"Upload-Length: this upload was declared with {record.size_bytes} bytes.")
+    return length_bytes if record.size_bytes is None else record.size_bytes
 
 
-def _check_room(session: Session, offset: int, length_bytes: int | None) -> None:
-    limit_bytes = SIZE_BYTES_MAX if session.record.size_bytes is None else session.record.size_bytes
+def _check_room(size_bytes: int | None, offset: int, length_bytes: int | None) -> None:
+    limit_bytes = SIZE_BYTES_MAX if size_bytes is None else size_bytes
     if offset + (length_bytes or 0) > limit_bytes:
         raise PayloadTooLarge(f"The upload was declared with {limit_bytes} bytes.")
 
