@@ -13,16 +13,26 @@ changes before an upgrade of Python.
 import asyncio
 import contextvars
 import math
+import os
 import socket
 import ssl
 from asyncio import sslproto
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 RECEIVED_BYTES_MAX: Final = 128 << 10  # of one connection, in a turn of the loop
 SLICE_BYTES: Final = 64 << 10  # encrypted, or decrypted, at a time: both halves of it stay in a core's cache
 RECORD_BYTES: Final = 16 << 10  # of content at most (RFC 8446, section 5.1)
 UNTAKEN_BYTES_MAX: Final = 4 * SLICE_BYTES  # of ciphertext; a slice waits at most, and answers to key updates
+_BODY: Final = (
+    b'{"code":"invalid_request","error":"Invalid Request",'
+    b'"details":"This port speaks TLS: ask with https://."}'
+)
+_SPEAK_TLS: Final = (
+    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
+    b"Cache-Control: no-store\r\nServer: Filestore\r\nConnection: close\r\n\r\n%s"
+) % (len(_BODY), _BODY)
 _OPEN: Final = sslproto.SSLProtocolState.WRAPPED
 _FLUSHING: Final = sslproto.SSLProtocolState.FLUSHING
 _Transport: Any = sslproto._SSLProtocolTransport  # as Any: what is known of their types is of Python 3.10
@@ -326,6 +336,9 @@ class _Tls(_Protocol):  # type: ignore[misc]
         """The last of the handshake goes out before the application writes anything, here or elsewhere."""
         if handshake_exc is None:
             self._send()
+        elif isinstance(handshake_exc, ssl.SSLError) and handshake_exc.reason == "HTTP_REQUEST":
+            with suppress(OSError):  # past the transport, which is closed now and sends nothing more
+                os.write(self._transport.get_extra_info("socket").fileno(), _SPEAK_TLS)
         super()._on_handshake_complete(handshake_exc)
 
     def _wakeup_waiter(self, exc: BaseException | None = None) -> None:

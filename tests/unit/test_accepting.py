@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -71,6 +72,20 @@ async def test_served_connections_do_not_count_after_their_end(
     listener = await listener_for(2, monkeypatch, nodes[0])
     for _ in range(10):
         assert await served(listener, nodes[0])
+    await listener.close()
+
+
+async def test_request_without_tls_is_told_so(monkeypatch: pytest.MonkeyPatch, nodes: list[Node]) -> None:
+    listener = await listener_for(2, monkeypatch, nodes[0])
+    reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+    writer.write(GET)
+    async with asyncio.timeout(5):
+        head = await reader.readuntil(b"\r\n\r\n")
+        told = json.loads(await reader.read())
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert (told["code"], "https://" in told["details"]) == ("invalid_request", True)
+    writer.close()
+    assert await served(listener, nodes[0])
     await listener.close()
 
 
