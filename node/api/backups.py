@@ -4,7 +4,7 @@ from typing import Final
 
 from aiohttp import web
 
-from ca.errors import Conflict, PayloadTooLarge
+from ca.errors import Conflict, PayloadTooLarge, PreconditionFailed
 from coordinator.commands import CreateBackup, UpdateBackup
 from coordinator.queries import GetBackup, ListBackups
 from coordinator.records import BACKUP, BackupPage, BackupRecord
@@ -14,7 +14,7 @@ from node.api.bodies.backups import BackupBody, BackupList, CreateBackupBody, Up
 from node.api.bodies.checks import check_label, check_uuid, path_uuid
 from node.api.bodies.files import DeletedFile, file_body_fields
 from node.api.creation import CREATED, created, file_fields
-from node.api.files import delete_of_kind
+from node.api.files import PRECONDITIONS, delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.operation import Answer, Operation
 from node.api.pages import NEXT_PAGE, cursor_text
@@ -153,7 +153,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_FILE,
         handler=delete,
         summary="Delete a backup",
+        headers=PRECONDITIONS,
         answers={200: Answer(description="The backup is deleted.", body=DeletedFile)},
-        errors=(Conflict,),
+        errors=(Conflict, PreconditionFailed),
     ),
 )

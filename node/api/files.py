@@ -4,14 +4,22 @@ from typing import Final
 
 from aiohttp import web
 
-from ca.errors import Conflict
+from ca.errors import Conflict, NotAvailable, PreconditionFailed
 from coordinator.commands import DeleteFile
+from coordinator.queries import GetContent
+from coordinator.records import Caller, ContentRecord
 from coordinator.web import json_response
 from node.api.access import audited, authenticate
 from node.api.bodies.checks import path_uuid
 from node.api.bodies.files import DeletedFile
-from node.api.operation import Answer, Operation
+from node.api.operation import Answer, Operation, Parameter
 from node.api.services import API
+from node.conditions import evaluate
+
+PRECONDITIONS: Final = (
+    Parameter(name="If-Match", description="Only with this content: an entity tag, or a list of them."),
+    Parameter(name="If-Unmodified-Since", description="Only with content that is no newer."),
+)
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -23,13 +31,28 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def delete_of_kind(request: web.Request, kind: str) -> web.Response:
-    """Delete the file in the path; one of another kind ("" is any) is not found."""
+    """Delete the file in the path; one of another kind ("" is any) is not found.
+
+    Raises PreconditionFailed by what its content is.
+    """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)
+    if any(condition.name in request.headers for condition in PRECONDITIONS):
+        await _require_content(request, caller, file_uuid)
     command = DeleteFile(caller=caller, file_uuid=file_uuid, kind=kind)
     async with audited(request, "delete_file", principal=caller.subject, target=file_uuid):
         await request.app[API].metadata.propose(command, type(None))
     return json_response(DeletedFile(file_uuid=file_uuid))
+
+
+async def _require_content(request: web.Request, caller: Caller, file_uuid: str) -> None:
+    """Raises PreconditionFailed. What holds now holds later: content never changes once it is available."""
+    query = GetContent(caller=caller, file_uuid=file_uuid)
+    try:
+        content = await request.app[API].metadata.read(query, ContentRecord)
+    except NotAvailable as error:
+        raise PreconditionFailed("The file has no content yet.") from error
+    evaluate(request.method, request.headers, f'"{content.file.blob_sha256}"', content.available_at_ms)
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -40,7 +63,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path="/api/v1/files/{file_uuid}",
         handler=delete,
         summary="Delete a file of any kind",
+        headers=PRECONDITIONS,
         answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
-        errors=(Conflict,),
+        errors=(Conflict, PreconditionFailed),
     ),
 )

@@ -4,7 +4,7 @@ from typing import Final
 
 from aiohttp import web
 
-from ca.errors import NotAvailable, PayloadTooLarge
+from ca.errors import NotAvailable, PayloadTooLarge, PreconditionFailed
 from coordinator.commands import CreateProjectFile, UpdateProjectFile
 from coordinator.queries import GetManifest, GetProjectFile, ListProjectFiles
 from coordinator.records import PROJECT_FILE, Manifest, ProjectFilePage, ProjectFileRecord
@@ -22,7 +22,7 @@ from node.api.bodies.project_files import (
     UpdateProjectFileBody,
 )
 from node.api.creation import CREATED, created, file_fields
-from node.api.files import delete_of_kind
+from node.api.files import PRECONDITIONS, delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.operation import Answer, Operation, Parameter
 from node.api.pages import NEXT_PAGE, cursor_text, query_text
@@ -201,6 +201,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_FILE,
         handler=delete,
         summary="Delete a project file",
+        headers=PRECONDITIONS,
         answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
+        errors=(PreconditionFailed,),
     ),
 )

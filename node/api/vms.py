@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from ca.errors import InvalidRequest, PayloadTooLarge
+from ca.errors import InvalidRequest, PayloadTooLarge, PreconditionFailed
 from coordinator.bounds import DOCUMENT_CHARS_MAX
 from coordinator.commands import CreateVm, UpdateVm
 from coordinator.queries import GetVm, ListVms
@@ -18,7 +18,7 @@ from node.api.bodies.fields import MaybeMd5
 from node.api.bodies.files import DeletedFile, file_body_fields
 from node.api.bodies.vms import IMAGE_FORMAT, CreateVmBody, UpdateVmBody, VmBody, VmList
 from node.api.creation import CREATED, created, file_fields
-from node.api.files import delete_of_kind
+from node.api.files import PRECONDITIONS, delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.operation import Answer, Operation, Parameter
 from node.api.pages import NEXT_PAGE, cursor_text, query_text
@@ -193,6 +193,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_FILE,
         handler=delete,
         summary="Delete a VM image",
+        headers=PRECONDITIONS,
         answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
+        errors=(PreconditionFailed,),
     ),
 )

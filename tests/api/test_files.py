@@ -183,6 +183,19 @@ def test_deleted_file_is_not_found_by_any_path(cluster: Cluster, kind: str) -> N
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_file_is_deleted_only_with_the_content_that_is_named(cluster: Cluster, kind: str) -> None:
+    file_uuid = store(cluster, kind, b"content")
+    known = cluster.request("HEAD", f"/files/{file_uuid}").headers
+    empty = create(cluster, kind)["file_uuid"]
+    for named in ({"If-Match": '"other"'}, {"If-Unmodified-Since": "Mon, 01 Jan 2024 00:00:00 GMT"}):
+        for place in (f"{kind}/{file_uuid}", f"/files/{file_uuid}", f"/files/{empty}"):
+            check_refused(cluster.request("DELETE", place, headers=named), "precondition_failed")
+    assert cluster.get(f"/files/{file_uuid}").body == b"content"
+    matching = {"If-Match": known["etag"], "If-Unmodified-Since": known["last-modified"]}
+    assert cluster.request("DELETE", f"{kind}/{file_uuid}", headers=matching).status == 200
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_file_of_another_kind_is_not_found(cluster: Cluster, kind: str) -> None:
     others = [path for path in KINDS if path != kind]
     file_uuid = create(cluster, kind)["file_uuid"]
