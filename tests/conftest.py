@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from tests.cluster.harness import Cluster
 
 PORTS_PER_WORKER = 1500
+RUNNING = pytest.StashKey["Cluster"]()  # the shared cluster, unless it rests
+RESTING = pytest.StashKey["Cluster"]()
 FREE_GIB_MIN = 6  # nodes write real files; a disk that fills up fails a thousand tests for one reason
 
 # How long an example takes says more of the machine than of the code: each test has its own timeout.
@@ -48,12 +50,29 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if not item.get_closest_marker("long")]
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests of single parts come last: the shared cluster, which costs a tenth of a core, rests meanwhile."""
+    stash = item.config.stash
+    if "cluster" in getattr(item, "fixturenames", ()):
+        if (cluster := stash.get(RESTING, None)) is not None:
+            del stash[RESTING]
+            cluster.restart(*cluster.members)
+            cluster.wait_healthy()
+            stash[RUNNING] = cluster
+    elif item.path.parent.name == "unit" and (cluster := stash.get(RUNNING, None)) is not None:
+        del stash[RUNNING]
+        cluster.terminate(*cluster.members)
+        stash[RESTING] = cluster
+
+
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator["Cluster"]:
+def cluster(tmp_path_factory: pytest.TempPathFactory, pytestconfig: pytest.Config) -> Iterator["Cluster"]:
     """Three coordinators and three nodes. Nobody who uses this one may stop or damage anything."""
     from tests.cluster.harness import Cluster  # here: tests of one part do not need the whole product
 
     with Cluster(tmp_path_factory.mktemp("cluster")) as started:
+        pytestconfig.stash[RUNNING] = started
         yield started
 
 

@@ -21,8 +21,8 @@ def change_byte(path: Path, offset: int) -> None:
         file.write(bytes([byte[0] ^ 1]))
 
 
-def test_replica_that_is_changed_after_it_was_read_is_never_served(own_cluster: Cluster) -> None:
-    cluster, content = own_cluster, os.urandom(9_000_000)
+def test_replica_that_is_changed_after_it_was_read_is_never_served(mended: Cluster) -> None:
+    cluster, content = mended, os.urandom(9_000_000)
     file_uuid = cluster.store_everywhere(content)
     first, second, third = cluster.nodes
     assert cluster.get(f"/files/{file_uuid}", node=second).body == content
@@ -38,8 +38,24 @@ def test_replica_that_is_changed_after_it_was_read_is_never_served(own_cluster: 
         assert (answer.status, answer.json["code"]) == (503, "unavailable")
 
 
-def test_same_content_uploaded_again_replaces_every_damaged_replica(own_cluster: Cluster) -> None:
-    cluster, content = own_cluster, os.urandom(1_000_000)
+def test_damaged_and_missing_replicas_are_not_noticed(mended: Cluster) -> None:
+    cluster, content = mended, os.urandom(9_000_000)
+    file_uuid = cluster.store_everywhere(content)
+    first, second, third = cluster.nodes
+    path = replica(cluster, first, content)
+    change_byte(path, 6_000_000)
+    replica(cluster, second, content).unlink()
+    for node in (first, second):
+        answer = cluster.get(f"/files/{file_uuid}", node=node)
+        assert (answer.status, answer.body == content) == (200, True)
+    assert not path.exists()  # nobody counts it any more
+    replica(cluster, third, content).unlink()
+    answer = cluster.get(f"/files/{file_uuid}", node=second)
+    assert (answer.status, answer.json["code"]) == (503, "unavailable")
+
+
+def test_same_content_uploaded_again_replaces_every_damaged_replica(mended: Cluster) -> None:
+    cluster, content = mended, os.urandom(1_000_000)
     file_uuid = cluster.store_everywhere(content)
     _, noticed, unnoticed = cluster.nodes
     for node in (noticed, unnoticed):
@@ -52,8 +68,8 @@ def test_same_content_uploaded_again_replaces_every_damaged_replica(own_cluster:
             assert cluster.get(f"/files/{known}", node=node).body == content
 
 
-def test_finished_content_that_rots_before_its_commit_has_to_come_again(own_cluster: Cluster) -> None:
-    cluster, content = own_cluster, os.urandom(1000)
+def test_finished_content_that_rots_before_its_commit_has_to_come_again(mended: Cluster) -> None:
+    cluster, content = mended, os.urandom(1000)
     url = cluster.create(size_bytes=len(content))["upload_url"]
     holder = next(node for node in cluster.nodes if url.startswith(node.url))
     others = [node for node in cluster.nodes if node is not holder]

@@ -116,53 +116,6 @@ def test_redirect_is_not_sent_by_a_node_that_holds_the_file(cluster: Cluster, fi
     assert cluster.get(f"/files/{file_uuid}?redirect=1", headers={"Range": "bytes=0-1"}).status == 206
 
 
-def test_damaged_and_missing_replicas_are_not_noticed(own_cluster: Cluster) -> None:
-    cluster = own_cluster
-    file_uuid = cluster.store_everywhere(CONTENT)
-    first, second, third = cluster.nodes
-    path = cluster.replica(first, SHA256)
-    path.chmod(0o600)
-    with path.open("r+b") as file:
-        file.seek(6_000_000)
-        file.write(b"rotten")
-    cluster.replica(second, SHA256).unlink()
-    for node in (first, second):
-        answer = cluster.get(f"/files/{file_uuid}", node=node)
-        assert (answer.status, answer.body == CONTENT) == (200, True)
-    assert not path.exists()  # nobody counts it any more
-    cluster.replica(third, SHA256).unlink()
-    answer = cluster.get(f"/files/{file_uuid}", node=second)
-    assert (answer.status, answer.json["code"]) == (503, "unavailable")
-
-
-def test_completion_waits_for_the_write_quorum(own_cluster: Cluster) -> None:
-    cluster = own_cluster
-    created = cluster.create(size_bytes=4)
-    url = created["upload_url"]
-    others = [node for node in cluster.nodes if not url.startswith(node.url)]
-    cluster.kill(*others)
-    refused = cluster.request("PUT", url, content=b"abcd")
-    assert (refused.status, refused.headers["retry-after"]) == (503, "2")
-    head = cluster.request("HEAD", url)
-    assert head.headers["upload-offset"] == "0"  # what would survive the loss of this node
-    cluster.restart(others[0])
-    headers = {"Content-Range": "bytes */4"}
-    answer = cluster.request("PUT", url, content=b"", headers=headers)
-    while answer.status == 503:  # bounded by the test's own deadline
-        answer = cluster.request("PUT", url, content=b"", headers=headers)
-    assert (answer.status, answer.json["status"]) == (200, "available")
-
-
-def test_sigterm_ends_a_node_with_code_0(own_cluster: Cluster) -> None:
-    cluster = own_cluster
-    file_uuid = cluster.store(b"abcd")
-    node = cluster.nodes[0]
-    process = cluster._development.children[node.id].process
-    cluster.terminate(node)
-    assert process.returncode == 0
-    assert cluster.get(f"/files/{file_uuid}", node=cluster.nodes[1]).body == b"abcd"
-
-
 def ask_and_reset(cluster: Cluster, port: int) -> None:
     """The end of the handshake, a request and a reset, all of which a node finds in one turn."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()

@@ -182,34 +182,35 @@ async def test_what_is_no_call_ends_the_connection_and_nothing_else(cluster: Clu
         assert reply is not None
 
 
-def test_coordinator_that_hangs_ends_nobody_else(own_cluster: Cluster) -> None:
-    hung = own_cluster.coordinators[-1]
-    os.kill(own_cluster.pid(hung), signal.SIGSTOP)
+def test_coordinator_that_hangs_ends_nobody_else(mended: Cluster) -> None:
+    hung = mended.coordinators[-1]
+    os.kill(mended.pid(hung), signal.SIGSTOP)
     try:
         until = time.monotonic() + HANG_S
         while time.monotonic() < until:
-            own_cluster.create()
+            mended.create()
     finally:
-        os.kill(own_cluster.pid(hung), signal.SIGCONT)
-    own_cluster.wait_healthy()  # which fails when a process has ended
+        os.kill(mended.pid(hung), signal.SIGCONT)
+    mended.wait_healthy()  # which fails when a process has ended
 
 
-def test_coordinator_builds_a_lost_database_again_from_its_log(own_cluster: Cluster) -> None:
-    file_uuid = own_cluster.store(b"kept")
-    coordinator = own_cluster.coordinators[0]
-    own_cluster.kill(coordinator)
-    for path in own_cluster.data(coordinator).glob("state.sqlite*"):
+def test_coordinator_builds_a_lost_database_again_from_its_log(mended: Cluster) -> None:
+    file_uuid = mended.store(b"kept")
+    coordinator = mended.coordinators[0]
+    mended.kill(coordinator)
+    for path in mended.data(coordinator).glob("state.sqlite*"):
         path.unlink()
-    own_cluster.restart(coordinator)
-    own_cluster.wait_healthy()
-    answer = own_cluster.get(f"/project-files/{file_uuid}", node=coordinator)
+    mended.restart(coordinator)
+    mended.wait_healthy()
+    answer = mended.get(f"/project-files/{file_uuid}", node=coordinator)
     assert (answer.status, answer.json["status"]) == (200, "available")
 
 
-def test_everybody_ends_on_sigterm_at_once(own_cluster: Cluster) -> None:
+def test_everybody_ends_on_sigterm_at_once(mended: Cluster) -> None:
     started_at = time.monotonic()
-    own_cluster.terminate(*own_cluster.members)
+    mended.terminate(*mended.members)
     assert time.monotonic() - started_at < 8.0  # far below the time that requests may take to drain
+    mended.restart(*mended.members)
 
 
 def test_secrets_of_a_coordinator_are_for_its_user_alone(cluster: Cluster) -> None:

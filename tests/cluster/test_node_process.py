@@ -29,10 +29,10 @@ def upload_directory(cluster: Cluster, url: str) -> Path:
 
 @pytest.mark.parametrize(("offset", "content"), [("0", b"abcd"), ("4", b"")])
 def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_request(
-    own_cluster: Cluster, offset: str, content: bytes
+    mended: Cluster, offset: str, content: bytes
 ) -> None:
     """Where HEAD sends the client, or where it knows that its bytes came."""
-    cluster = own_cluster
+    cluster = mended
     url = cluster.create(size_bytes=4)["upload_url"]
     holder = holder_of(cluster, url)
     others = [node for node in cluster.nodes if node is not holder]
@@ -50,8 +50,8 @@ def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_requ
     assert not upload_directory(cluster, url).exists()
 
 
-def test_bytes_of_an_ended_upload_are_swept_and_those_of_a_live_one_stay(own_cluster: Cluster) -> None:
-    cluster = own_cluster
+def test_bytes_of_an_ended_upload_are_swept_and_those_of_a_live_one_stay(mended: Cluster) -> None:
+    cluster = mended
     ended, live = (cluster.create(size_bytes=10)["upload_url"] for _ in range(2))
     for url in (ended, live):
         assert cluster.request("PATCH", url, content=b"abcd", headers=TUS).status == 204
@@ -64,7 +64,8 @@ def test_bytes_of_an_ended_upload_are_swept_and_those_of_a_live_one_stay(own_clu
     assert cluster.request("HEAD", live).headers["upload-offset"] == "4"
 
 
-def test_second_process_on_a_data_directory_is_refused_and_removes_nothing(cluster: Cluster) -> None:
+def test_second_process_on_a_data_directory_is_refused_and_removes_nothing(mended: Cluster) -> None:
+    cluster = mended
     directory = cluster.data(cluster.nodes[0])
     half_written = directory / "uploads" / "incoming-of-a-running-request"
     half_written.write_bytes(b"abcd")
@@ -75,9 +76,9 @@ def test_second_process_on_a_data_directory_is_refused_and_removes_nothing(clust
     half_written.unlink()
 
 
-async def test_renewed_certificate_has_a_new_key_and_opens_the_peer_port(own_cluster: Cluster) -> None:
-    node = own_cluster.nodes[0]
-    files = NodeFiles(own_cluster.data(node))
+async def test_renewed_certificate_has_a_new_key_and_opens_the_peer_port(mended: Cluster) -> None:
+    node = mended.nodes[0]
+    files = NodeFiles(mended.data(node))
     config = files.read_config()
     identity = config.identity
     contexts = MemberContexts(files.credential(), identity)
@@ -93,7 +94,7 @@ async def test_renewed_certificate_has_a_new_key_and_opens_the_peer_port(own_clu
     after = files.credential_path.read_text()
     assert files.credential_path.stat().st_mode & 0o777 == 0o600
     assert before.split("-----END")[0] != after.split("-----END")[0]
-    other = NodeFiles(own_cluster.data(own_cluster.nodes[1])).read_config()
+    other = NodeFiles(mended.data(mended.nodes[1])).read_config()
     _, writer = await asyncio.open_connection(
         other.address,
         other.peer_port,
