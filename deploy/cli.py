@@ -5,34 +5,50 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted. Of `sta
 2 unavailable.
 """
 
+import importlib
 import os
 import sys
-from importlib.metadata import version
+from typing import Final
 
 import click
 
 from ca.errors import FilestoreError
-from deploy.commands.cluster import dev
-from deploy.commands.connection import line_of, reason_of
-from deploy.commands.coordinator import coordinator
-from deploy.commands.doctor import doctor
-from deploy.commands.files import get, ls, put
-from deploy.commands.jobs import job
-from deploy.commands.node import node
-from deploy.commands.status import status
-from deploy.commands.token import token
 
-STDERR_FILENO = 2
+STDERR_FILENO: Final = 2
+MODULES: Final = {  # below deploy.commands
+    "coordinator": "coordinator",
+    "dev": "cluster",
+    "doctor": "doctor",
+    "get": "files",
+    "job": "jobs",
+    "ls": "files",
+    "node": "node",
+    "put": "files",
+    "status": "status",
+    "token": "token",
+}
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
-@click.version_option(version("filestore"), prog_name="filestore")
+class Commands(click.Group):
+    """Loads a command when it is asked for: all of them would take as long as the one."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002
+        """What click asks for to show them, or what was meant."""
+        return list(MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """The command of that name, None where there is none."""
+        if cmd_name not in MODULES:
+            return None
+        found = getattr(importlib.import_module(f"deploy.commands.{MODULES[cmd_name]}"), cmd_name)
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(package_name="filestore", prog_name="filestore")
 def cli() -> None:
     """Filestore: a store for the big files of network-emulation labs, on a handful of machines."""
-
-
-for command in (coordinator, node, token, job, put, get, ls, status, doctor, dev):
-    cli.add_command(command)
 
 
 def main() -> None:
@@ -44,12 +60,16 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except FilestoreError as error:
+        from deploy.commands.connection import line_of
+
         fail(line_of(error))
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain again when it flushes at exit.
         sys.stdout = None
         sys.exit(1)
     except OSError as error:
+        from deploy.commands.connection import reason_of
+
         fail(f"{error.filename or 'system'}: {reason_of(error)}")
     except (KeyboardInterrupt, click.Abort):
         click.echo("interrupted", err=True)

@@ -39,8 +39,10 @@ DOCUMENTED = rows_of_sections()
 
 def commands(group: click.Command, name: str) -> Iterator[tuple[str, click.Command]]:
     if isinstance(group, click.Group):
-        for part, command in group.commands.items():
-            yield from commands(command, f"{name} {part}")
+        context = click.Context(group)
+        for part in group.list_commands(context):
+            if (command := group.get_command(context, part)) is not None:
+                yield from commands(command, f"{name} {part}")
     else:
         yield name, group
 

@@ -5,12 +5,10 @@ from typing import Any
 from urllib.parse import quote
 
 import click
-from rich.table import Table
 
 from coordinator.records import CoordinatorRecord
 from deploy.commands.addresses import METAVAR, member_of
 from deploy.commands.connection import Connection, connection_options
-from deploy.progress import table_console
 from node.client import Client
 
 PATH = "/api/v1/cluster/coordinators"
@@ -70,6 +68,9 @@ def transfer_leader(connection: Connection, target: str) -> None:
 @connection_options
 def status(connection: Connection, as_json: bool) -> int:
     """Show the group of coordinators. Exit code 1 when one of them is not well, or none leads."""
+    from rich.table import Table  # here: a coordinator that starts waits for none of it
+
+    from deploy.progress import table_console
 
     async def work(client: Client) -> dict[str, Any]:
         return await client.status()

@@ -71,7 +71,8 @@ def exists(group: click.Command, words: tuple[str, ...]) -> bool:
     """Whether these words, up to the first argument, name commands."""
     if not words or not isinstance(group, click.Group):
         return True
-    return words[0] in group.commands and exists(group.commands[words[0]], words[1:])
+    command = group.get_command(click.Context(group), words[0])
+    return command is not None and exists(command, words[1:])
 
 
 def test_scrape_configuration_trusts_the_cluster_s_root_alone() -> None:
