@@ -54,16 +54,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests of single parts come last: the shared cluster, which costs a tenth of a core, rests meanwhile."""
     stash = item.config.stash
-    if "cluster" in getattr(item, "fixturenames", ()):
-        if (cluster := stash.get(RESTING, None)) is not None:
-            del stash[RESTING]
-            cluster.restart(*cluster.members)
-            cluster.wait_healthy()
-            stash[RUNNING] = cluster
-    elif item.path.parent.name == "unit" and (cluster := stash.get(RUNNING, None)) is not None:
-        del stash[RUNNING]
-        cluster.terminate(*cluster.members)
-        stash[RESTING] = cluster
+    if item.path.parent.name == "unit":
+        if (cluster := stash.get(RUNNING, None)) is not None:
+            del stash[RUNNING]
+            cluster.terminate(*cluster.members)
+            stash[RESTING] = cluster
+    elif (cluster := stash.get(RESTING, None)) is not None and "cluster" in getattr(item, "fixturenames", ()):
+        del stash[RESTING]
+        cluster.restart(*cluster.members)
+        cluster.wait_healthy()
+        stash[RUNNING] = cluster
 
 
 @pytest.fixture(scope="session")

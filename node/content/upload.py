@@ -269,6 +269,7 @@ class Session:
                 await self.holding.keep_up()
                 self.hold.touch()
                 self.hold.receiving = True
+        self.hold.receiving = False  # all has come
 
 
 @asynccontextmanager

@@ -313,6 +313,8 @@ def test_partial_file_that_another_takes_the_place_of_is_not_taken_for_the_conte
         started(through(cluster, *ways), "get", file_uuid, "-o", str(target)) as process,
     ):
         wait_until(lambda: durable_bytes(target) > 0, what="something durable", timeout_s=30)
+        for way in ways:
+            way.bytes_per_s = 8 << 10  # until the other one is there
         assert cluster.filestore("get", other, "-o", str(tmp_path / "x.part")).returncode == 0
         for way in ways:
             way.bytes_per_s = FAST_BYTES_PER_S
