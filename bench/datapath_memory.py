@@ -25,7 +25,6 @@ SLOW_BYTES_PER_S = 1_000_000
 SLOW_SECONDS = 8.0
 PIECE_BYTES = 100_000
 IDLE_PLAIN = 10_000
-ADDRESSES = 100  # that idle connections come from: a node leaves none all of its places
 IDLE_TLS = 2_000  # shaking hands with more takes longer than the first ones are kept
 ROUNDS = 8
 DESCRIPTORS_SPARE = 200
@@ -81,7 +80,7 @@ def _idle(node: OneNode, *, is_tls: bool, rounds: int = 1) -> Row:
         for _ in range(rounds):
             with ExitStack() as stack:
                 for number in range(count):
-                    connection = stack.enter_context(connect(f"127.0.0.{2 + number % ADDRESSES}"))
+                    connection = stack.enter_context(connect(f"127.1.{number >> 8}.{number & 255}"))
                     left_bytes = 4 << 10
                     while left_bytes > 0:  # the head as well: a little more comes than is waited for
                         left_bytes -= len(connection.recv(1 << 16))
