@@ -90,8 +90,11 @@ def _check_several(files: tuple[str, ...], filename: str | None) -> None:
         raise click.UsageError("--filename names one FILE, and several are given.")
     if "-" in files:
         raise click.UsageError("- is given alone.")
-    if len({Path(file).resolve() for file in files}) < len(files):
-        raise click.UsageError("A FILE is given twice.")
+    given: dict[Path, str] = {}
+    for file in files:
+        if (place := Path(file).resolve()) in given:
+            raise click.UsageError(f"{given[place]} and {file} are one FILE.")
+        given[place] = file
 
 
 def record_fields(name: str, options: Mapping[str, Any]) -> dict[str, Any]:

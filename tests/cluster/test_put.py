@@ -56,6 +56,15 @@ def test_file_that_fails_stops_no_other_and_nothing_is_stored_twice(cluster: Clu
     assert set(again.values()).isdisjoint(uuids.values())
 
 
+def test_file_that_is_given_under_two_names_is_refused_with_both(cluster: Cluster, tmp_path: Path) -> None:
+    (file,) = files_in(tmp_path, 10)
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    done = cluster.filestore("put", file, str(link))
+    assert done.returncode == 2
+    assert f"{file} and {link} are one FILE." in done.stderr.decode()
+
+
 @pytest.mark.parametrize("connections", [1, 3])
 def test_no_more_files_than_connections_are_sent_at_once(
     cluster: Cluster, tmp_path: Path, connections: int
