@@ -49,8 +49,9 @@ class Places:
         return len(self._holders)
 
     def take(self, network: str) -> object | None:
-        """One of them, None if there is none left for this network (see `rates.network_of`)."""
-        if self._held[network] >= GREED * (self.most - self.taken):
+        """One of them, None if there is none left for this network (see `rates.network_of`), "" for ours."""
+        left = self.most - self.taken
+        if not left or (network and self._held[network] >= GREED * left):
             return None
         token = object()
         self._holders[token] = network
@@ -109,10 +110,12 @@ class Acceptor:
         shutdown_s: float,
         places: Places,
         on_refused: Callable[[], None],
+        not_tls: Callable[[], bytes] = bytes,
     ) -> None:
         """`new_connection` makes the protocol of each; it is handed what to call when its connection ends.
 
-        `on_refused` is called for each that is closed as it comes.
+        `on_refused` is called for each that is closed as it comes; `not_tls` is asked what to answer to a
+        request without TLS.
         """
         self._is_local = listening.family == socket.AF_UNIX
         self.port: int = 0 if self._is_local else listening.getsockname()[1]
@@ -120,7 +123,9 @@ class Acceptor:
         self._new_connection = new_connection
         self._tls: TlsListening | None = None
         if ssl_context is not None:
-            self._tls = TlsListening(ssl_context, handshake_s=handshake_s, shutdown_s=shutdown_s)
+            self._tls = TlsListening(
+                ssl_context, handshake_s=handshake_s, shutdown_s=shutdown_s, not_tls=not_tls
+            )
         self._places = places
         self._on_refused = on_refused
         self._tell_refused_at_s = 0.0

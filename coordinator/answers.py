@@ -59,6 +59,18 @@ def error_response(error: FilestoreError, request: web.BaseRequest) -> web.Respo
     return response
 
 
+def lone_answer(error: FilestoreError) -> bytes:
+    """All of an answer, its head too, where there is no request: the connection ends with it."""
+    new_id = str(uuid_utils.uuid7())
+    body = msgspec.json.encode(error_body(error, new_id))
+    head = (
+        f"HTTP/1.1 {error.status} {error.title}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nServer: Filestore\r\n"
+        f"X-Request-Id: {new_id}\r\nConnection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
 def error_body(error: FilestoreError, id_of_request: str) -> dict[str, str]:
     """`{code, error, details}`; a fault of ours shows the request id and nothing else."""
     details = error.details

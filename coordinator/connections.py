@@ -11,8 +11,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Final
 
-import msgspec
-import uuid_utils
 from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.http_parser import HttpRequestParser
@@ -24,10 +22,10 @@ from coordinator.answers import (
     HEADERS_MAX,
     PREPARED,
     ClientGone,
-    error_body,
     error_of,
     error_response,
     from_malformed,
+    lone_answer,
     request_id,
 )
 from coordinator.body_ring import BodyRing
@@ -39,10 +37,6 @@ from coordinator.rates import Patience
 
 PEER_HEADERS_EXTRA: Final = 8  # what a member adds to a request that it passes on
 _STARTED_S: Final = web.RequestKey("started_s", float)
-_HEADERS_TOO_SLOW: Final = (
-    b"HTTP/1.1 408 Request Timeout\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-    b"Server: Filestore\r\nX-Request-Id: %s\r\nConnection: close\r\n\r\n%s"
-)
 _log = logging.getLogger("filestore.http")
 
 
@@ -376,10 +370,7 @@ class _Connection(DirectConnection):
         if self.transport is None or self._waiter is None:
             return
         if self.headers_begun:
-            new_id = str(uuid_utils.uuid7())
-            error = errors.RequestTimeout("The headers came too slowly.")
-            body = msgspec.json.encode(error_body(error, new_id))
-            self.transport.write(_HEADERS_TOO_SLOW % (len(body), new_id.encode(), body))
+            self.transport.write(lone_answer(errors.RequestTimeout("The headers came too slowly.")))
         self.force_close()
 
     def _stop_headers_timer(self) -> None:

@@ -288,7 +288,12 @@ async def _serve(
     api = application(shell)
     async with contextlib.AsyncExitStack() as listeners:
         listener = await serve(
-            peers, host=own.address, port=own.peer_port, ssl_context=contexts.peer.listening, peer=True
+            peers,
+            host=own.address,
+            port=own.peer_port,
+            ssl_context=contexts.peer.listening,
+            peer=True,
+            metrics=shell.metrics,
         )
         # The client port drains first: its requests still need the leader, which may be this process.
         listeners.push_async_callback(listener.close, PEER_DRAIN_S)

@@ -14,10 +14,11 @@ import asyncio
 import contextvars
 import math
 import os
+import re
 import socket
 import ssl
 from asyncio import sslproto
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -25,14 +26,7 @@ RECEIVED_BYTES_MAX: Final = 128 << 10  # of one connection, in a turn of the loo
 SLICE_BYTES: Final = 64 << 10  # encrypted, or decrypted, at a time: both halves of it stay in a core's cache
 RECORD_BYTES: Final = 16 << 10  # of content at most (RFC 8446, section 5.1)
 UNTAKEN_BYTES_MAX: Final = 4 * SLICE_BYTES  # of ciphertext; a slice waits at most, and answers to key updates
-_BODY: Final = (
-    b'{"code":"invalid_request","error":"Invalid Request",'
-    b'"details":"This port speaks TLS: ask with https://."}'
-)
-_SPEAK_TLS: Final = (
-    b"HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nContent-Length: %d\r\n"
-    b"Cache-Control: no-store\r\nServer: Filestore\r\nConnection: close\r\n\r\n%s"
-) % (len(_BODY), _BODY)
+_HTTP: Final = re.compile(rb"[A-Z]{3,16} [/*h]")  # how a request without TLS begins
 _OPEN: Final = sslproto.SSLProtocolState.WRAPPED
 _FLUSHING: Final = sslproto.SSLProtocolState.FLUSHING
 _Transport: Any = sslproto._SSLProtocolTransport  # as Any: what is known of their types is of Python 3.10
@@ -44,9 +38,19 @@ Data = bytes | bytearray | memoryview
 class TlsListening:
     """What the TLS connections of one listener share. For one event loop."""
 
-    def __init__(self, context: ssl.SSLContext, *, handshake_s: float, shutdown_s: float) -> None:
-        """`handshake_s`: how long a handshake may take; `shutdown_s`: how long the goodbyes."""
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        *,
+        handshake_s: float,
+        shutdown_s: float,
+        not_tls: Callable[[], bytes] = bytes,
+    ) -> None:
+        """`handshake_s`: how long a handshake may take; `shutdown_s`: how long the goodbyes. `not_tls`: what
+        a request without TLS is answered.
+        """
         self.context = context
+        self.not_tls = not_tls
         self.handshake_s = handshake_s
         self.shutdown_s = shutdown_s
         self.received = memoryview(bytearray(RECEIVED_BYTES_MAX))
@@ -336,9 +340,9 @@ class _Tls(_Protocol):  # type: ignore[misc]
         """The last of the handshake goes out before the application writes anything, here or elsewhere."""
         if handshake_exc is None:
             self._send()
-        elif isinstance(handshake_exc, ssl.SSLError) and handshake_exc.reason == "HTTP_REQUEST":
+        elif isinstance(handshake_exc, ssl.SSLError) and _HTTP.match(self._listening.received):
             with suppress(OSError):  # past the transport, which is closed now and sends nothing more
-                os.write(self._transport.get_extra_info("socket").fileno(), _SPEAK_TLS)
+                os.write(self._transport.get_extra_info("socket").fileno(), self._listening.not_tls())
         super()._on_handshake_complete(handshake_exc)
 
     def _wakeup_waiter(self, exc: BaseException | None = None) -> None:

@@ -23,6 +23,7 @@ from coordinator.answers import (
     error_response,
     headers_of_every_answer,
     json_response,
+    lone_answer,
     request_id,
 )
 from coordinator.connections import Connections
@@ -83,15 +84,23 @@ async def serve(
     shared: bool = False,
     patience: Patience | None = None,
     places: Places | None = None,
+    metrics: Metrics | None = None,
 ) -> "Listener":
     """Listen on `host`; port 0 takes a free one. `peer`: requests of members, logged at level debug.
 
     `shared`: several processes listen on this port. `places`: for how many connections, by default of this
-    listener alone. Raises OSError when the address cannot be had.
+    listener alone. `metrics` count the refused ones, by default those of `app`. Raises OSError when the
+    address cannot be had.
     """
     listening = await listening_socket(host, port, shared=shared)
     return await serve_on(
-        listening, app, ssl_context=ssl_context, peer=peer, patience=patience, places=places
+        listening,
+        app,
+        ssl_context=ssl_context,
+        peer=peer,
+        patience=patience,
+        places=places,
+        metrics=metrics,
     )
 
 
@@ -103,6 +112,7 @@ async def serve_on(
     peer: bool = False,
     patience: Patience | None = None,
     places: Places | None = None,
+    metrics: Metrics | None = None,
 ) -> "Listener":
     """The same on a socket that listens already."""
     runner = web.AppRunner(app)
@@ -117,7 +127,8 @@ async def serve_on(
         handshake_s=connections.patience.headers_s,
         shutdown_s=connections.patience.linger_s,
         places=places or Places(peers=peer),
-        on_refused=app[METRICS].connections_refused.inc,
+        on_refused=(metrics or app[METRICS]).connections_refused.inc,
+        not_tls=lambda: lone_answer(errors.InvalidRequest("This port speaks TLS: ask with https://.")),
     )
     acceptor.start()
     return Listener(app, connections, acceptor)

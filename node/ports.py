@@ -59,7 +59,7 @@ class Ports:
             app = _member_application(self._services)
             app.add_routes([*numbers.routes(), web.get("/metrics", tell_metrics)])
             listening = self._services.siblings.listening_socket()
-            self._local = await serve_on(listening, app, peer=True)
+            self._local = await serve_on(listening, app, peer=True, metrics=self._metrics)
 
     async def open_peer(self) -> int:
         """Hear other members; which port that is. Raises OSError."""
@@ -67,7 +67,12 @@ class Ports:
         app.middlewares.append(admit_members)
         host, port = self._config.address, self._config.peer_port
         listener = await serve(
-            app, host=host, port=port, ssl_context=self._contexts.peer.listening, peer=True
+            app,
+            host=host,
+            port=port,
+            ssl_context=self._contexts.peer.listening,
+            peer=True,
+            metrics=self._metrics,
         )
         self._listeners.append(listener)
         return listener.port

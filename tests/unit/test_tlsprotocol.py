@@ -263,11 +263,8 @@ def test_handshake_that_comes_to_nothing_ends_the_connection(
             with pytest.raises(error):
                 await TlsListening(context, handshake_s=handshake_s, shutdown_s=1).accept(arrived, Taker())
             plain.settimeout(10)
-            told = b""
             with suppress(ConnectionResetError):
-                while piece := await asyncio.to_thread(plain.recv, 1000):
-                    told += piece
-            assert told[:13] == (b"HTTP/1.1 400 " if first.startswith(b"GET") else b"")
+                assert await asyncio.to_thread(plain.recv, 1) == b""
 
     run(test())
 
