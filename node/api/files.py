@@ -2,9 +2,9 @@
 
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
-from ca.errors import Conflict, NotAvailable, PreconditionFailed
+from ca.errors import Conflict, Gone, NotAvailable, PreconditionFailed
 from coordinator.commands import DeleteFile
 from coordinator.queries import GetContent
 from coordinator.records import Caller, ContentRecord
@@ -50,8 +50,10 @@ async def _require_content(request: web.Request, caller: Caller, file_uuid: str)
     query = GetContent(caller=caller, file_uuid=file_uuid)
     try:
         content = await request.app[API].metadata.read(query, ContentRecord)
-    except NotAvailable as error:
-        raise PreconditionFailed("The file has no content yet.") from error
+    except (NotAvailable, Gone) as error:
+        if hdrs.IF_MATCH in request.headers:
+            raise PreconditionFailed("If-Match: the file has no content.") from error
+        return  # nor has it a date to compare (RFC 9110, section 13.1.4)
     evaluate(request.method, request.headers, f'"{content.file.blob_sha256}"', content.available_at_ms)
 
 
