@@ -56,14 +56,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     stash = item.config.stash
     if item.path.parent.name == "unit":
         if (cluster := stash.get(RUNNING, None)) is not None:
-            del stash[RUNNING]
             cluster.terminate(*cluster.members)
             stash[RESTING] = cluster
+            del stash[RUNNING]
     elif (cluster := stash.get(RESTING, None)) is not None and "cluster" in getattr(item, "fixturenames", ()):
-        del stash[RESTING]
         cluster.restart(*cluster.members)
         cluster.wait_healthy()
         stash[RUNNING] = cluster
+        del stash[RESTING]
 
 
 @pytest.fixture(scope="session")
