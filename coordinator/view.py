@@ -118,6 +118,14 @@ class View:
             self._changed.clear()
             await self._changed.wait()
 
+    async def renewed(self) -> ClusterView:
+        """The view that the leader has confirmed after this was asked for. The caller sets the deadline."""
+        asked_at = time.monotonic()
+        while self._leader_confirmed_at <= asked_at:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.current
+
     async def run(self) -> None:
         """Send heartbeats to every coordinator for ever; one that hangs holds up none of the others."""
         await self._roster.run(self._beat_for_ever, "heartbeat to")
@@ -137,7 +145,6 @@ class View:
             return
         if reply.leader == coordinator_id:
             self._clock_offset_s = (now_ms() - reply.at_ms) / 1000
-            self._leader_confirmed_at = max(self._leader_confirmed_at, started_at)
         async with self._reading:
             if self._current is None or self._current.version < reply.view_version:
                 try:
@@ -147,6 +154,8 @@ class View:
                     _log.info("the view of the cluster could not be read: %s", error.details)
                     return
         self._confirmed_at = max(self._confirmed_at, started_at)
+        if reply.leader == coordinator_id:
+            self._leader_confirmed_at = max(self._leader_confirmed_at, started_at)
         self._changed.set()
 
     def _adopt(self, view: ClusterView) -> None:

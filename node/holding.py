@@ -13,15 +13,15 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from ca.errors import Conflict, NotFound, OffsetMismatch, Unavailable
-from coordinator.commands import RecordProgress, RewindUpload
+from ca.errors import Conflict, Internal, NotFound, OffsetMismatch, PayloadTooLarge, Unavailable
+from coordinator.commands import DeclareSize, RecordProgress, RewindUpload
 from coordinator.records import VM, Caller, UploadRecord
 from node.chain import BEHIND_BYTES_MAX, Chain
 from node.link import MARK_BYTES, LinkTerms, Source
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
 from node.takeover import give_up, own_prefix
-from node.upload import Upload
+from node.upload import Unreadable, Upload
 
 SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
 REPORT_BYTES = 16 << 20  # what the loss of the holder costs a client, about
@@ -86,12 +86,34 @@ class Holding:
     async def open(self) -> None:
         """Open the file, and bring it to where the log stands in a new epoch.
 
-        After a restart of the node this hashes it. Raises Unavailable when another node must go on.
+        After a restart of the node this hashes it. Raises Unavailable when another node must go on,
+        PayloadTooLarge when there is more of it than was declared.
+        """
+        self.kept = await self._opened()
+        await self._enter()
+        size_bytes = self.record.size_bytes
+        if size_bytes is not None and self.upload.offset > size_bytes:
+            raise PayloadTooLarge(f"There are {self.upload.offset} bytes already, more than {size_bytes}.")
+        self.upload.size_bytes = size_bytes
+
+    async def _opened(self) -> Upload:
+        """What lies here; what the disk does not give back counts as lost. Of any size: an older epoch's may
+        be longer than what was declared since.
         """
         uploads, record, disk = self._services.uploads, self.record, self._services.disk
-        self.kept = await disk.run(
-            uploads.open, record.file_uuid, record.size_bytes, with_md5=record.kind == VM
-        )
+
+        async def opened() -> Upload:
+            return await disk.run(uploads.open, record.file_uuid, None, with_md5=record.kind == VM)
+
+        try:
+            return await opened()
+        except Unreadable:
+            await self._give_up()
+            await disk.run(uploads.discard, record.file_uuid)
+            return await opened()
+
+    async def _enter(self) -> None:
+        record, disk = self.record, self._services.disk
         if self.upload.epoch == record.epoch:
             # An earlier request may have proposed all of it, and got no answer yet.
             self._proposed_offset = max(record.offset_bytes, self.upload.offset)
@@ -117,7 +139,7 @@ class Holding:
             return self.upload.sha256 == record.prefix_sha256
         try:
             return await own_prefix(self._services, record) == record.prefix_sha256
-        except NotFound:
+        except (NotFound, Internal):
             return False
 
     async def discard(self) -> None:
@@ -166,8 +188,18 @@ class Holding:
         self._chain.require()
         if self._reporting is None and self._is_report_due(self._chain):
             self._reporting = asyncio.create_task(self._report_underway(), name="progress of an upload")
-        if self.upload.offset - self._chain.quorum_offset() > BEHIND_BYTES_MAX:
-            await self._chain.reach(self.upload.offset - BEHIND_BYTES_MAX)
+        sendable_offset = self.upload.sendable_offset
+        if sendable_offset - self._chain.quorum_offset() > BEHIND_BYTES_MAX:
+            await self._chain.reach(sendable_offset - BEHIND_BYTES_MAX)
+
+    async def declare(self, size_bytes: int) -> None:
+        """Fix the size. Raises Conflict when it has another by now; Overtaken."""
+        command = DeclareSize(caller=self._caller, file_uuid=self.record.file_uuid, size_bytes=size_bytes)
+        record = await self._services.api.metadata.propose(command, UploadRecord)
+        if record.epoch != self.record.epoch:
+            raise Overtaken("the size was declared in a later epoch")
+        self._adopt(record)
+        self.upload.size_bytes = size_bytes
 
     async def settle(self) -> None:
         """Make what came durable, here and on the write quorum, and have the log say so; ends the chain.
@@ -201,6 +233,8 @@ class Holding:
         then nothing is dropped; Overtaken.
         """
         await self._end_chain()
+        if self.upload.finished is not None and offset == self.upload.offset:
+            return  # nothing came after it
         record = self.record
         if offset < max(record.offset_bytes, self._proposed_offset):
             if offset > record.offset_bytes:  # it may have been told more, in a report that got no answer
@@ -245,14 +279,20 @@ class Holding:
 
     async def _recover(self, sound_offset: int) -> None:
         """This disk has lost acknowledged bytes: another node goes on, or the client sends them again."""
-        _log.error("acknowledged bytes of an upload are lost", extra={"file_uuid": self.record.file_uuid})
-        if self.record.offset_bytes and await give_up(self._services, self._caller, self.record):
-            raise Unavailable("Another node goes on with this upload: ask again.", retry_after_s=1)
+        await self._give_up()
         if self.upload.finished is not None:
             await self._reopen(sound_offset)
         else:
             await self._services.disk.run(self.upload.rollback_to, sound_offset)
         await self.rewind(sound_offset, self.upload.sha256 if sound_offset else EMPTY_SHA256)
+
+    async def _give_up(self) -> None:
+        """Raises Unavailable if other nodes have, or may have, what is acknowledged and lost here."""
+        if not self.record.offset_bytes:
+            return
+        _log.error("acknowledged bytes of an upload are lost", extra={"file_uuid": self.record.file_uuid})
+        if await give_up(self._services, self._caller, self.record):
+            raise Unavailable("Another node goes on with this upload: ask again.", retry_after_s=1)
 
     def _start_chain(self) -> None:
         assert self._source is not None
@@ -324,6 +364,12 @@ class Holding:
 
     async def _propose(self, command: RecordProgress | RewindUpload) -> None:
         try:
-            self.record = await self._services.api.metadata.propose(command, UploadRecord)
+            self._adopt(await self._services.api.metadata.propose(command, UploadRecord))
         except Conflict as error:
             raise Overtaken(error.details) from error
+
+    def _adopt(self, record: UploadRecord) -> None:
+        """What the log answered is news of it only while this node holds the upload. Raises Overtaken."""
+        if record.placement[:1] != [self._services.node_id]:
+            raise Overtaken("the upload has ended, or another node holds it")
+        self.record = record

@@ -111,7 +111,9 @@ async def _propose(
 
 
 async def _has_prefix(services: NodeServices, node_id: str, record: UploadRecord) -> bool | None:
-    """Whether the node has the acknowledged bytes; None when it does not say."""
+    """Whether the node has the acknowledged bytes, as one that was removed has not; None when it does not
+    say.
+    """
     stop = record.offset_bytes
     if stop and not record.prefix_sha256:
         return False  # recorded by an older version: nobody can tell
@@ -128,7 +130,18 @@ async def _has_prefix(services: NodeServices, node_id: str, record: UploadRecord
                     return None
                 return not stop or answer.headers.get(SHA256_HEADER) == record.prefix_sha256
     except (PeerFailed, TimeoutError):
-        return None
+        return None if await _is_member(services, node_id) else False
+
+
+async def _is_member(services: NodeServices, node_id: str) -> bool:
+    """Whether it has joined, as far as can be told now: our view may be of before that."""
+    if services.api.view.node(node_id) is not None:
+        return True
+    with suppress(TimeoutError):
+        async with asyncio.timeout(PROBE_S):
+            view = await services.api.view.renewed()
+            return any(node.node_id == node_id for node in view.nodes)
+    return True
 
 
 async def own_prefix(services: NodeServices, record: UploadRecord) -> str:

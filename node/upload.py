@@ -41,6 +41,10 @@ def open_or_create(name: str, *, parent: int) -> int:
         return os.open(name, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
 
 
+class Unreadable(Internal):
+    """The disk does not give the bytes of an upload back."""
+
+
 class Upload:
     """One upload, held by its caller until `close`. Not for two threads at once.
 
@@ -287,7 +291,7 @@ class Upload:
             self._give_back(self)
 
     def recover(self, previous: "Upload | None" = None) -> None:
-        """Hashes what is on disk. Raises Internal when the disk cannot read it.
+        """Hashes what is on disk. Raises Unreadable.
 
         After `previous` broke, the disk itself is read, not the page cache, and must hash as it did before.
         """
@@ -298,7 +302,7 @@ class Upload:
                 os.posix_fadvise(self._data, 0, 0, os.POSIX_FADV_DONTNEED)
             self._hasher.update_from(self._data, self._record.offset)
         except (OSError, EOFError) as error:
-            raise Internal("The disk cannot read back what was uploaded.") from error
+            raise Unreadable("The disk cannot read back what was uploaded.") from error
         self._durable = self._hasher.checkpoint()
         before = None if previous is None else previous._durable  # the same class: no outsider looks in
         if before and before.size_bytes == self.offset and before.sha256.hexdigest() != self.sha256:

@@ -32,12 +32,14 @@ async def is_repeated(
         raise ChecksumMismatch("The content does not have the declared sha-256.")
     received_bytes = 0
     hashes = [hashlib.sha256(), *(checksum.new() for checksum in checksums)]
-    async for chunk in body_chunks(session.request):
-        received_bytes += len(chunk)
-        if start + received_bytes > size_bytes:
-            return False
-        for found in hashes:
-            await session.services.disk.run(found.update, chunk)
+    with session.receiving():
+        async for chunk in body_chunks(session.request):
+            session.hold.touch()
+            received_bytes += len(chunk)
+            if start + received_bytes > size_bytes:
+                return False
+            for found in hashes:
+                await session.services.disk.run(found.update, chunk)
     for checksum, found in zip(checksums, hashes[1:], strict=True):
         checksum.require(found)
     return start + received_bytes == size_bytes and hashes[0].hexdigest() == await _stored_sha256(

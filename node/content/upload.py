@@ -25,7 +25,7 @@ from ca.errors import (
     Unauthorized,
     Unavailable,
 )
-from coordinator.commands import CompleteUpload, DeclareSize
+from coordinator.commands import CompleteUpload
 from coordinator.queries import GetUpload
 from coordinator.receiving import Batch
 from coordinator.records import PROJECT_FILE, Caller, ContentRecord, Manifest, UploadRecord
@@ -101,7 +101,7 @@ class Session:
         InvalidRequest for an empty body where bytes were declared.
         """
         async with aclosing(self._batches()) as batches:
-            with self._receiving():
+            with self.receiving():
                 first: Batch = await anext(batches, [])
             if not first and self.record.size_bytes:
                 raise InvalidRequest(f"The body is empty; {self.record.size_bytes} bytes were declared.")
@@ -131,7 +131,7 @@ class Session:
         """
         start, start_sha256 = self.upload.offset, self.upload.sha256
         hashes = [checksum.new() for checksum in checksums]
-        if hashes:
+        if hashes and self.upload.finished is None:
             self.upload.hold()
 
         def write(batch: Batch) -> None:  # in a worker thread
@@ -142,7 +142,7 @@ class Session:
             self.holding.written()
 
         try:
-            with self._receiving():
+            with self.receiving():
                 await write_overlapped(self.services.disk, batches or self._batches(), write)
             for checksum, found in zip(checksums, hashes, strict=True):
                 checksum.require(found)
@@ -161,7 +161,7 @@ class Session:
             raise
 
     @contextmanager
-    def _receiving(self) -> Iterator[None]:
+    def receiving(self) -> Iterator[None]:
         """While the client is expected to send."""
         self.hold.touch()
         self.hold.receiving = True
@@ -182,9 +182,7 @@ class Session:
 
     async def declare(self, size_bytes: int) -> None:
         """Fix the size of an upload that began without one. Raises Conflict when it has another by now."""
-        command = DeclareSize(caller=self.caller, file_uuid=self.record.file_uuid, size_bytes=size_bytes)
-        self.holding.record = await self.services.api.metadata.propose(command, UploadRecord)
-        self.upload.size_bytes = size_bytes
+        await self.holding.declare(size_bytes)
 
     async def complete(self, sha256: str = "") -> ContentRecord:
         """Everything between the last byte and `available`; may be repeated after any failure.
@@ -197,8 +195,9 @@ class Session:
         try:
             return await self._complete(sha256)
         except FilestoreError:
-            with suppress(FilestoreError):  # small content is nowhere else yet
-                await self.holding.settle()
+            if self.kept is not None:
+                with suppress(FilestoreError):  # small content is nowhere else yet
+                    await self.holding.settle()
             raise
 
     async def _complete(self, sha256: str) -> ContentRecord:

@@ -1,7 +1,10 @@
 """What a node does by itself: ends what a crash left open, sweeps ended uploads, renews its certificate."""
 
 import asyncio
+import base64
 import contextlib
+import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +19,7 @@ from node.config import NodeFiles
 from node.renewal import renew
 from tests.cluster.harness import Cluster
 
+CHECKSUM = "Upload-Checksum"
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream", "Upload-Offset": "0"}
 
 
@@ -27,26 +31,33 @@ def upload_directory(cluster: Cluster, url: str) -> Path:
     return cluster.data(holder_of(cluster, url)) / "uploads" / url.split("/")[-2]
 
 
-@pytest.mark.parametrize(("offset", "content"), [("0", b"abcd"), ("4", b"")])
+@pytest.mark.parametrize(("offset", "sends"), [("0", True), ("4", False)])
 def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_request(
-    mended: Cluster, offset: str, content: bytes
+    mended: Cluster, offset: str, sends: bool
 ) -> None:
     """Where HEAD sends the client, or where it knows that its bytes came."""
-    cluster = mended
+    cluster, content = mended, os.urandom(4)
     url = cluster.create(size_bytes=4)["upload_url"]
     holder = holder_of(cluster, url)
     others = [node for node in cluster.nodes if node is not holder]
     cluster.kill(*others)
-    assert cluster.request("PATCH", url, content=b"abcd", headers=TUS).status == 503
+    assert cluster.request("PATCH", url, content=content, headers=TUS).status == 503
     cluster.kill(holder)
     cluster.restart(*cluster.nodes)
     cluster.wait_healthy()
     head = cluster.request("HEAD", url)
     assert (head.status, head.headers["upload-offset"]) == (200, "0")
-    answer = cluster.request("PATCH", url, content=content, headers={**TUS, "Upload-Offset": offset})
+    piece = content if sends else b""
+    checksum = base64.b64encode(hashlib.sha256(piece).digest()).decode()
+    headers = {**TUS, "Upload-Offset": offset}
+    if not sends:
+        wrong = base64.b64encode(bytes(32)).decode()
+        answer = cluster.request("PATCH", url, content=piece, headers=headers | {CHECKSUM: f"sha256 {wrong}"})
+        assert answer.status == 460
+    answer = cluster.request("PATCH", url, content=piece, headers=headers | {CHECKSUM: f"sha256 {checksum}"})
     assert answer.status == 204
     file_uuid = url.split("/")[-2]
-    assert cluster.get(f"/files/{file_uuid}", node=others[0]).body == b"abcd"
+    assert cluster.get(f"/files/{file_uuid}", node=others[0]).body == content
     assert not upload_directory(cluster, url).exists()
 
 

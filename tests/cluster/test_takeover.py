@@ -3,12 +3,14 @@
 import hashlib
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from ca.errors import Unavailable
 from coordinator import commands
 from coordinator.records import Caller, UploadRecord
+from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import change_byte
 from tests.cluster.test_members import as_node
@@ -51,6 +53,21 @@ def test_holder_whose_disk_gives_other_bytes_back_leaves_the_upload_to_another(f
     four.restart(steps.holder)
     four.wait_healthy()
     assert steps.patch_until_taken(8 * MIB, SIZE, steps.holder).status == 204
+    for node in four.nodes:
+        assert steps.stored(node) == steps.content
+
+
+def test_holder_whose_disk_gives_nothing_back_leaves_the_upload_to_another(
+    four: Cluster, tmp_path: Path
+) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    four.kill(steps.holder)
+    four.restart(steps.holder)
+    four.wait_healthy()
+    data = four.data(steps.holder) / "uploads" / steps.file_uuid / "data"
+    with injected(four.pid(steps.holder), "preadv,preadv2:error=EIO", tmp_path / "strace.log", data):
+        assert steps.patch_until_taken(8 * MIB, SIZE, steps.holder).status == 204
     for node in four.nodes:
         assert steps.stored(node) == steps.content
 

@@ -105,6 +105,16 @@ def test_whole_put_whose_body_never_comes_keeps_what_was_there(
     assert upload.content() == first + rest
 
 
+def test_client_that_vanishes_while_it_repeats_its_last_step_stops_nobody(cluster: Cluster) -> None:
+    upload, content = Upload(cluster), os.urandom(2000)
+    assert upload.put(content).status == 200
+    head = f"PUT {path_of(upload)} HTTP/1.1\r\nContent-Length: 2000\r\n"
+    with connect(cluster, upload.holder) as connection:
+        connection.sendall(with_credential(cluster, head) + content[:1000])
+        # Before the pace of a body would end it, which is after 30 seconds.
+        wait_until(lambda: upload.put(content).status == 200, what="the other's turn", timeout_s=15)
+
+
 def test_empty_body_where_bytes_were_declared_keeps_what_was_there(cluster: Cluster) -> None:
     upload = Upload(cluster, size_bytes=10)
     upload.put(b"abcd", Content_Range="bytes 0-3/10")

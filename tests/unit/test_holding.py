@@ -1,16 +1,52 @@
 """What the holder of an upload finds when it opens it: after a takeover, and after its disk lost bytes."""
 
+import asyncio
+import dataclasses
 import hashlib
 import os
+import time
+from pathlib import Path
 
+import msgspec
+import pytest
+
+from ca.certificates import Authority
+from ca.errors import Unavailable
+from ca.identity import Role
+from ca.tls import Peer
+from coordinator.calls import AnyCall, ProposeCall
+from coordinator.commands import OpenSession
 from coordinator.records import BACKUP, Caller, UploadRecord
-from node.holding import Holding
-from tests.unit.peer_nodes import Node
+from node import holding as holding_module
+from node.holding import Holding, Overtaken
+from node.takeover import give_up
+from tests.unit.peer_nodes import Node, introduce
+from tests.unit.peer_ports import connected, serving
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"
 CONTENT = os.urandom(6_000_000)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 ANYBODY = Caller("anybody", 1)
+
+
+def record_of(
+    *placement: str, offset_bytes: int, epoch: int = 1, size_bytes: int | None = None
+) -> UploadRecord:
+    """Of CONTENT, or its beginning."""
+    return UploadRecord(
+        file_uuid=UUID,
+        status="uploading",
+        placement=list(placement),
+        size_bytes=size_bytes,
+        expected_sha256="",
+        blob_sha256="",
+        offset_bytes=offset_bytes,
+        expires_at_ms=1,
+        kind=BACKUP,
+        as_of=5,
+        epoch=epoch,
+        prefix_sha256=hashlib.sha256(CONTENT[:offset_bytes]).hexdigest() if offset_bytes else "",
+    )
 
 
 async def test_member_that_has_put_the_content_into_place_completes_it_as_the_holder(
@@ -23,20 +59,7 @@ async def test_member_that_has_put_the_content_into_place_completes_it_as_the_ho
     upload.sync()
     upload.finish(SHA256)
     upload.close()
-    record = UploadRecord(
-        file_uuid=UUID,
-        status="uploading",
-        placement=["n2", "n3", "n1"],
-        size_bytes=len(CONTENT),
-        expected_sha256="",
-        blob_sha256="",
-        offset_bytes=len(CONTENT),
-        expires_at_ms=1,
-        kind=BACKUP,
-        as_of=5,
-        epoch=1,
-        prefix_sha256=SHA256,
-    )
+    record = record_of("n2", "n3", "n1", offset_bytes=len(CONTENT), size_bytes=len(CONTENT))
     holding = Holding(node.services, ANYBODY, record)
     try:
         await holding.open()
@@ -45,3 +68,90 @@ async def test_member_that_has_put_the_content_into_place_completes_it_as_the_ho
         assert await node.services.replication._copy_to(["n3", "n1"], blob) == ["n3", "n1"]
     finally:
         await holding.close()
+
+
+async def test_piece_whose_checksum_is_not_known_yet_waits_for_no_member(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long it is: members are sent nothing of it, so they cannot come closer."""
+    monkeypatch.setattr(holding_module, "BEHIND_BYTES_MAX", len(CONTENT) // 4)
+    holding = Holding(nodes[0].services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=0, epoch=0))
+
+    def write() -> None:
+        holding.upload.append(CONTENT)
+        holding.written()
+
+    try:
+        await holding.open()
+        holding.upload.hold()
+        await nodes[0].services.disk.run(write)
+        await asyncio.sleep(0)  # the chain begins
+        assert holding._chain is not None
+        async with asyncio.timeout(5):
+            await holding.keep_up()
+    finally:
+        await holding.close()
+
+
+async def test_what_an_older_epoch_left_may_be_longer_than_what_was_declared_since(nodes: list[Node]) -> None:
+    services = nodes[0].services
+    left = services.uploads.open(UUID, None)
+    left.append(CONTENT)
+    left.sync()
+    left.close()
+    holding = Holding(services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=0, epoch=2, size_bytes=10))
+    try:
+        await holding.open()
+        assert (holding.upload.offset, holding.upload.size_bytes, holding.upload.epoch) == (0, 10, 2)
+    finally:
+        await holding.close()
+
+
+@pytest.mark.parametrize("removed", [True, False])
+async def test_member_that_was_removed_is_not_waited_for(nodes: list[Node], removed: bool) -> None:
+    """Of a holder that has lost what was acknowledged: nobody else has it, or somebody may."""
+    introduce(nodes, known=nodes[:2] if removed else None)
+    await nodes[2].listener.close()
+    nodes[0].services.api.view._leader_confirmed_at = time.monotonic() + 60
+    giving_up = give_up(nodes[0].services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=1000))
+    if removed:
+        assert not await giving_up
+    else:
+        with pytest.raises(Unavailable):
+            await giving_up
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_ours"),
+    [
+        (record_of("n1", "n2", "n3", offset_bytes=0, epoch=0, size_bytes=10), True),
+        (record_of("n2", "n3", "n1", offset_bytes=0, epoch=1, size_bytes=10), False),
+        (record_of("n1", "n2", "n3", offset_bytes=0, epoch=2, size_bytes=10), False),
+        (record_of(offset_bytes=0, epoch=0, size_bytes=10), False),
+    ],
+    ids=["held", "taken over", "taken over and back", "ended"],
+)
+async def test_answer_of_the_log_is_heeded_only_while_the_upload_is_ours(
+    nodes: list[Node], tmp_path: Path, peer_authority: Authority, answer: UploadRecord, is_ours: bool
+) -> None:
+    async def handle(_peer: Peer, call: AnyCall) -> bytes:
+        assert isinstance(call, ProposeCall)
+        return msgspec.msgpack.encode(1 if isinstance(call.command, OpenSession) else answer)
+
+    async with (
+        serving("c1", handle, tmp_path, peer_authority) as coordinator,
+        connected("n9", [coordinator], tmp_path, peer_authority, role=Role.NODE) as metadata,
+    ):
+        services = nodes[0].services
+        services = dataclasses.replace(services, api=dataclasses.replace(services.api, metadata=metadata))
+        holding = Holding(services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=0, epoch=0))
+        try:
+            await holding.open()
+            if is_ours:
+                await holding.declare(10)
+            else:
+                with pytest.raises(Overtaken):
+                    await holding.declare(10)
+            assert (holding.record == answer, holding.upload.size_bytes == 10) == (is_ours, is_ours)
+        finally:
+            await holding.close()
