@@ -244,6 +244,10 @@ class BlobStore:
             os.close(descriptor)
         return name
 
+    def probe(self) -> None:
+        """A synced write of a few bytes. Raises OSError when the disk takes none."""
+        unlink(self.write_incoming(b"probe"), parent=self.uploads_directory)
+
     def seal(self, descriptor: int) -> None:
         """Makes a file read-only and durable, its mode included. Raises OSError."""
         os.fchmod(descriptor, 0o400)

@@ -53,11 +53,13 @@ class Chain:
         source: Source,
         terms: LinkTerms,
         placement: Sequence[str],
+        needed: int | None = None,
     ) -> None:
+        """`needed`: members that must have the bytes; by default as many as the write quorum asks for."""
         self._peers, self._view, self._source, self._terms = peers, view, source, terms
         self._sent = metrics.replica_bytes.labels("sent")
         self._node_id = node_id
-        self._needed = view.current.write_quorum - 1
+        self._needed = view.current.write_quorum - 1 if needed is None else needed
         self._members = [name for name in placement if name != node_id]
         self._links: list[Link] = []
         self._done: dict[str, int] = {}

@@ -85,9 +85,17 @@ def remove_tree(name: str, *, parent: int) -> None:
     os.rmdir(name, dir_fd=parent)
 
 
+class DiskFull(InsufficientStorage):
+    """This node's disk has no room."""
+
+
+class DiskFailed(Internal):
+    """This node's disk does not do what it is asked."""
+
+
 def storage_error(error: OSError) -> FilestoreError:
     """What the caller is told of a failed disk call: no room, no descriptor, a fault of ours. No path."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return InsufficientStorage("The disk of the node that was to store this is full.")
-    refused = Internal(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.")
+        return DiskFull("The disk of the node that was to store this is full.")
+    refused = DiskFailed(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.")
     return out_of_descriptors(error) or refused

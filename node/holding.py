@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import logging
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
@@ -17,6 +18,7 @@ from ca.errors import Conflict, Internal, NotFound, OffsetMismatch, PayloadTooLa
 from coordinator.commands import DeclareSize, RecordProgress, RewindUpload
 from coordinator.records import VM, Caller, UploadRecord
 from node.chain import BEHIND_BYTES_MAX, Chain
+from node.handover import hand_over
 from node.link import MARK_BYTES, LinkTerms, Source
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
@@ -294,7 +296,41 @@ class Holding:
         if await give_up(self._services, self._caller, self.record):
             raise Unavailable("Another node goes on with this upload: ask again.", retry_after_s=1)
 
-    def _start_chain(self) -> None:
+    async def hand_over(self, expected_bytes: int = 0) -> str:
+        """This disk takes no more: the node that holds the upload now, "" when no other can.
+
+        `expected_bytes`: the size of the content if that is known and not declared yet. Raises
+        what the log refuses; Overtaken.
+        """
+        await self._end_chain()
+        try:
+            return await hand_over(
+                self._services, self._caller, self.record, self._sent_to, expected_bytes=expected_bytes
+            )
+        except Conflict as error:
+            raise Overtaken(error.details) from error
+
+    async def _sent_to(self, node_id: str) -> bool:
+        """Send a node outside the placement what is acknowledged: whether it has that durably."""
+        record = self.record
+        if self.kept is None or self.upload.broken or self.upload.offset < record.offset_bytes:
+            return False
+        self._source = await self._open_source()
+        self._source.move(record.offset_bytes)
+        self._start_chain([node_id], needed=1)
+        assert self._chain is not None
+        self._chain.end()
+        try:
+            await self._chain.reach(record.offset_bytes)
+        except Unavailable:
+            return False
+        finally:
+            made = self._chain.durable()
+            await self._end_chain()
+        return made.get(node_id) == record.offset_bytes
+
+    def _start_chain(self, members: Sequence[str] | None = None, *, needed: int | None = None) -> None:
+        """To the members of the placement, or to these."""
         assert self._source is not None
         if self.record.prefix_sha256:
             self._source.know(self.record.offset_bytes, self.record.prefix_sha256)
@@ -305,7 +341,8 @@ class Holding:
             metrics=self._services.metrics,
             source=self._source,
             terms=self.terms,
-            placement=self.record.placement,
+            placement=self.record.placement if members is None else members,
+            needed=needed,
         )
         self._chain.start()
 

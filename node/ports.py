@@ -24,6 +24,7 @@ from node.content.routes import OPERATIONS, content_routes
 from node.custody_routes import custody_routes
 from node.following import following_routes, prepare_following
 from node.reach import reach_routes
+from node.room import room_routes
 from node.services import NODE, NodeServices
 from node.transfer import transfer_routes
 from node.worker_numbers import WorkerNumbers
@@ -130,8 +131,8 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
 
 def _member_application(services: NodeServices) -> web.Application:
     """Its requests are counted nowhere: who passed them on counted them."""
-    routes = [*transfer_routes(), *following_routes(), *custody_routes(), *reach_routes(), *content_routes()]
-    app = new_application(routes, component="node")
+    routes = [*transfer_routes(), *following_routes(), *custody_routes(), *reach_routes(), *room_routes()]
+    app = new_application([*routes, *content_routes()], component="node")
     app[API], app[NODE] = services.api, services
     prepare_following(app)
     return app

@@ -55,7 +55,7 @@ async def take_over(services: NodeServices, caller: Caller, record: UploadRecord
                 asked, successor = record, await _successor(services, record)
             if not successor:
                 raise Unavailable("No node that can be reached has the acknowledged bytes of this upload.")
-            return await _propose(services, caller, record, successor)
+            return await propose_takeover(services, caller, record, successor)
         except (Conflict, Unavailable) as error:
             if loop.time() + RETRY_S >= until_s:
                 raise Unavailable(
@@ -75,27 +75,21 @@ async def give_up(services: NodeServices, caller: Caller, record: UploadRecord) 
     Raises Unavailable when nodes that may have them do not answer.
     """
     others = record.placement[1:]
-    found = await asyncio.gather(*(_has_prefix(services, name, record) for name in others))
+    found = await asyncio.gather(*(has_prefix(services, name, record) for name in others))
     if True not in found:
         if None in found:
             raise Unavailable(
                 "This node has lost bytes of the upload; others do not answer.", retry_after_s=2
             )
         return False
-    await _propose(services, caller, record, others[found.index(True)])
+    await propose_takeover(services, caller, record, others[found.index(True)])
     return True
 
 
-async def _successor(services: NodeServices, record: UploadRecord) -> str:
-    """A node of the placement that has the acknowledged bytes, "" when none says so."""
-    others = record.placement[1:]
-    found = await asyncio.gather(*(_has_prefix(services, name, record) for name in others))
-    return others[found.index(True)] if True in found else ""
-
-
-async def _propose(
+async def propose_takeover(
     services: NodeServices, caller: Caller, record: UploadRecord, successor: str
 ) -> UploadRecord:
+    """The upload as another node of the placement holds it. Raises Conflict, and what the log refuses."""
     command = TakeOverUpload(
         caller=caller,
         file_uuid=record.file_uuid,
@@ -110,7 +104,7 @@ async def _propose(
     return taken
 
 
-async def _has_prefix(services: NodeServices, node_id: str, record: UploadRecord) -> bool | None:
+async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord) -> bool | None:
     """Whether the node has the acknowledged bytes, as one that was removed has not; None when it does not
     say.
     """
@@ -133,6 +127,18 @@ async def _has_prefix(services: NodeServices, node_id: str, record: UploadRecord
         return None if await _is_member(services, node_id) else False
 
 
+async def own_prefix(services: NodeServices, record: UploadRecord) -> str:
+    """The sha256 of the acknowledged bytes as this node has them. Raises NotFound when it has fewer."""
+    return await services.disk.run(services.uploads.prefix_sha256, record.file_uuid, record.offset_bytes)
+
+
+async def _successor(services: NodeServices, record: UploadRecord) -> str:
+    """A node of the placement that has the acknowledged bytes, "" when none says so."""
+    others = record.placement[1:]
+    found = await asyncio.gather(*(has_prefix(services, name, record) for name in others))
+    return others[found.index(True)] if True in found else ""
+
+
 async def _is_member(services: NodeServices, node_id: str) -> bool:
     """Whether it has joined, as far as can be told now: our view may be of before that."""
     if services.api.view.node(node_id) is not None:
@@ -142,8 +148,3 @@ async def _is_member(services: NodeServices, node_id: str) -> bool:
             view = await services.api.view.renewed()
             return any(node.node_id == node_id for node in view.nodes)
     return True
-
-
-async def own_prefix(services: NodeServices, record: UploadRecord) -> str:
-    """The sha256 of the acknowledged bytes as this node has them. Raises NotFound when it has fewer."""
-    return await services.disk.run(services.uploads.prefix_sha256, record.file_uuid, record.offset_bytes)

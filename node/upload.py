@@ -15,7 +15,7 @@ from typing import Self
 
 from ca.errors import ChecksumMismatch, Conflict, Internal, OffsetMismatch, PayloadTooLarge
 from node.blobs import BlobStore
-from node.directories import storage_error
+from node.directories import DiskFailed, storage_error
 from node.durable import Octets, OffsetRecord, write_all
 from node.flushing import FlushThreads
 from node.partial import SPARE_BYTES
@@ -41,7 +41,12 @@ def open_or_create(name: str, *, parent: int) -> int:
         return os.open(name, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
 
 
-class Unreadable(Internal):
+def room_bytes(blobs: BlobStore) -> int:
+    """What uploads may still take of the disk; below 0 when less is left than it needs. Raises OSError."""
+    return blobs.free_bytes() - min(SPARE_BYTES, int(blobs.total_bytes() * SPARE_SHARE))
+
+
+class Unreadable(DiskFailed):
     """The disk does not give the bytes of an upload back."""
 
 
@@ -382,8 +387,7 @@ class Upload:
     def _require_room(self, offset: int, size_bytes: int) -> None:
         """Raises OSError when so many bytes from there on leave too little to record and to delete."""
         reserved_bytes = max((self._allocated_bytes or 0) - offset, 0)
-        left_bytes = self._blobs.free_bytes() + reserved_bytes - size_bytes
-        if left_bytes < SPARE_BYTES and left_bytes < self._blobs.total_bytes() * SPARE_SHARE:
+        if room_bytes(self._blobs) + reserved_bytes < size_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _sync_behind(self) -> None:
@@ -429,7 +433,7 @@ class Upload:
             self._hasher.update_from(self._data, target)
         except (OSError, EOFError) as error:
             self.broken = True
-            raise Internal("The disk cannot go back to an earlier offset.") from error
+            raise DiskFailed("The disk cannot go back to an earlier offset.") from error
 
     def _require_usable(self) -> None:
         if self.broken:

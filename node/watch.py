@@ -6,7 +6,6 @@ given back on the way.
 
 import asyncio
 import logging
-import os
 import time
 from collections.abc import Callable
 
@@ -87,7 +86,7 @@ class DiskWatch:
             self._free_bytes = await self._disk.run(self._blobs.free_bytes)
             self._total_bytes = await self._disk.run(self._blobs.total_bytes)
             if now_s - self._writable_at_s >= PROBE_S:
-                await self._disk.run(self._probe)
+                await self._disk.run(self._blobs.probe)
                 self._writable_at_s = time.monotonic()
                 self._tell("")
         except (FilestoreError, OSError) as error:
@@ -109,10 +108,6 @@ class DiskWatch:
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
-
-    def _probe(self) -> None:
-        name = self._blobs.write_incoming(b"probe")
-        os.unlink(name, dir_fd=self._blobs.uploads_directory)
 
 
 def _is_shortage(error: FilestoreError | OSError) -> bool:

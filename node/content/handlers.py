@@ -19,7 +19,7 @@ from node.content.download import serve_content
 from node.content.passing import PASSED_ON, Holder, node_holding, pass_on, worker_holding
 from node.content.public import serve_public
 from node.content.sources import NoReplica
-from node.content.upload import Session, upload_session
+from node.content.upload import HandedOver, Session, upload_session
 from node.services import NODE, NodeServices
 from node.takeover import is_reachable, take_over
 
@@ -132,7 +132,7 @@ async def _write(
     """What `act` answers, which has the upload for itself on the node that holds it; others pass it on.
 
     `require` looks at the request on the node that the client sent it to, before anything else. Where the
-    holder cannot be reached, another node takes the upload over.
+    holder cannot be reached, or its disk takes no more, another node takes the upload over.
     """
     seen_releases = request.app[NODE].locks.releases
     services, caller, record = await _begin(request)
@@ -146,8 +146,13 @@ async def _write(
                 record = await take_over(services, caller, record)
             if holder := _elsewhere(services, record):
                 return await pass_on(request, holder)
-    async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
-        return await act(session)
+    try:
+        async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
+            return await act(session)
+    except HandedOver as error:
+        if not error.is_untouched:
+            raise
+        return await pass_on(request, node_holding(services, error.successor))
 
 
 async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadRecord]:

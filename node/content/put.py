@@ -57,7 +57,7 @@ async def _put_whole(session: Session) -> web.StreamResponse:
     length_bytes = body_length(session.request)
     _check_whole_length(session.record, length_bytes)
     declared_bytes = session.record.size_bytes
-    if declared_bytes is None and length_bytes:
+    if length_bytes:
         await session.require_room(length_bytes)
 
     def check(received_bytes: int) -> None:

@@ -35,6 +35,7 @@ from node.blobs import BlobStore
 from node.content.digests import Checksum
 from node.content.locks import Hold
 from node.damage import verify_blob
+from node.directories import DiskFailed, DiskFull
 from node.disk import write_overlapped
 from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding, Overtaken
 from node.segments import BlobDamaged, BlobMissing
@@ -45,11 +46,24 @@ Check = Callable[[int], None]
 _log = logging.getLogger(__name__)
 
 
+class HandedOver(Unavailable):
+    """This disk takes no more of the upload: another node, `successor`, goes on with it.
+
+    `is_untouched`: nothing of the request's body was read, so that it can be passed on there.
+    """
+
+    def __init__(self, successor: str, *, is_untouched: bool) -> None:
+        super().__init__(f"Node {successor} goes on with this upload: ask for the offset.")
+        self.successor = successor
+        self.is_untouched = is_untouched
+
+
 @dataclass(slots=True)
 class Session:
     """A request's exclusive use of an upload.
 
-    `kept` is None once the file is available: there is nothing to write.
+    `kept` is None once the file is available: there is nothing to write. `has_read`: of the request's body.
+    `expected_bytes`: the content's size as far as it is known before it was declared, else 0.
     """
 
     request: web.Request
@@ -57,6 +71,8 @@ class Session:
     caller: Caller
     holding: Holding
     hold: Hold
+    has_read: bool = False
+    expected_bytes: int = 0
 
     @property
     def record(self) -> UploadRecord:
@@ -177,6 +193,7 @@ class Session:
 
     async def require_room(self, size_bytes: int) -> None:
         """Raises InsufficientStorage for a whole content that this disk cannot take."""
+        self.expected_bytes = size_bytes
         if size_bytes > SMALL_BYTES:
             await self.services.disk.run(self.upload.require_room, size_bytes)
 
@@ -260,6 +277,7 @@ class Session:
 
     async def _batches(self) -> AsyncGenerator[Batch, None]:
         """The request's body; keeps the hold alive and the log informed while it flows."""
+        self.has_read = True
         async with aclosing(body_batches(self.request)) as batches:
             async for batch in batches:
                 self.hold.receiving = False  # what the client waits for now is this node
@@ -289,15 +307,35 @@ async def upload_session(
             query = GetUpload(caller=caller, file_uuid=record.file_uuid)
             record = await services.api.metadata.read(query, UploadRecord)
             if record.placement and record.placement[0] != services.node_id:
-                raise Unavailable("Another node holds this upload now: ask for the offset there.")
+                raise _held_elsewhere()
         holding = Holding(services, caller, record)
         stack.push_async_callback(holding.close)
+        session = Session(request, services, caller, holding, hold)
         try:
             if record.placement:
                 await holding.open()
-            yield Session(request, services, caller, holding, hold)
+            yield session
         except Overtaken as error:
-            raise Unavailable("Another node holds this upload now: ask for the offset there.") from error
+            raise _held_elsewhere() from error
+        except (DiskFull, DiskFailed) as error:
+            if successor := await _handed_over(session):
+                raise HandedOver(successor, is_untouched=not session.has_read) from error
+            raise
+
+
+async def _handed_over(session: Session) -> str:
+    """The node that goes on with what this disk refuses, "" when there is none. Raises Unavailable."""
+    try:
+        return await session.holding.hand_over(session.expected_bytes)
+    except Overtaken as error:
+        raise _held_elsewhere() from error
+    except FilestoreError as error:
+        _log.warning("an upload cannot be handed over", extra={"reason": error.details})
+        return ""
+
+
+def _held_elsewhere() -> Unavailable:
+    return Unavailable("Another node holds this upload now: ask for the offset there.")
 
 
 def _read_manifest(blobs: BlobStore, sha256: str) -> Manifest:

@@ -13,6 +13,7 @@ from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import replica
+from tests.cluster.test_handover import without_room
 from tests.cluster.test_metrics import families, value
 
 pytestmark = pytest.mark.long  # run by `make long`
@@ -73,6 +74,20 @@ def test_another_node_stands_in_for_one_of_the_placement_that_died(four: Cluster
     for node in four.nodes:
         if node != dead:
             assert four.get(f"/files/{created['file_uuid']}", node=node).body == content
+
+
+def test_content_is_placed_anew_when_its_whole_placement_is_full(four: Cluster, tmp_path: Path) -> None:
+    content = os.urandom(8 << 20)
+    created = four.create(size_bytes=len(content))
+    candidates = [Candidate(node.id, "", 100, 1 << 40, 1 << 40) for node in four.nodes]
+    chosen = choose(created["file_uuid"], candidates, 2)
+    full = [node for node in four.nodes if node.id in chosen]
+    with without_room(four, full, tmp_path):
+        answer = four.request("PUT", created["upload_url"], content=content, timeout_s=60)
+    assert (answer.status, answer.json["status"]) == (200, "available"), answer.body
+    assert not set(holders_of(four, content)) & set(full)
+    for node in four.nodes:
+        assert four.get(f"/files/{created['file_uuid']}", node=node).body == content
 
 
 def test_draining_node_stands_in_for_nobody(four: Cluster) -> None:

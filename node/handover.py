@@ -1,0 +1,79 @@
+"""An upload whose holder's disk takes no more of it goes on at a node that has room.
+
+The holder lives and gives it up by itself, unlike in `node/takeover.py`, whose compare and set in the log it
+uses. First asked are the members that have what is acknowledged; then nodes outside the placement, of which
+one is sent it before it joins. Where nothing is acknowledged yet all of the upload is placed anew. What lies
+at the old holder stays a copy of what is acknowledged until the upload ends.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+
+from coordinator.commands import RecordProgress
+from coordinator.records import Caller, UploadRecord
+from node.room import roomy_nodes
+from node.services import NodeServices
+from node.takeover import has_prefix, propose_takeover
+from node.upload import PREALLOCATED_BYTES
+
+_log = logging.getLogger(__name__)
+
+
+async def hand_over(
+    services: NodeServices,
+    caller: Caller,
+    record: UploadRecord,
+    send_to: Callable[[str], Awaitable[bool]],
+    *,
+    expected_bytes: int = 0,
+) -> str:
+    """The node that holds the upload from now on; "" when none has room for the rest.
+
+    `expected_bytes`: the size of the content if it is known and not declared yet. `send_to` gives a node
+    what is acknowledged, and tells whether that is durable there. Raises what the log refuses, Conflict when
+    it knows of another holder.
+    """
+    offset_bytes = record.offset_bytes
+    size_bytes = expected_bytes or offset_bytes + PREALLOCATED_BYTES
+    if record.size_bytes is not None:
+        size_bytes = record.size_bytes
+    missing_bytes = size_bytes - offset_bytes
+    members = await roomy_nodes(services.peers, record.placement[1:], missing_bytes)
+    having = await asyncio.gather(*(has_prefix(services, name, record) for name in members))
+    if True in having:
+        successor = members[having.index(True)]
+        await propose_takeover(services, caller, record, successor)
+        return successor
+    nodes = services.api.view.current.nodes
+    known = [node.node_id for node in nodes if node.takes_replicas and node.node_id not in record.placement]
+    strangers = await roomy_nodes(services.peers, known, size_bytes)
+    if not offset_bytes:
+        chosen = strangers[: services.api.view.current.replicas]
+        return await _place(services, caller, record, chosen, []) if chosen else ""
+    for stranger in strangers[:1]:
+        if await send_to(stranger):
+            return await _place(services, caller, record, [stranger], record.placement[1:])
+    return ""
+
+
+async def _place(
+    services: NodeServices,
+    caller: Caller,
+    record: UploadRecord,
+    chosen: Sequence[str],
+    others: Sequence[str],
+) -> str:
+    """The first of `chosen` becomes the holder, in two steps; after the first alone it is a member."""
+    command = RecordProgress(
+        caller=caller,
+        file_uuid=record.file_uuid,
+        node_id=services.node_id,
+        offset_bytes=record.offset_bytes,
+        epoch=record.epoch,
+        prefix_sha256=record.prefix_sha256,
+        placement=[services.node_id, *chosen, *others],
+    )
+    placed = await services.api.metadata.propose(command, UploadRecord)
+    await propose_takeover(services, caller, placed, chosen[0])
+    return chosen[0]

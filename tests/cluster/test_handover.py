@@ -1,0 +1,85 @@
+"""An upload whose holder's disk takes no more of it goes on at a node that has room: no client need know."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.development import Member
+from tests.cluster.faulty_disk import injected
+from tests.cluster.harness import Cluster
+from tests.cluster.upload_steps import Steps
+
+MIB = 1 << 20
+SIZE = 20 * MIB
+
+
+@contextmanager
+def without_room(cluster: Cluster, nodes: Sequence[Member], logs: Path) -> Iterator[None]:
+    """While it lasts, these nodes find no room when they look."""
+    with ExitStack() as stack:
+        for node in nodes:
+            log = logs / f"{node.id}.log"
+            look = injected(cluster.pid(node), "fstatfs:error=ENOSPC", log, cluster.data(node))
+            stack.enter_context(look)
+        yield
+
+
+def refusing(steps: Steps, fault: str, log: Path) -> AbstractContextManager[None]:
+    """The holder's disk refuses to take bytes of this upload."""
+    data = steps.cluster.data(steps.holder) / "uploads" / steps.file_uuid / "data"
+    return injected(steps.cluster.pid(steps.holder), fault, log, data)
+
+
+@pytest.mark.parametrize("fault", ["pwrite64:error=ENOSPC", "pwrite64:error=EIO", "fdatasync:error=EIO"])
+def test_upload_goes_on_at_a_member_when_the_disk_of_its_holder_refuses(
+    four: Cluster, tmp_path: Path, fault: str
+) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    with refusing(steps, fault, tmp_path / "strace.log"):
+        refused = steps.patch(8 * MIB, SIZE)
+        assert (refused.status, refused.json["code"]) == (503, "unavailable")
+        assert [steps.offset(node) for node in four.nodes] == [8 * MIB] * 4
+        assert steps.patch(8 * MIB, SIZE).status == 204
+    for node in four.nodes:
+        assert steps.stored(node) == steps.content
+
+
+def test_content_is_passed_on_whole_when_the_holder_has_no_room_for_it(four: Cluster, tmp_path: Path) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    with without_room(four, [steps.holder], tmp_path):
+        answer = four.request("PUT", steps.path, node=steps.holder, content=steps.content, timeout_s=60)
+    assert (answer.status, answer.json["status"]) == (200, "available"), answer.body
+    for node in four.nodes:
+        assert steps.stored(node) == steps.content
+
+
+def test_node_outside_the_placement_goes_on_when_nobody_in_it_has_room(four: Cluster, tmp_path: Path) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    full = [steps.holder, *steps.wait_members()]
+    (stranger,) = (node for node in four.nodes if node not in full)
+    with (
+        without_room(four, full[1:], tmp_path),
+        refusing(steps, "pwrite64:error=ENOSPC", tmp_path / "strace.log"),
+    ):
+        assert steps.patch(8 * MIB, SIZE).status == 503
+    assert steps.offset() == 8 * MIB
+    assert steps.lying_bytes(stranger) == 8 * MIB
+    assert steps.patch(8 * MIB, SIZE).status == 204
+    for node in four.nodes:
+        assert steps.stored(node) == steps.content
+
+
+def test_full_cluster_says_so_and_keeps_what_is_acknowledged(four: Cluster, tmp_path: Path) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    with without_room(four, four.nodes, tmp_path):
+        refused = steps.patch(8 * MIB, SIZE)
+        assert (refused.status, refused.json["code"]) == (507, "insufficient_storage")
+    assert steps.offset() == 8 * MIB
+    assert steps.patch(8 * MIB, SIZE).status == 204
+    assert steps.stored(steps.others[0]) == steps.content
