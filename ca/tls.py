@@ -36,6 +36,7 @@ _ALPN: Final = ["http/1.1"]
 _TLS12_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _PEERS_REMEMBERED_MAX: Final = 1024
 _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, which Python has no name for
+_NOT_YET_VALID, _HAS_EXPIRED = 9, 10  # of X509_STORE_CTX_get_error(3), which Python has no names for
 
 _Tls = ssl.SSLObject | ssl.SSLSocket
 _Connection = asyncio.BaseTransport | _Tls | None
@@ -161,6 +162,18 @@ def first_contact_context() -> ssl.SSLContext:
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context
+
+
+def distrust(error: Exception) -> str:
+    """What is wrong with a server's certificate, to go on after "the certificate"; `error` as its handshake
+    ended.
+    """
+    code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
+    if code == _NOT_YET_VALID:
+        return "is not valid yet (is the clock here behind, or that of the cluster ahead?)"
+    if code == _HAS_EXPIRED:
+        return "has ended (is the clock here ahead?)"
+    return "is not of this cluster, or not for this address"
 
 
 class ReloadingContext:

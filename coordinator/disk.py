@@ -7,14 +7,28 @@ directory loses all else when it crashes, so that the log may count on no more t
 import errno
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from ca.errors import Internal
+from ca.errors import Conflict, Internal
 from ca.secretfiles import sync_directory
 
 NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+@contextmanager
+def kept_still(directory: Path) -> Iterator[None]:
+    """No process starts here meanwhile. Raises Conflict while one runs, OSError."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise Conflict(f"{directory} is in use: stop the process that runs there first.") from None
+    finally:
+        os.close(descriptor)
 
 
 class LogInUse(Internal):

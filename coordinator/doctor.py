@@ -4,22 +4,19 @@ It reads with the code that reads at a start, and changes nothing: the log's dir
 and the database is looked at in a copy, since SQLite writes beside a database even to read it.
 """
 
-import fcntl
 import os
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
-from ca.errors import Conflict
 from ca.keys import WrongClusterKey, unwrap
 from ca.secretfiles import UnsafeSecretFile, systemd_credential
 from coordinator.authority import INTERMEDIATE_PURPOSE
 from coordinator.config import CoordinatorFiles
-from coordinator.disk import File, OsFile
+from coordinator.disk import File, OsFile, kept_still
 from coordinator.findings import (
     Findings,
     check_credential,
@@ -39,19 +36,6 @@ _REBUILD: Final = (
     " `filestore coordinator rebuild`, under a new name."
 )
 _DATABASE_MESSAGES_MAX: Final = 10
-
-
-@contextmanager
-def kept_still(directory: Path) -> Iterator[None]:
-    """No process starts here meanwhile. Raises Conflict while one runs, OSError."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        yield
-    except BlockingIOError:
-        raise Conflict(f"{directory} is in use: stop the process that runs there first.") from None
-    finally:
-        os.close(descriptor)
 
 
 def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:

@@ -22,7 +22,7 @@ from coordinator.clock import now_ms
 from coordinator.commands import Envelope, RecordCoordinators, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.copying import copy_database
-from coordinator.disk import OsDirectory
+from coordinator.disk import kept_still
 from coordinator.log import SegmentLog
 from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, MembershipChange, SnapshotMeta
@@ -110,7 +110,7 @@ def begin_again(data: Path, own: CoordinatorRecord) -> Path:
     """Set log and state of this coordinator aside and begin anew under another id; where the old ones lie.
 
     It must have been removed from the cluster under its old id, must not run, and waits to be added. Raises
-    Conflict, InvalidRequest, LogInUse, NotInitialised.
+    Conflict, InvalidRequest, NotInitialised.
     """
     files = CoordinatorFiles(data)
     earlier = files.read_config()
@@ -138,11 +138,8 @@ def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> Coordi
     check_signs(bundle)
     _check_new_id(files.state, own.coordinator_id)
     if files.log.is_dir():
-        directory = OsDirectory(files.log)
-        try:
-            directory.lock()
-        finally:
-            directory.close()
+        with kept_still(files.log):
+            pass
     return msgspec.structs.replace(config, digest_s=earlier.digest_s)
 
 

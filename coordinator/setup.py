@@ -34,6 +34,7 @@ from coordinator.authority import (
 from coordinator.clock import now_ms
 from coordinator.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
 from coordinator.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
+from coordinator.disk import kept_still
 from coordinator.log import SegmentLog
 from coordinator.machine.rules import RULES
 from coordinator.raft.messages import Entry, EntryKind, HardState
@@ -178,14 +179,16 @@ def renew_certificate(data: Path, root_key: Path) -> None:
     """Give this coordinator another certificate by an intermediate that is used for nothing else: without
     one, no coordinator takes the entry that would bring all of them a new intermediate.
 
-    Raises as `new_intermediate` does.
+    Raises as `new_intermediate` does, and Conflict while the coordinator runs: that one would know nothing
+    of it.
     """
     files, now = CoordinatorFiles(data), datetime.now(UTC)
     config = files.read_config()
-    root_pem = files.root.read_text("ascii")
-    key = keys.key_from_pem(read_secret(root_key))
-    authority = Authority(root_pem, *sign_intermediate(root_pem, key, config.cluster, now=now))
-    new_leaf(files, config, functools.partial(authority.sign_leaf, now=now))
+    with kept_still(files.log):
+        root_pem = files.root.read_text("ascii")
+        key = keys.key_from_pem(read_secret(root_key))
+        authority = Authority(root_pem, *sign_intermediate(root_pem, key, config.cluster, now=now))
+        new_leaf(files, config, functools.partial(authority.sign_leaf, now=now))
 
 
 def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX) -> str:

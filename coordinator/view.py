@@ -57,6 +57,7 @@ class View:
         self._revoked: frozenset[str] = frozenset()
         self._confirmed_at = self._leader_confirmed_at = float("-inf")
         self._clock_offset_s = math.nan
+        self._leader_clock: tuple[int, float] | None = None  # what it showed, and our monotonic clock then
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
 
@@ -93,12 +94,21 @@ class View:
             )
 
     def verify(self, token: str, *, at_any_age: bool = False) -> Claims:
-        """The claims of a user token. Raises Unauthorized, or Unavailable when the view is too old; with
-        `at_any_age` only when there is none, for what coordinators answer by what they know of the user.
+        """The claims of a user token, by the leader's clock.
+
+        Raises Unauthorized, or Unavailable when the view is too old; with `at_any_age` only when there is
+        none, for what coordinators answer by what they know of the user.
         """
         _ = self.current if at_any_age else self.require_fresh()
         assert self._verifier is not None
-        return self._verifier.verify(token, now_ms=now_ms())
+        return self._verifier.verify(token, now_ms=self._leader_now_ms())
+
+    def _leader_now_ms(self) -> int:
+        """The leader's clock, as its last answer told and time has gone on since; ours before the first."""
+        if self._leader_clock is None:
+            return now_ms()
+        told_ms, at_s = self._leader_clock
+        return told_ms + int((time.monotonic() - at_s) * 1000)
 
     def node(self, node_id: str) -> NodeRecord | None:
         """A node that has joined, or None."""
@@ -145,6 +155,7 @@ class View:
             return
         if reply.leader == coordinator_id:
             self._clock_offset_s = (now_ms() - reply.at_ms) / 1000
+            self._leader_clock = (reply.at_ms, time.monotonic())
         async with self._reading:
             if self._current is None or self._current.version < reply.view_version:
                 try:

@@ -34,7 +34,7 @@ from ca.errors import (
     Unavailable,
     UploadLocked,
 )
-from ca.tls import client_context
+from ca.tls import client_context, distrust
 from coordinator.connector import Connector
 
 DEADLINE_S = 30.0
@@ -82,7 +82,7 @@ class Patience:
         """Raises the reason, as a FilestoreError, if an attempt `after_s` from now is past the deadline."""
         if isinstance(reason, aiohttp.ClientConnectorCertificateError):
             raise UntrustedServer(
-                f"The certificate of {reason.host}:{reason.port} does not verify."
+                f"{reason.host}:{reason.port}: the certificate {distrust(reason.certificate_error)}."
             ) from reason
         if time.monotonic() + after_s > self._give_up_at:
             if isinstance(reason, FilestoreError):

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordinator.doctor import kept_still
+from coordinator.disk import kept_still
 from coordinator.findings import Findings, check_credential, check_known, check_private_directory
 from node.blobs import INCOMING, SIDECAR
 from node.config import OTHERS_WRITE, NodeFiles

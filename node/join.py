@@ -24,7 +24,7 @@ from ca.identity import Identity, Role, check_address, check_cluster_name, check
 from ca.jointoken import JoinToken
 from ca.keys import key_from_pem, key_to_pem, new_key
 from ca.secretfiles import create_secret, read_secret, write_durable
-from ca.tls import Credential, client_context, first_contact_context
+from ca.tls import Credential, client_context, distrust, first_contact_context
 from coordinator.connector import Connector
 from coordinator.records import CoordinatorRecord
 from coordinator.roster import write_known
@@ -215,7 +215,7 @@ async def _try(
                 content += await answer.content.read(ANSWER_BYTES_MAX - len(content))
             status = answer.status
     except aiohttp.ClientConnectorCertificateError as error:
-        raise Internal(f"{url}: the certificate is not of this cluster, or not for this address.") from error
+        raise Internal(f"{url}: the certificate {distrust(error.certificate_error)}.") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Unavailable(f"{url} cannot be reached: {type(error).__name__}.") from error
     except ValueError as error:

@@ -98,5 +98,7 @@ def _done(progress: Progress) -> int:
 
 
 def shape(facts: Facts) -> object:
-    """What must change before a run that could do nothing is worth another."""
-    return facts.nodes, frozenset(c.node_id for c in facts.candidates)
+    """What must change before a run that could do nothing is worth another: who is there, and about how much
+    room there is.
+    """
+    return facts.nodes, frozenset((c.node_id, c.free_bytes.bit_length()) for c in facts.candidates)

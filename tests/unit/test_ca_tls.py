@@ -25,6 +25,7 @@ from ca.tls import (
     ReloadingContext,
     UnusableCredential,
     client_context,
+    distrust,
     first_contact_context,
     peer_client_context,
     peer_identity,
@@ -167,6 +168,29 @@ def test_client_trusts_the_given_root_alone(
         async with _listening(server_context(path)) as port:
             await _refused(port, client_context(other.root))
             assert (await _ask(port, client_context(other.root + cluster.root)))[1]
+
+    run(work())
+
+
+@pytest.mark.parametrize(
+    ("made_days_ago", "name", "words"),
+    [
+        (-2, NODE.dns_name, "not valid yet"),
+        (9, NODE.dns_name, "has ended"),
+        (0, PEER.dns_name, "is not of this cluster"),
+    ],
+)
+def test_client_is_told_why_a_server_is_not_trusted(
+    cluster: Cluster, run: Run, made_days_ago: int, name: str, words: str
+) -> None:
+    now = datetime.now(UTC) - timedelta(days=made_days_ago)
+    path, _ = cluster.issue(NODE, now=now)
+
+    async def work() -> None:
+        async with _listening(server_context(path)) as port:
+            with pytest.raises(ssl.SSLCertVerificationError) as refused:
+                await _ask(port, client_context(cluster.root), name)
+            assert words in distrust(refused.value)
 
     run(work())
 

@@ -20,7 +20,7 @@ from coordinator.commands import AddIntermediate, Envelope, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.digests import StateDiverged, check_not_diverged, mark_diverged
 from coordinator.ledger import open_ledger
-from coordinator.log import LogInUse, SegmentLog
+from coordinator.log import SegmentLog
 from coordinator.metrics import Metrics, timed_sync
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.records import VOTER, CoordinatorRecord
@@ -282,7 +282,7 @@ def test_coordinator_does_not_begin_again_while_it_runs_or_under_a_known_id(file
             restoring.begin_again(files.data, record(known))
     log = SegmentLog.open(files.log)
     try:
-        with pytest.raises(LogInUse):
+        with pytest.raises(Conflict, match="is in use"):
             restoring.begin_again(files.data, record("c3"))
     finally:
         log.close()
@@ -290,6 +290,19 @@ def test_coordinator_does_not_begin_again_while_it_runs_or_under_a_known_id(file
     with pytest.raises(NotInitialised):
         restoring.begin_again(files.data, record("c3"))
     assert files.read_config().id == "c1"
+
+
+def test_certificate_is_not_replaced_under_a_coordinator_that_runs(files: CoordinatorFiles) -> None:
+    before = files.credential_path.read_bytes()
+    log = SegmentLog.open(files.log)
+    try:
+        with pytest.raises(Conflict, match="is in use"):
+            setup.renew_certificate(files.data, files.root_key)
+        assert files.credential_path.read_bytes() == before
+    finally:
+        log.close()
+    setup.renew_certificate(files.data, files.root_key)
+    assert files.credential_path.read_bytes() != before
 
 
 def test_coordinator_does_not_begin_again_under_an_id_that_its_state_remembers(

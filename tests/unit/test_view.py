@@ -11,8 +11,9 @@ import msgspec
 import pytest
 
 from ca.certificates import Authority
-from ca.errors import Unavailable
+from ca.errors import Unauthorized, Unavailable
 from ca.tls import Peer
+from ca.usertoken import mint, new_signing_key, public_jwk
 from coordinator import view as view_module
 from coordinator.calls import AnyCall, HeartbeatCall, HeartbeatReply
 from coordinator.client import MetadataClient
@@ -22,20 +23,25 @@ from tests.unit.peer_ports import CLUSTER, connected, serving
 from tests.unit.state import cluster_view
 
 DEADLINE_S = 20.0
+DAY_MS = 24 * 3600 * 1000
+SIGNING_KEY = new_signing_key()
 
 
 @dataclass
 class Answering:
-    """A coordinator of a cluster that c1 leads; a silent one answers no heartbeat."""
+    """A coordinator of a cluster that c1 leads; a silent one answers no heartbeat. Its clock may be ahead."""
 
     is_silent: bool = False
+    ahead_ms: int = 0
 
     async def __call__(self, peer: Peer, call: AnyCall) -> bytes:
         if isinstance(call, HeartbeatCall):
             if self.is_silent:
                 await asyncio.Event().wait()
-            return msgspec.msgpack.encode(HeartbeatReply(view_version=1, leader="c1", at_ms=now_ms()))
-        return msgspec.msgpack.encode(cluster_view(CLUSTER))
+            at_ms = now_ms() + self.ahead_ms
+            return msgspec.msgpack.encode(HeartbeatReply(view_version=1, leader="c1", at_ms=at_ms))
+        view = msgspec.structs.replace(cluster_view(CLUSTER), user_token_keys=[public_jwk(SIGNING_KEY)])
+        return msgspec.msgpack.encode(view)
 
 
 @pytest.fixture
@@ -94,3 +100,31 @@ async def test_member_that_only_followers_answer_knows_that_changes_fail(
         coordinators["c1"].is_silent = True
         await until_leader_is(view, heard=False)
         view.require_fresh()
+
+
+def token_of(at_ms: int) -> str:
+    return mint(
+        SIGNING_KEY,
+        cluster=CLUSTER,
+        subject="somebody",
+        generation=1,
+        roles=(),
+        groups=(),
+        now_ms=at_ms,
+        ttl_seconds=3600,
+        token_id="t1",
+    )
+
+
+@pytest.mark.parametrize("ahead_ms", [-DAY_MS, DAY_MS])
+async def test_tokens_begin_and_end_by_the_clock_of_the_leader(
+    client: MetadataClient, coordinators: dict[str, Answering], ahead_ms: int
+) -> None:
+    coordinators["c1"].ahead_ms = ahead_ms
+    view = View(client, lambda: HeartbeatCall(0, 0, 0))
+    async with running(view):
+        await until_leader_is(view, heard=True)
+        assert view.verify(token_of(now_ms() + ahead_ms)).subject == "somebody"
+        for other_ms in (0, ahead_ms - 3 * 3_600_000):
+            with pytest.raises(Unauthorized):
+                view.verify(token_of(now_ms() + other_ms))
