@@ -137,10 +137,11 @@ class Connections(web.Server):
 def _must_be_last(request: web.Request) -> bool:
     """Whether nothing that follows on this connection could be told, or was kept: close it with the answer.
 
-    Behind the head of a request to upgrade the parser drops what came with it.
+    Behind the head of a request to upgrade the parser drops what came with it; behind that of a CONNECT it
+    reads the next request, whatever the head says of a body.
     """
     is_swallowed = hdrs.UPGRADE in request.headers and not request.body_exists
-    return is_swallowed or request.version.major != 1
+    return is_swallowed or request.version.major != 1 or request.method == hdrs.METH_CONNECT
 
 
 def _has_spoilt_the_parser(request: web.Request) -> bool:

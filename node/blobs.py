@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ca.errors import InvalidRequest
+from ca.errors import InsufficientStorage, InvalidRequest
+from coordinator.placement import RESERVE_SHARE
 from node.directories import (
     READ_FLAGS,
     make_directory,
@@ -52,6 +53,8 @@ from node.segments import (
 from node.trust import TrustedSegments
 from node.writing import BlobWriter
 
+SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
+SPARE_FILES = 16  # in the same way: an upload takes a handful of inodes until it is in place
 INCOMING = "incoming-"
 SIDECAR = ".sums"
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -282,6 +285,25 @@ class BlobStore:
         """What this process may still write to the file system."""
         facts = os.statvfs(self._root)
         return facts.f_bavail * facts.f_frsize
+
+    def room_bytes(self) -> int:
+        """What uploads and replicas may still take; below 0 when less is left than the node itself needs.
+
+        On a small disk that is as `Candidate.can_repair` has it. Raises OSError.
+        """
+        facts = os.statvfs(self._root)
+        if facts.f_files and facts.f_favail < SPARE_FILES:  # some file systems have no number of inodes
+            return -1
+        return self.free_bytes() - min(SPARE_BYTES, int(self.total_bytes() * RESERVE_SHARE / 2))
+
+    def require_room(self, size_bytes: int) -> None:
+        """Raises InsufficientStorage when the disk has no room for so many bytes more; Internal."""
+        try:
+            room_bytes = self.room_bytes()
+        except OSError as error:
+            raise storage_error(error) from error
+        if room_bytes < size_bytes:
+            raise InsufficientStorage("This node has no room for these bytes.")
 
     def total_bytes(self) -> int:
         """The size of the file system."""

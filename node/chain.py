@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from ca.errors import Unavailable
+from ca.errors import InsufficientStorage, Unavailable
 from coordinator.view import View
 from node.laid import next_laid
 from node.link import Link, LinkTerms, Source
@@ -36,6 +36,7 @@ POLL_S = 0.5
 GRACE_S = 1.0  # without progress, for members that are not needed any more for the write quorum
 BEHIND_BYTES_MAX = 256 << 20  # received beyond what the quorum has: then the client must wait
 SUBSTITUTES_MAX = 4
+SHOWN_MAX = 5  # names in a message
 
 _log = logging.getLogger(__name__)
 
@@ -64,6 +65,7 @@ class Chain:
         self._links: list[Link] = []
         self._done: dict[str, int] = {}
         self._failed_at_s: dict[str, float] = {}
+        self._full: set[str] = set()  # of those that failed
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -97,7 +99,8 @@ class Chain:
         return offsets[self._needed - 1] if len(offsets) >= self._needed else 0
 
     def require(self) -> None:
-        """Raises Unavailable when there was no write quorum of members for LACKING_S.
+        """Raises Unavailable when there was no write quorum of members for LACKING_S, InsufficientStorage if
+        that is for want of room alone.
 
         While one hashes what it has before it is linked, which has a deadline of its own, it may still come.
         """
@@ -105,13 +108,19 @@ class Chain:
         if any(link.is_agreeing for link in self._links):
             return
         if since_s is not None and self._loop.time() - since_s >= LACKING_S:
+            lacking = self._idle(self._members)
+            if lacking and self._full.issuperset(lacking):
+                raise InsufficientStorage(
+                    f"{len(self.durable()) + 1} nodes have room for these bytes, {self._needed + 1} must:"
+                    f" delete files or add nodes. Full: {', '.join(sorted(self._full)[:SHOWN_MAX])}."
+                )
             raise Unavailable(
                 f"Fewer than {self._needed + 1} nodes take these bytes: ask for the offset, and go on there.",
                 retry_after_s=2,
             )
 
     async def reach(self, offset: int) -> None:
-        """Wait until so many bytes are durable on the write quorum. Raises Unavailable."""
+        """Wait until so many bytes are durable on the write quorum. Raises as `require` does."""
         while self.quorum_offset() < offset:
             self.require()
             await self._wait()
@@ -154,6 +163,7 @@ class Chain:
             facts = {"peer": failure.node_id, "reason": failure.reason, "file_uuid": self._terms.file_uuid}
             _log.warning("a member of a chain is lost", extra=facts)
             self._failed_at_s[link.member] = self._loop.time()
+            (self._full.add if failure.is_full else self._full.discard)(link.member)
         finally:
             self._links.remove(link)
             self._wake()

@@ -13,6 +13,8 @@ from coordinator.lifetime import out_of_descriptors
 
 # O_NONBLOCK: a pipe that someone put in a file's place must not hang the thread that opens it.
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+# What a disk says that fails, or that the kernel has given up; other errors would be the same elsewhere.
+_FAILURES = frozenset({errno.EIO, errno.EROFS, errno.EUCLEAN, errno.ENXIO, errno.ENODEV, errno.ESTALE})
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -90,12 +92,13 @@ class DiskFull(InsufficientStorage):
 
 
 class DiskFailed(Internal):
-    """This node's disk does not do what it is asked."""
+    """This node's disk does not do what it is asked; another node's may."""
 
 
 def storage_error(error: OSError) -> FilestoreError:
     """What the caller is told of a failed disk call: no room, no descriptor, a fault of ours. No path."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull("The disk of the node that was to store this is full.")
-    refused = DiskFailed(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.")
+    told = f"The disk refused: {os.strerror(error.errno or errno.EIO)}."
+    refused = DiskFailed(told) if error.errno in _FAILURES else Internal(told)
     return out_of_descriptors(error) or refused

@@ -24,7 +24,6 @@ from aiohttp import web
 from ca.errors import (
     Conflict,
     FilestoreError,
-    InsufficientStorage,
     InvalidRequest,
     NotFound,
     OffsetMismatch,
@@ -39,7 +38,6 @@ from node.disk import write_overlapped
 from node.laid import LaidLinks
 from node.link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
 from node.names import is_sha256, is_uuid
-from node.partial import SPARE_BYTES
 from node.peers import PeerFailed
 from node.ranges import SIZE_BYTES_MAX
 from node.services import NODE
@@ -121,8 +119,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
     behind = [name for name in request.query.get("behind", "").split(",") if name]
     if len(behind) > MEMBERS_MAX:
         raise InvalidRequest(f"behind: at most {MEMBERS_MAX} nodes.")
-    if await services.disk.run(services.blobs.free_bytes) < SPARE_BYTES:
-        raise InsufficientStorage("This node has no room for a copy of the upload.")
+    await services.disk.run(services.blobs.require_room, 0)
     async with _followed(request, start) as upload:
         if upload.offset != start:
             raise OffsetMismatch(f"This node has {upload.offset} bytes.", offset=upload.offset)

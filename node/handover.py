@@ -15,7 +15,8 @@ from coordinator.records import Caller, UploadRecord
 from node.room import roomy_nodes
 from node.services import NodeServices
 from node.takeover import has_prefix, propose_takeover
-from node.upload import PREALLOCATED_BYTES
+
+UNKNOWN_BYTES = 4 << 20  # of room, for an upload that may have any size: who has most comes first
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +36,7 @@ async def hand_over(
     it knows of another holder.
     """
     offset_bytes = record.offset_bytes
-    size_bytes = expected_bytes or offset_bytes + PREALLOCATED_BYTES
+    size_bytes = expected_bytes or offset_bytes + UNKNOWN_BYTES
     if record.size_bytes is not None:
         size_bytes = record.size_bytes
     missing_bytes = size_bytes - offset_bytes

@@ -14,7 +14,15 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NoReturn
 
-from ca.errors import Conflict, Internal, NotFound, OffsetMismatch, PayloadTooLarge, Unavailable
+from ca.errors import (
+    Conflict,
+    InsufficientStorage,
+    Internal,
+    NotFound,
+    OffsetMismatch,
+    PayloadTooLarge,
+    Unavailable,
+)
 from coordinator.commands import DeclareSize, RecordProgress, RewindUpload
 from coordinator.records import VM, Caller, UploadRecord
 from node.chain import BEHIND_BYTES_MAX, Chain
@@ -180,7 +188,8 @@ class Holding:
     async def keep_up(self) -> None:
         """Between pieces of a body: reports what is due, and waits while the quorum is far behind.
 
-        Raises Unavailable without a quorum of members; what the log refuses (deleted, revoked); Overtaken.
+        Raises Unavailable or InsufficientStorage without a quorum of members; what the log refuses (deleted,
+        revoked); Overtaken.
         """
         if self._reporting is not None and self._reporting.done():
             reporting, self._reporting = self._reporting, None
@@ -322,7 +331,7 @@ class Holding:
         self._chain.end()
         try:
             await self._chain.reach(record.offset_bytes)
-        except Unavailable:
+        except (Unavailable, InsufficientStorage):
             return False
         finally:
             made = self._chain.durable()

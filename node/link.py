@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 from prometheus_client import Counter
 
+from ca.errors import InsufficientStorage
 from node.disk import DiskWorkers
 from node.pagecache import read_cached
 from node.peer_body import Piece, Stretch
@@ -252,8 +253,7 @@ class Link:
         path = self._terms.path("agree", limit=str(limit))
         asked = self._peers.request(self.member, "POST", path, answer_timeout_s=timeout_s)
         async with _within(self.member, timeout_s), asked as answer:
-            if answer.status != 200:
-                raise PeerFailed(self.member, f"answered {answer.status} to a link")
+            _require_taken(self.member, answer)
             theirs = _offset_of(self.member, answer.headers.get(OFFSET_HEADER, ""))
             sha256 = answer.headers.get(SHA256_HEADER, "")
         if theirs > limit:
@@ -268,8 +268,7 @@ class Link:
                     self.member, "PUT", path, body=self._body(start), answer_timeout_s=SILENCE_S
                 )
                 answer = await stack.enter_async_context(sending)
-            if answer.status != 200:
-                raise PeerFailed(self.member, f"answered {answer.status} to a link")
+            _require_taken(self.member, answer)
             self._is_answered.set()
             await self._listen(answer)
         if not self._ended:
@@ -324,6 +323,13 @@ async def _within(member: str, timeout_s: float) -> AsyncIterator[None]:
             yield
     except TimeoutError as error:
         raise PeerFailed(member, "does not answer") from error
+
+
+def _require_taken(member: str, answer: aiohttp.ClientResponse) -> None:
+    """Raises PeerFailed."""
+    if answer.status != 200:
+        is_full = answer.status == InsufficientStorage.status
+        raise PeerFailed(member, f"answered {answer.status} to a link", is_full=is_full)
 
 
 def _offset_of(member: str, text: str) -> int:

@@ -15,14 +15,13 @@ from typing import Protocol
 
 import xxhash
 
-from ca.errors import ChecksumMismatch, InsufficientStorage, Internal
+from ca.errors import ChecksumMismatch, Internal
 from node.blobs import BlobStore
 from node.coverage import Coverage, Span
 from node.directories import READ_FLAGS, read_whole, storage_error
 from node.durable import CRC_BYTES, Disk, Octets, with_crc, without_crc, write_all
 from node.segments import SEGMENT_BYTES, FinishedBlob, SegmentHasher, SegmentSums, segment_count
 
-SPARE_BYTES = 64 << 20  # left free by replicas, so that a node whose disk is full can still record and delete
 CONTENT = "content"
 STATE = "state"
 
@@ -104,9 +103,7 @@ class Partial:
 
         Raises InsufficientStorage when they would take of the reserve.
         """
-        size_bytes = byte_stop(stop, self.blob) - first * SEGMENT_BYTES
-        if size_bytes + SPARE_BYTES > self._holder.blobs.free_bytes():
-            raise InsufficientStorage("This node has no room left for the replica.")
+        self._holder.blobs.require_room(byte_stop(stop, self.blob) - first * SEGMENT_BYTES)
         return SpanWriter(self, first, stop)
 
     def write(self, buffer: Octets, offset: int) -> None:

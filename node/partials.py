@@ -22,7 +22,7 @@ from ca.errors import InsufficientStorage, Unavailable
 from node.blobs import BlobStore
 from node.directories import open_directory, opened_directory, remove_tree, storage_error
 from node.names import is_sha256
-from node.partial import SPARE_BYTES, STATE, Partial, open_files
+from node.partial import STATE, Partial, open_files
 from node.segments import FinishedBlob, SegmentSums
 
 PARTIALS_MAX = 32  # on one disk, those that nobody fetches now included
@@ -100,10 +100,10 @@ class PartialStore:
         """For this one beside the others that are held, and the reserve. Raises InsufficientStorage."""
         lacking_bytes = partial.lacking_bytes
         with self._lock:
-            needed = lacking_bytes + sum(self._lacking.values()) + SPARE_BYTES
-        if needed > self.blobs.free_bytes():
+            needed = lacking_bytes + sum(self._lacking.values())
+        if needed > self.blobs.room_bytes():
             self._remove_all_idle()
-        if needed > self.blobs.free_bytes():
+        if needed > self.blobs.room_bytes():
             raise InsufficientStorage("This node has no room for the replica.")
         self.note_lacking(partial.blob.sha256, lacking_bytes)
 

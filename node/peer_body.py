@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import AsyncIterablePayload
 
-Piece = bytes | bytearray
+Piece = bytes | bytearray | memoryview
 
 
 class Stretch(Protocol):

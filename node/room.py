@@ -13,7 +13,6 @@ from aiohttp import web
 from ca.errors import FilestoreError
 from node.peers import PeerClient, PeerFailed
 from node.services import NODE
-from node.upload import room_bytes
 
 ASKED_MAX = 32  # nodes, for one upload
 ANSWER_TIMEOUT_S = 3.0
@@ -52,5 +51,5 @@ async def _tell_room(request: web.Request) -> web.Response:
     services, found_bytes = request.app[NODE], 0
     with suppress(FilestoreError, OSError):
         await services.disk.run(services.blobs.probe)
-        found_bytes = await services.disk.run(room_bytes, services.blobs)
+        found_bytes = await services.disk.run(services.blobs.room_bytes)
     return web.Response(status=204, headers={ROOM_HEADER: str(max(found_bytes, 0))})

@@ -49,9 +49,13 @@ async def send_body(request: web.Request, response: web.StreamResponse, body: As
         if piece is not None:
             watch.written_bytes += len(piece)
             await response.write(piece)
+        is_plain = transport.get_extra_info("sslcontext") is None
+        slice_bytes = WRITE_BUFFER_BYTES if is_plain else SLICE_BYTES
+        transport.set_write_buffer_limits(high=slice_bytes)
         async for piece in body:
             watch.written_bytes += len(piece)
-            await _write_past(request, transport, piece)
+            for start in range(0, len(piece), slice_bytes):
+                await _write_past(request, transport, memoryview(piece)[start : start + slice_bytes])
         await response.write_eof()
 
 

@@ -15,7 +15,7 @@ from typing import Annotated
 from aiohttp import web
 from msgspec import Meta, Struct
 
-from ca.errors import InsufficientStorage, InvalidRequest, NotFound, Unavailable
+from ca.errors import InvalidRequest, NotFound, Unavailable
 from coordinator.bounds import Text
 from coordinator.receiving import Batch
 from coordinator.web import body_batches, read_json
@@ -24,7 +24,6 @@ from node.disk import write_overlapped
 from node.fetching import SOURCES_MAX
 from node.metrics import counted
 from node.names import is_sha256
-from node.partial import SPARE_BYTES
 from node.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
 from node.reading import read_blob
 from node.segments import BlobDamaged, BlobMissing, FinishedBlob, OpenBlob, encode_sidecar, segment_count
@@ -116,8 +115,7 @@ async def _put(request: web.Request) -> web.StreamResponse:
         raise InvalidRequest("Content-Length: is required.")
     if await _affirmed_bytes(services, sha256) is not None:
         return web.Response()
-    if size_bytes + SPARE_BYTES > await services.disk.run(services.blobs.free_bytes):
-        raise InsufficientStorage("This node has no room for the replica.")
+    await services.disk.run(services.blobs.require_room, size_bytes)
     received = services.metrics.replica_bytes.labels("received")
     writer = await services.disk.run(services.blobs.receive, sha256, size_bytes)
 

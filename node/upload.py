@@ -18,11 +18,9 @@ from node.blobs import BlobStore
 from node.directories import DiskFailed, storage_error
 from node.durable import Octets, OffsetRecord, write_all
 from node.flushing import FlushThreads
-from node.partial import SPARE_BYTES
 from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished
 
 EPOCH_FILE = "epoch"
-SPARE_SHARE = 0.05  # of a disk: on a small one this is what uploads leave alone in place of SPARE_BYTES
 SYNC_BYTES = 32 * 1024 * 1024  # so many new bytes are worth a sync
 SYNC_S = 5.0  # and so old a byte is, however few came since: what a crash costs a slow client
 UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # further ahead of the disk nobody writes; a crash costs no more
@@ -39,11 +37,6 @@ def open_or_create(name: str, *, parent: int) -> int:
         return os.open(name, _OPEN_FLAGS, dir_fd=parent)
     except FileNotFoundError:
         return os.open(name, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
-
-
-def room_bytes(blobs: BlobStore) -> int:
-    """What uploads may still take of the disk; below 0 when less is left than it needs. Raises OSError."""
-    return blobs.free_bytes() - min(SPARE_BYTES, int(blobs.total_bytes() * SPARE_SHARE))
 
 
 class Unreadable(DiskFailed):
@@ -376,7 +369,7 @@ class Upload:
         end = stop + PREALLOCATED_BYTES
         if self.size_bytes is not None:
             end = min(end, self.size_bytes)
-        if self._blobs.free_bytes() < end - self.offset + SPARE_BYTES:
+        if self._blobs.room_bytes() < end - self.offset:
             return
         try:
             self._disk.preallocate(self._data, self.offset, end - self.offset)
@@ -387,7 +380,7 @@ class Upload:
     def _require_room(self, offset: int, size_bytes: int) -> None:
         """Raises OSError when so many bytes from there on leave too little to record and to delete."""
         reserved_bytes = max((self._allocated_bytes or 0) - offset, 0)
-        if room_bytes(self._blobs) + reserved_bytes < size_bytes:
+        if self._blobs.room_bytes() + reserved_bytes < size_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _sync_behind(self) -> None:

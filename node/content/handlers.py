@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import web
 
-from ca.errors import FilestoreError
+from ca.errors import FilestoreError, MethodNotAllowed
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, UploadRecord
 from coordinator.web import json_response
@@ -88,7 +88,9 @@ async def tus_options(request: web.Request) -> web.StreamResponse:
 
 
 async def tus_head(request: web.Request) -> web.StreamResponse:
-    """Offset and length of the upload. Needs write on the file."""
+    """Offset and length of the upload. An upload of which all bytes are durable is completed before it says
+    so: a client asks for no more then. Needs write on the file.
+    """
     with _versioned():
         seen_releases = request.app[NODE].locks.releases
         services, caller, record = await _begin(request)
@@ -99,6 +101,8 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
                 return await _passed_on(request, services, holder)
         else:
             record = await _settled(services, caller, record, seen_releases)
+        if record.placement and record.offset_bytes == record.size_bytes:
+            return await _write(request, tus.end)
         return tus.head(record, record.offset_bytes)
 
 
@@ -114,6 +118,20 @@ async def tus_delete(request: web.Request) -> web.StreamResponse:
     """Give an upload up that has not ended: its bytes and its record go. Needs write on the file."""
     with _versioned():
         return await _write(request, tus.delete)
+
+
+async def tus_post(request: web.Request) -> web.StreamResponse:
+    """For clients whose network lets neither PATCH nor DELETE through: the method is what the header
+    `X-HTTP-Method-Override` says (tus core). Needs write on the file.
+    """
+    await authenticate(request)
+    method = (request.headers.get("X-HTTP-Method-Override") or "").upper()
+    act = {"PATCH": tus_patch, "DELETE": tus_delete}.get(method)
+    if act is None:
+        raise MethodNotAllowed(
+            "X-HTTP-Method-Override: must be PATCH or DELETE.", headers={"Allow": tus.ALLOW}
+        )
+    return await act(request)
 
 
 @contextmanager
@@ -139,7 +157,7 @@ async def _write(
     require_before_body(request.headers)
     require(request, record)
     if holder := _elsewhere(services, record):
-        with services.locks.writer(caller.subject):  # connections to peers are bounded too
+        with services.locks.writer(caller.subject, record.file_uuid):  # connections to peers are bounded too
             try:
                 return await _passed_on(request, services, holder)
             except _Unreachable:

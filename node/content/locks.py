@@ -44,7 +44,9 @@ class UploadLocks:
 
     def __init__(self) -> None:
         self._holds: dict[str, Hold] = {}
-        self._writers: Counter[str] = Counter()  # requests by principal; only those that have any
+        self._writers: dict[
+            str, Counter[str]
+        ] = {}  # by principal, requests by file_uuid; none that are empty
         self.releases = 0
 
     def holds(self, file_uuid: str) -> bool:
@@ -56,20 +58,24 @@ class UploadLocks:
         return len(self._holds)
 
     @contextmanager
-    def writer(self, principal: str) -> Iterator[None]:
+    def writer(self, principal: str, file_uuid: str) -> Iterator[None]:
         """One of the principal's places. Raises RateLimited when all WRITERS_MAX are taken.
 
-        So one user's uploads, however slow, leave room for those of others.
+        So one user's uploads, however slow, leave room for those of others. Who comes back for an upload
+        whose place a dead request has gets another one: it is about to end that.
         """
-        if self._writers[principal] >= WRITERS_MAX:
+        taken = self._writers.setdefault(principal, Counter())
+        if taken.total() >= WRITERS_MAX and taken[file_uuid] != 1:
             raise RateLimited(f"A node takes {WRITERS_MAX} of your uploads at a time.", retry_after_s=5)
-        self._writers[principal] += 1
+        taken[file_uuid] += 1
         try:
             yield
         finally:
-            self._writers[principal] -= 1
-            if not self._writers[principal]:
-                del self._writers[principal]
+            taken[file_uuid] -= 1
+            if not taken[file_uuid]:
+                del taken[file_uuid]
+            if not taken:
+                self._writers.pop(principal, None)
 
     async def settled(self, file_uuid: str) -> bool:
         """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked."""

@@ -13,6 +13,7 @@ from ca.errors import (
     Conflict,
     FilestoreError,
     Gone,
+    MethodNotAllowed,
     NotAvailable,
     OffsetMismatch,
     PreconditionFailed,
@@ -81,6 +82,15 @@ _REPR_DIGEST: Final = Parameter(
     description="`sha-256=:BASE64:` of the whole content (RFC 9530), checked when it is complete.",
 )
 _TUS_RESUMABLE: Final = Parameter(name="Tus-Resumable", description="`1.0.0`.", is_required=True)
+_OF_PIECE: Final = (
+    Parameter(name="Upload-Length", description="Bytes of the whole, once, if not declared yet."),
+    Parameter(
+        name="Upload-Checksum",
+        description="`ALGORITHM BASE64` of the bytes in this request: sha256, sha1 or md5.",
+    ),
+    _CONTENT_DIGEST,
+    _REPR_DIGEST,
+)
 _PROGRESS: Final = _VERSION | {
     "Upload-Offset": "Where the upload stands now.",
     "Upload-Expires": "When it is given up unless bytes come; absent when it has ended.",
@@ -209,13 +219,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         headers=(
             _TUS_RESUMABLE,
             Parameter(name="Upload-Offset", description="Where these bytes begin.", is_required=True),
-            Parameter(name="Upload-Length", description="Bytes of the whole, once, if not declared yet."),
-            Parameter(
-                name="Upload-Checksum",
-                description="`ALGORITHM BASE64` of the bytes in this request: sha256, sha1 or md5.",
-            ),
-            _CONTENT_DIGEST,
-            _REPR_DIGEST,
+            *_OF_PIECE,
         ),
         answers={204: Answer(description="The bytes are durable.", headers=_PROGRESS)},
         errors=(*_WRITING, PreconditionFailed),
@@ -234,6 +238,26 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         answers={204: Answer(description="It is gone.", headers=_VERSION)},
         errors=(Conflict, Gone, UploadLocked, PreconditionFailed),
         is_json=False,
+    ),
+    Operation(
+        name="tus_post",
+        tag=_TAG,
+        method="POST",
+        path=_CONTENT,
+        handler=handlers.tus_post,
+        summary="PATCH or DELETE where these do not get through (tus)",
+        takes=tus.PATCH_TYPE,
+        headers=(
+            _TUS_RESUMABLE,
+            Parameter(name="X-HTTP-Method-Override", description="`PATCH` or `DELETE`.", is_required=True),
+            Parameter(name="Upload-Offset", description="Where these bytes begin; of a PATCH."),
+            *_OF_PIECE,
+        ),
+        answers={204: Answer(description="As PATCH or DELETE would have answered.", headers=_PROGRESS)},
+        errors=(*_WRITING, PreconditionFailed, MethodNotAllowed),
+        is_body_required=False,
+        is_json=False,
+        changes=True,
     ),
     Operation(
         name="download_public",

@@ -5,19 +5,23 @@ so the creation extension itself is not offered.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from aiohttp import web
+from msgspec.structs import replace
 
 from ca.errors import (
     Conflict,
     InvalidRequest,
+    OffsetMismatch,
     PayloadTooLarge,
     PreconditionFailed,
     UnsupportedMediaType,
 )
 from coordinator.commands import TerminateUpload
 from coordinator.records import UploadRecord
+from node.api.access import audited
 from node.conditions import field_of, http_date
 from node.content.digests import TUS_ALGORITHMS, Checksum, piece_checksums, whole_digest
 from node.content.replay import is_repeated
@@ -27,6 +31,7 @@ from node.ranges import SIZE_BYTES_MAX
 VERSION = "1.0.0"
 EXTENSIONS = "checksum,creation-defer-length,expiration,termination"
 PATCH_TYPE = "application/offset+octet-stream"
+ALLOW = "DELETE, HEAD, OPTIONS, PATCH, POST, PUT"
 RESUMABLE = {"Tus-Resumable": VERSION}
 _DIGITS_MAX = 16  # SIZE_BYTES_MAX has as many
 
@@ -51,7 +56,7 @@ async def options(_request: web.Request) -> web.StreamResponse:
         "Tus-Extension": EXTENSIONS,
         "Tus-Max-Size": str(SIZE_BYTES_MAX),
         "Tus-Checksum-Algorithm": ",".join(TUS_ALGORITHMS),
-        "Allow": "DELETE, HEAD, OPTIONS, PATCH, PUT",
+        "Allow": ALLOW,
     }
     return web.Response(status=204, headers=RESUMABLE | headers)
 
@@ -64,6 +69,18 @@ def head(record: UploadRecord, offset: int) -> web.StreamResponse:
     else:
         headers["Upload-Length"] = str(record.size_bytes)
     return web.Response(status=200, headers=headers | {"Cache-Control": "no-store"})
+
+
+async def end(session: Session) -> web.StreamResponse:
+    """Complete an upload that lacks nothing else, and tell where it stands then.
+
+    Raises what `Session.complete` does, but for content that has to come again: that is told by its offset.
+    """
+    if session.kept is not None and session.is_complete:
+        with suppress(OffsetMismatch):
+            await session.complete()
+            return head(replace(session.record, expires_at_ms=0), session.record.size_bytes or 0)
+    return head(session.record, session.record.offset_bytes)
 
 
 async def patch(session: Session) -> web.StreamResponse:
@@ -94,9 +111,10 @@ async def patch(session: Session) -> web.StreamResponse:
 async def delete(session: Session) -> web.StreamResponse:
     """Give the upload up. Raises Conflict when it has ended."""
     require_version(session.request.headers)
-    services = session.services
-    command = TerminateUpload(caller=session.caller, file_uuid=session.record.file_uuid)
-    await services.api.metadata.propose(command, type(None))
+    caller, file_uuid = session.caller, session.record.file_uuid
+    command = TerminateUpload(caller=caller, file_uuid=file_uuid)
+    async with audited(session.request, "delete_file", principal=caller.subject, target=file_uuid):
+        await session.services.api.metadata.propose(command, type(None))
     await session.holding.discard()
     return web.Response(status=204, headers=RESUMABLE)
 

@@ -300,7 +300,7 @@ async def upload_session(
     request writes, RateLimited when the caller writes too many uploads.
     """
     async with AsyncExitStack() as stack:
-        stack.enter_context(services.locks.writer(caller.subject))
+        stack.enter_context(services.locks.writer(caller.subject, record.file_uuid))
         holding_alone = services.locks.hold(record.file_uuid, *_connection_of(request))
         hold = await stack.enter_async_context(holding_alone)
         if services.locks.releases != seen_releases:

@@ -26,6 +26,7 @@ OPERATIONS: Final = {each.name: each for each in Documentation((*METADATA, *CONT
 PROJECT, VM, BACKUP, PENDING = "/project-files", "/vms", "/backups", "pending"
 TUS: Final = {"Tus-Resumable": "1.0.0"}
 TUS_PATCH: Final = TUS | {"Upload-Offset": "0", "Content-Type": "application/offset+octet-stream"}
+TUS_POST: Final = TUS_PATCH | {"X-HTTP-Method-Override": "PATCH"}
 FOREIGN: Final = {
     "certificate": new_root("lab", now=datetime.now(UTC))[0],
     "wrapped_key": "eA==",
@@ -91,6 +92,7 @@ ROWS: Final = (
     Row("tus_head", WRITE, 200, of=PENDING, headers=TUS),
     Row("tus_patch", WRITE, 204, of=PENDING, content=b"x", headers=TUS_PATCH, spoils=True),
     Row("tus_delete", WRITE, 204, of=PENDING, headers=TUS, spoils=True),
+    Row("tus_post", WRITE, 204, of=PENDING, content=b"x", headers=TUS_POST, spoils=True),
     Row("download_public", "nothing", 404),
     Row("head_public", "nothing", 404),
     # ---- buckets

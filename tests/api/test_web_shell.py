@@ -285,6 +285,16 @@ async def test_request_behind_one_with_a_body_that_offers_to_upgrade_does_not_ha
     assert (answer.status, answer.headers["connection"]) == (200, "close")
 
 
+async def test_what_comes_behind_a_connect_is_no_request(shell: Shell) -> None:
+    """The parser reads on behind its head, where a proxy may have let a body through."""
+    reader, writer = await shell.connect()
+    behind = b"GET /things/2 HTTP/1.1\r\n" + HOST + b"\r\n"
+    head = b"CONNECT a:1 HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(behind)
+    writer.write(head + behind)
+    answer = await read_answer(reader, closes=True)
+    assert (answer.status, answer.headers["connection"]) == (404, "close")
+
+
 async def test_malformed_request_is_not_repeated_in_answer_or_log(
     shell: Shell, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -7,13 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from coordinator.calls import DISK_OK
 from deploy.development import Member
+from deploy.processes import wait_until
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
 from tests.cluster.upload_steps import Steps
 
 MIB = 1 << 20
 SIZE = 20 * MIB
+
+
+def all_take_bytes(cluster: Cluster) -> bool:
+    nodes = cluster.get("/cluster/status").json["nodes"]
+    return all(node["disk"] == DISK_OK for node in nodes)
 
 
 @contextmanager
@@ -25,6 +32,8 @@ def without_room(cluster: Cluster, nodes: Sequence[Member], logs: Path) -> Itera
             look = injected(cluster.pid(node), "fstatfs:error=ENOSPC", log, cluster.data(node))
             stack.enter_context(look)
         yield
+    cluster.wait_healthy()  # they have looked again, and then the leader has heard of it
+    wait_until(lambda: all_take_bytes(cluster), what="disks that take bytes", timeout_s=30)
 
 
 def refusing(steps: Steps, fault: str, log: Path) -> AbstractContextManager[None]:
@@ -72,6 +81,16 @@ def test_node_outside_the_placement_goes_on_when_nobody_in_it_has_room(four: Clu
     assert steps.patch(8 * MIB, SIZE).status == 204
     for node in four.nodes:
         assert steps.stored(node) == steps.content
+
+
+def test_want_of_room_for_the_quorum_is_told(four: Cluster, tmp_path: Path) -> None:
+    steps = Steps(four, os.urandom(SIZE))
+    with without_room(four, steps.others, tmp_path):
+        refused = steps.patch(0, SIZE)
+        assert (refused.status, refused.json["code"]) == (507, "insufficient_storage")
+        assert "1 nodes have room" in refused.json["details"]
+    assert steps.patch(steps.offset(), SIZE).status == 204
+    assert steps.stored(steps.others[0]) == steps.content
 
 
 def test_full_cluster_says_so_and_keeps_what_is_acknowledged(four: Cluster, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import change_byte
 from tests.cluster.test_members import as_node
-from tests.cluster.upload_steps import Steps, stopped
+from tests.cluster.upload_steps import TUS, Steps, stopped
 
 MIB = 1 << 20
 SIZE = 20 * MIB
@@ -82,6 +82,25 @@ def test_content_that_rots_before_its_commit_is_completed_by_a_node_that_has_it(
     assert steps.patch_until_taken(SIZE, SIZE, steps.holder).status == 204
     for node in four.nodes:
         assert steps.stored(node) == steps.content
+
+
+def test_upload_that_lacks_only_its_commit_is_ended_by_who_asks_for_its_offset(four: Cluster) -> None:
+    """A tus client that is told of all its bytes takes the upload for done, and never comes back."""
+    bucket_id = four.post("/buckets", {"name": "shut"}).json["bucket_id"]
+    steps = Steps(four, os.urandom(SIZE), bucket_id=bucket_id)
+    change_quota(four, bucket_id, 1)
+    assert steps.patch(0, SIZE).status == 413
+    for node in four.nodes:
+        assert four.request("HEAD", steps.path, node=node, headers=TUS).status == 413
+    change_quota(four, bucket_id, 0)
+    four.kill(steps.holder)
+    try:
+        assert steps.offset_once_told(steps.others[0]) == SIZE
+        for node in steps.others:
+            assert steps.stored(node) == steps.content
+    finally:
+        four.restart(steps.holder)
+        four.wait_healthy()
 
 
 def test_bytes_that_nobody_acknowledged_do_not_outlive_a_takeover(four: Cluster) -> None:

@@ -185,6 +185,21 @@ def test_tus_upload_of_deferred_length(cluster: Cluster) -> None:
     assert upload.content() == b"abcdefg"
 
 
+def test_tus_works_where_only_post_gets_through(cluster: Cluster) -> None:
+    upload, given_up = Upload(cluster, size_bytes=7), Upload(cluster, size_bytes=7)
+    for node, method in ((upload.holder, "PATCH"), (upload.other, "patch")):
+        start = upload.offset()
+        headers = {**TUS, "Upload-Offset": str(start), "X-HTTP-Method-Override": method}
+        answer = upload.send("POST", b"abcdefg"[start : start + 4], headers, node=node)
+        assert answer.status == 204, answer.body
+    assert upload.content() == b"abcdefg"
+    assert given_up.send("POST", b"", {**TUS, "X-HTTP-Method-Override": "GET"}).status == 405
+    assert given_up.send("POST", b"", {**TUS, "X-HTTP-Method-Override": "DELETE"}).status == 204
+    assert given_up.send("HEAD", headers=TUS).status == 404
+    audit = (cluster.data(given_up.holder) / "audit.log").read_text().splitlines()
+    assert any(given_up.file_uuid in line and '"delete_file"' in line for line in audit)
+
+
 @pytest.mark.parametrize("method", ["PUT", "PATCH"])
 def test_empty_file_completes_on_an_empty_request(cluster: Cluster, method: str) -> None:
     upload = Upload(cluster, size_bytes=0)

@@ -49,6 +49,13 @@ class Steps:
         assert answer.status == 200, answer.status
         return int(answer.headers["upload-offset"])
 
+    def offset_once_told(self, node: Member) -> int:
+        """Again while the cluster says that it cannot now; bounded by the test's own deadline."""
+        while (answer := self.cluster.request("HEAD", self.path, node=node, headers=TUS)).status == 503:
+            pass
+        assert answer.status == 200, answer.status
+        return int(answer.headers["upload-offset"])
+
     def begin(self, stop: int, node: Member | None = None) -> "Sender":
         return Sender(self, stop, node or self.holder)
 

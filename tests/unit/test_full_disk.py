@@ -7,12 +7,11 @@ from pathlib import Path
 import pytest
 
 from ca.errors import InsufficientStorage
-from node.blobs import BlobStore
+from node.blobs import SPARE_BYTES, BlobStore
 from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
 from node.durable import Disk
-from node.partial import SPARE_BYTES
-from node.upload import SPARE_SHARE, Upload
+from node.upload import Upload
 from node.uploads import UploadStore
 from node.watch import PROBE_S, DiskWatch
 from tests.cluster.failing_disk import failing_disk
@@ -35,8 +34,9 @@ def test_upload_leaves_the_reserve_and_goes_on_when_there_is_room(tmp_path: Path
         blobs = BlobStore(mounted / "data")
         uploads = UploadStore(blobs)
         ballast = os.open(mounted / "ballast", os.O_WRONLY | os.O_CREAT)
-        reserve_bytes = min(SPARE_BYTES, int(blobs.total_bytes() * SPARE_SHARE))
-        os.posix_fallocate(ballast, 0, blobs.free_bytes() - reserve_bytes - ROOM_BYTES)
+        reserve_bytes = blobs.free_bytes() - blobs.room_bytes()
+        assert 0 < reserve_bytes < SPARE_BYTES
+        os.posix_fallocate(ballast, 0, blobs.room_bytes() - ROOM_BYTES)
         with uploads.open(UUID, None) as upload:
             with pytest.raises(InsufficientStorage):
                 append(upload, 64)

@@ -318,25 +318,28 @@ def test_partial_that_was_sealed_before_a_crash_can_be_gone_on_with(
 class FullStore(BlobStore):
     """A disk that has as much room as a test says."""
 
-    room_bytes = 1 << 40
+    left_bytes = 1 << 40
 
     def free_bytes(self) -> int:
-        return self.room_bytes
+        return self.left_bytes
+
+    def total_bytes(self) -> int:
+        return 1 << 40
 
 
 def test_reserve_is_kept_before_and_while_a_replica_comes(tmp_path: Path) -> None:
     blobs = FullStore(tmp_path)
     store = PartialStore(blobs)
-    blobs.room_bytes = (64 << 20) + len(CONTENT) - 1
+    blobs.left_bytes = (64 << 20) + len(CONTENT) - 1
     with pytest.raises(InsufficientStorage):
         store.open(BLOB, SUMS)
-    blobs.room_bytes += 1
+    blobs.left_bytes += 1
     partial = store.open(BLOB, SUMS)
     other = FinishedBlob(hashlib.sha256(b"other").hexdigest(), BLOB.size_bytes)
     with pytest.raises(InsufficientStorage):  # the room is promised to the first one
         store.open(other, SUMS)
     put(partial, 0)
-    blobs.room_bytes -= 2 * SEGMENT_BYTES  # somebody else wrote as much
+    blobs.left_bytes -= 2 * SEGMENT_BYTES  # somebody else wrote as much
     with pytest.raises(InsufficientStorage):
         partial.writer(1, 2)
     partial.close()

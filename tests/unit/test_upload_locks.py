@@ -78,13 +78,21 @@ async def test_completing_request_is_not_silent(monkeypatch: pytest.MonkeyPatch)
 async def test_writers_of_one_principal_are_bounded_and_leave_room_for_others() -> None:
     table = UploadLocks()
     with ExitStack() as held:
-        for _ in range(locks.WRITERS_MAX):
-            held.enter_context(table.writer("alice"))
-        with pytest.raises(RateLimited) as caught, table.writer("alice"):
+        for number in range(locks.WRITERS_MAX):
+            held.enter_context(table.writer("alice", f"file {number}"))
+        with pytest.raises(RateLimited) as caught, table.writer("alice", "another"):
             pass
         assert caught.value.headers == {"Retry-After": "5"}
-        with table.writer("bob"):
+        with table.writer("bob", "another"):
             pass
-    with table.writer("alice"):
+        with (  # the first is to end the request that has its place
+            table.writer("alice", "file 7"),
+            pytest.raises(RateLimited),
+            table.writer("alice", "file 7"),
+        ):
+            pass
+        with table.writer("alice", "file 7"):
+            pass
+    with table.writer("alice", "another"):
         pass
     assert not table._writers
