@@ -9,7 +9,6 @@ connection is closed afterwards, so this is for bodies beside which a handshake 
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from sys import getrefcount
 
 import aiohttp
 
@@ -19,8 +18,6 @@ from node.peers import PeerFailed, pieces
 BULK_BYTES_MIN = 4 << 20  # a handshake costs about as much as 2 MiB
 BUFFER_BYTES = 256 * 1024  # measured best for writes into a TLS transport
 AHEAD_BYTES = 4 << 20  # of one body; reading goes on when half of it was taken
-BUFFERS_MAX = 2 * AHEAD_BYTES // BUFFER_BYTES  # that are kept; they need not be full when they are taken
-_REFERENCES = 3  # to a buffer that is only looked at: the list, the variable, and getrefcount's own
 
 
 async def bulk_pieces(
@@ -73,8 +70,7 @@ class _BulkBody(asyncio.BufferedProtocol):
         self._transport = transport
         self._pieces: deque[Piece] = deque([early] if early else [])
         self._held_bytes = len(early)
-        self._buffers: list[bytearray] = []
-        self._buffer = memoryview(b"")
+        self._buffer = bytearray()
         self._filled_bytes = 0
         self._paused = False
         self._failure: OSError | None = None
@@ -104,19 +100,29 @@ class _BulkBody(asyncio.BufferedProtocol):
         return piece
 
     def _take_unfilled(self) -> Piece:
-        """What is in a buffer that is not full: its rest is not worth waiting for."""
-        piece = self._buffer[: self._filled_bytes]
-        self._buffer, self._filled_bytes = memoryview(b""), 0
+        """What is in a buffer that is not full: its rest is not worth waiting for.
+
+        TLS fills nearly all of it in one go, and a copy of that costs more than another buffer.
+        """
+        piece: Piece
+        if self._filled_bytes >= BUFFER_BYTES // 2:
+            piece, self._buffer = self._buffer, bytearray()
+            del piece[self._filled_bytes :]
+        else:  # the buffer is used again
+            piece = bytes(memoryview(self._buffer)[: self._filled_bytes])
+        self._filled_bytes = 0
         return piece
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes go; what follows the body goes nowhere."""
         if not self.lacking_bytes:
             return memoryview(bytearray(1))
-        if not self._buffer:
-            self._buffer = memoryview(self._unused())
+        if not self._filled_bytes:
+            wanted = min(BUFFER_BYTES, self.lacking_bytes)
+            if len(self._buffer) != wanted:
+                self._buffer = bytearray(wanted)
         room = self._filled_bytes + self.lacking_bytes
-        return self._buffer[self._filled_bytes : room]
+        return memoryview(self._buffer)[self._filled_bytes : room]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many came."""
@@ -127,21 +133,11 @@ class _BulkBody(asyncio.BufferedProtocol):
         self.lacking_bytes -= nbytes
         if self._filled_bytes == len(self._buffer):
             self._pieces.append(self._buffer)
-            self._buffer, self._filled_bytes = memoryview(b""), 0
+            self._buffer, self._filled_bytes = bytearray(), 0
         self._changed.set()
         if self.lacking_bytes and self._held_bytes >= AHEAD_BYTES and not self._paused:
             self._paused = True
             self._transport.pause_reading()
-
-    def _unused(self) -> bytearray:
-        """A buffer that nobody looks at: to make a new one costs as much as a copy of what will be in it."""
-        for buffer in self._buffers:
-            if getrefcount(buffer) == _REFERENCES:
-                return buffer
-        made = bytearray(BUFFER_BYTES)
-        if len(self._buffers) < BUFFERS_MAX:
-            self._buffers.append(made)
-        return made
 
     def eof_received(self) -> None:
         """The peer sends nothing more."""

@@ -14,7 +14,7 @@ import aiohttp
 from aiohttp.abc import AbstractStreamWriter
 from aiohttp.payload import AsyncIterablePayload
 
-Piece = bytes | bytearray | memoryview
+Piece = bytes | bytearray
 
 
 class Stretch(Protocol):

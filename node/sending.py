@@ -49,9 +49,10 @@ async def send_body(request: web.Request, response: web.StreamResponse, body: As
         if piece is not None:
             watch.written_bytes += len(piece)
             await response.write(piece)
-        is_plain = transport.get_extra_info("sslcontext") is None
-        slice_bytes = WRITE_BUFFER_BYTES if is_plain else SLICE_BYTES
-        transport.set_write_buffer_limits(high=slice_bytes)
+        slice_bytes = WRITE_BUFFER_BYTES
+        if transport.get_extra_info("sslcontext") is not None:  # what TLS keeps has to be copied
+            slice_bytes = SLICE_BYTES
+            transport.set_write_buffer_limits(high=slice_bytes)
         async for piece in body:
             watch.written_bytes += len(piece)
             for start in range(0, len(piece), slice_bytes):
@@ -182,7 +183,7 @@ class FileBody:
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
 
-async def _write_past(request: web.Request, transport: asyncio.Transport, piece: Piece) -> None:
+async def _write_past(request: web.Request, transport: asyncio.Transport, piece: Piece | memoryview) -> None:
     """Write behind a head that is out. What aiohttp does for each write is worth a tenth of the encryption.
 
     Raises ConnectionError.
