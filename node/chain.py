@@ -56,7 +56,10 @@ class Chain:
         placement: Sequence[str],
         needed: int | None = None,
     ) -> None:
-        """`needed`: members that must have the bytes; by default as many as the write quorum asks for."""
+        """`needed`: members that must have the bytes, these and no others; by default as many as the write
+        quorum asks for, and others stand in for those that fail.
+        """
+        self._is_fixed = needed is not None
         self._peers, self._view, self._source, self._terms = peers, view, source, terms
         self._sent = metrics.replica_bytes.labels("sent")
         self._node_id = node_id
@@ -194,7 +197,7 @@ class Chain:
         return failed_at_s is None or now_s - failed_at_s >= RETRY_S
 
     def _substitutes(self, now_s: float) -> list[str]:
-        nodes = self._view.current.nodes
+        nodes = [] if self._is_fixed else self._view.current.nodes
         known = sorted(node.node_id for node in nodes if node.takes_replicas)
         strangers = [name for name in known if name != self._node_id and name not in self._members]
         return [name for name in strangers if self._may_try(name, now_s)][:SUBSTITUTES_MAX]

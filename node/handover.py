@@ -16,6 +16,7 @@ from node.room import roomy_nodes
 from node.services import NodeServices
 from node.takeover import has_prefix, propose_takeover
 
+SENT_BYTES_MAX = 4 << 30  # the client waits for it, and nobody else can write: a minute or so
 UNKNOWN_BYTES = 4 << 20  # of room, for an upload that may have any size: who has most comes first
 
 _log = logging.getLogger(__name__)
@@ -52,9 +53,8 @@ async def hand_over(
     if not offset_bytes:
         chosen = strangers[: services.api.view.current.replicas]
         return await _place(services, caller, record, chosen, []) if chosen else ""
-    for stranger in strangers[:1]:
-        if await send_to(stranger):
-            return await _place(services, caller, record, [stranger], record.placement[1:])
+    if strangers and offset_bytes <= SENT_BYTES_MAX and await send_to(strangers[0]):
+        return await _place(services, caller, record, strangers[:1], record.placement[1:])
     return ""
 
 
@@ -76,5 +76,7 @@ async def _place(
         placement=[services.node_id, *chosen, *others],
     )
     placed = await services.api.metadata.propose(command, UploadRecord)
+    if placed.placement[:2] != [services.node_id, chosen[0]]:
+        return ""  # it has ended meanwhile
     await propose_takeover(services, caller, placed, chosen[0])
     return chosen[0]

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 from ca.errors import (
     Conflict,
+    FilestoreError,
     InsufficientStorage,
     Internal,
     NotFound,
@@ -153,12 +154,16 @@ class Holding:
             return False
 
     async def discard(self) -> None:
-        """The upload has ended: its file goes."""
+        """The upload has ended: its file goes, now or when the sweep comes by."""
         await self._end_chain()
         if self.kept is not None:
             self.kept.close()
             self.kept = None
-        await self._services.disk.run(self._services.uploads.discard, self.record.file_uuid)
+        try:
+            await self._services.disk.run(self._services.uploads.discard, self.record.file_uuid)
+        except FilestoreError as error:
+            facts = {"file_uuid": self.record.file_uuid, "reason": error.details}
+            _log.warning("the files of an upload that has ended are left", extra=facts)
 
     async def close(self) -> None:
         """Give everything back. Bytes that were not settled stay in the file."""
@@ -250,17 +255,7 @@ class Holding:
         if offset < max(record.offset_bytes, self._proposed_offset):
             if offset > record.offset_bytes:  # it may have been told more, in a report that got no answer
                 offset, sha256 = record.offset_bytes, record.prefix_sha256
-            await self._propose(
-                RewindUpload(
-                    caller=self._caller,
-                    file_uuid=record.file_uuid,
-                    node_id=self._services.node_id,
-                    epoch=record.epoch,
-                    offset_bytes=offset,
-                    prefix_sha256=sha256,
-                )
-            )
-            self._proposed_offset = offset
+            await self._propose_rewind(offset, sha256)
         if self.upload.finished is not None:
             assert offset == 0, "finished content goes as a whole"
             await self._reopen(0)
@@ -312,6 +307,8 @@ class Holding:
         what the log refuses; Overtaken.
         """
         await self._end_chain()
+        if not self.record.offset_bytes and self._proposed_offset:
+            await self._propose_rewind(0, EMPTY_SHA256)  # no late report may come true elsewhere
         try:
             return await hand_over(
                 self._services, self._caller, self.record, self._sent_to, expected_bytes=expected_bytes
@@ -376,6 +373,8 @@ class Holding:
         assert self._source is not None
         self._reported_at_s = self._loop.time()
         mark = self._source.mark_below(min(self.upload.durable_offset, self._chain.quorum_offset()))
+        if mark is not None and mark[0] == self.record.size_bytes:
+            mark = None  # the request that brought the last bytes has not looked at them yet
         with suppress(Unavailable):
             if mark is not None and mark[0] > self.record.offset_bytes:
                 await self._report(*mark)
@@ -407,6 +406,19 @@ class Holding:
             return []
         others = [name for name in present[1:] if name not in having]
         return [present[0], *having, *others][: max(len(present), 1 + len(having))]
+
+    async def _propose_rewind(self, offset: int, sha256: str) -> None:
+        """In a new epoch: what was proposed before and comes later is refused."""
+        command = RewindUpload(
+            caller=self._caller,
+            file_uuid=self.record.file_uuid,
+            node_id=self._services.node_id,
+            epoch=self.record.epoch,
+            offset_bytes=offset,
+            prefix_sha256=sha256,
+        )
+        await self._propose(command)
+        self._proposed_offset = offset
 
     async def _propose(self, command: RecordProgress | RewindUpload) -> None:
         try:

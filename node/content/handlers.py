@@ -170,7 +170,8 @@ async def _write(
     except HandedOver as error:
         if not error.is_untouched:
             raise
-        return await pass_on(request, node_holding(services, error.successor))
+        with services.locks.writer(caller.subject, record.file_uuid):
+            return await pass_on(request, node_holding(services, error.successor))
 
 
 async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadRecord]:

@@ -84,7 +84,9 @@ async def pass_on(
             request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
             headers=headers,
             body=body.chunks() if request.body_exists else None,
-            answer_timeout_s=_COMPLETION_TIMEOUT_S if request.body_exists else STALL_TIMEOUT_S,
+            answer_timeout_s=STALL_TIMEOUT_S
+            if request.method in ("GET", "DELETE")
+            else _COMPLETION_TIMEOUT_S,
         ) as answer:
             body.answer = answer
             return await _return(request, holder, answer)

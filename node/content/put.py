@@ -90,6 +90,7 @@ async def _put_piece(session: Session, piece: ContentRange) -> web.StreamRespons
     def check(received_bytes: int) -> None:
         if received_bytes != piece.stop - piece.start:
             raise InvalidRequest(f"Content-Range: the body has {received_bytes} bytes.")
+        session.require_whole(expected)
 
     await session.receive(checksums=piece_checksums(session.request.headers), check=check)
     if not session.is_complete:

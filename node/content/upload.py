@@ -46,6 +46,10 @@ Check = Callable[[int], None]
 _log = logging.getLogger(__name__)
 
 
+class WrongContent(ChecksumMismatch):
+    """All of the content has come, and it is not what was declared: nothing of it is right for certain."""
+
+
 class HandedOver(Unavailable):
     """This disk takes no more of the upload: another node, `successor`, goes on with it.
 
@@ -142,8 +146,8 @@ class Session:
         request is kept when it has more bytes than were declared (PayloadTooLarge), does not match one of
         `checksums` (ChecksumMismatch), is malformed (InvalidRequest), comes from a caller who lost the
         permission meanwhile (Forbidden, Unauthorized), or `check`, which is handed the length of the whole
-        body, raises one of these. With checksums nothing is kept either of a body that ends
-        early: nobody could check it.
+        body, raises one of these; for WrongContent nothing of the upload is kept. With checksums nothing is
+        kept either of a body that ends early: nobody could check it.
         """
         start, start_sha256 = self.upload.offset, self.upload.sha256
         hashes = [checksum.new() for checksum in checksums]
@@ -168,6 +172,9 @@ class Session:
                 await self.holding.settle()
         except Overtaken:
             raise
+        except WrongContent:
+            await self._roll_back(0, EMPTY_SHA256)
+            raise
         except (PayloadTooLarge, ChecksumMismatch, InvalidRequest, Forbidden, Unauthorized):
             await self._roll_back(start, start_sha256)
             raise
@@ -191,6 +198,16 @@ class Session:
         with suppress(Forbidden, Unauthorized, NotFound, Gone):
             await self.holding.rewind(offset, sha256)
 
+    def require_whole(self, sha256: str) -> None:
+        """Raises WrongContent when all bytes are here and do not hash to `sha256`, if that is declared.
+
+        For `check`: once the log knows of all bytes, whoever asks for the offset completes the upload, and
+        the log knows only of what its creator has declared, which `complete` looks at.
+        """
+        is_open = sha256 and not self.record.expected_sha256 and self.is_complete
+        if is_open and self.upload.sha256 != sha256:
+            raise WrongContent(f"The content has sha256 {self.upload.sha256}, declared was {sha256}.")
+
     async def require_room(self, size_bytes: int) -> None:
         """Raises InsufficientStorage for a whole content that this disk cannot take."""
         self.expected_bytes = size_bytes
@@ -211,6 +228,8 @@ class Session:
         """
         try:
             return await self._complete(sha256)
+        except WrongContent:
+            raise  # nothing of it shall be acknowledged
         except FilestoreError:
             if self.kept is not None:
                 with suppress(FilestoreError):  # small content is nowhere else yet
@@ -254,7 +273,7 @@ class Session:
         if expected - {found}:
             if self.upload.finished is None:
                 await self.holding.rewind(0, EMPTY_SHA256)
-            raise ChecksumMismatch(f"The content has sha256 {found}, declared was {expected.pop()}.")
+            raise WrongContent(f"The content has sha256 {found}, declared was {expected.pop()}.")
 
     async def _check_finished(self, sha256: str) -> None:
         """Content that an earlier request put into place: is it sound still?"""

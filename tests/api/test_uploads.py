@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import os
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -86,6 +87,26 @@ def test_digest_of_the_whole_is_checked_when_the_last_piece_came(cluster: Cluste
     assert upload.offset() == 0
     assert upload.patch(0, b"abcdefgh", Repr_Digest=digest_of(b"abcdefgh")).status == 204
     assert upload.content() == b"abcdefgh"
+
+
+@pytest.mark.parametrize("way", ["patch", "piece"])
+def test_log_never_hears_of_all_bytes_of_content_with_another_digest(cluster: Cluster, way: str) -> None:
+    """Else whoever asked for the offset then would complete it."""
+    content = os.urandom(12_000_000)
+    upload, half = Upload(cluster, size_bytes=len(content)), len(content) // 2
+    assert upload.patch(0, content[:half]).status == 204
+    told, headers = set(), {"Repr-Digest": digest_of(b"other")}
+    with ThreadPoolExecutor(1) as other:
+        if way == "patch":
+            sending = other.submit(upload.patch, half, content[half:], Repr_Digest=headers["Repr-Digest"])
+        else:
+            headers["Content-Range"] = f"bytes {half}-{len(content) - 1}/{len(content)}"
+            sending = other.submit(upload.send, "PUT", content[half:], headers)
+        while not sending.done():
+            told.add(cluster.get(f"/files/{upload.file_uuid}/status", node=upload.holder).json["offset"])
+        assert sending.result().status == 460
+    assert max(told) < len(content)
+    assert upload.offset() == 0
 
 
 def test_declared_digests_that_contradict_each_other_keep_what_came(cluster: Cluster) -> None:
