@@ -44,9 +44,8 @@ class UploadLocks:
 
     def __init__(self) -> None:
         self._holds: dict[str, Hold] = {}
-        self._writers: dict[
-            str, Counter[str]
-        ] = {}  # by principal, requests by file_uuid; none that are empty
+        # By principal, the requests by file_uuid; none that are empty.
+        self._writers: dict[str, Counter[str]] = {}
         self.releases = 0
 
     def holds(self, file_uuid: str) -> bool:
