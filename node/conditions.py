@@ -56,6 +56,20 @@ def evaluate(method: str, headers: Mapping[str, str], etag: str, modified_at_ms:
     return _evaluate_cache(method, headers, etag, modified_at_ms)
 
 
+def require_content(headers: Mapping[str, str], etag: str) -> None:
+    """Whether to write content that has this entity tag now, "" for none yet (RFC 9110, section 13.1).
+
+    Raises PreconditionFailed. Dates are not looked at: what has content already is not written again.
+    """
+    if_match = field_of(headers, "If-Match")
+    if if_match is not None and not (etag and _matches(if_match, etag, weak=False)):
+        what = "the content has another entity tag" if etag else "the file has no content"
+        raise PreconditionFailed(f"If-Match: {what}.")
+    if_none_match = field_of(headers, "If-None-Match")
+    if etag and if_none_match is not None and _matches(if_none_match, etag, weak=True):
+        raise PreconditionFailed("If-None-Match: the content has this entity tag.")
+
+
 def _evaluate_cache(method: str, headers: Mapping[str, str], etag: str, modified_at_ms: int) -> Outcome:
     """Steps 3 and 4 of section 13.2.2: If-None-Match, and without it If-Modified-Since."""
     reads = method in ("GET", "HEAD")

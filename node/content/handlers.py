@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from aiohttp import web
+from aiohttp import hdrs, web
 
 from ca.errors import FilestoreError, MethodNotAllowed
 from coordinator.queries import GetUpload
@@ -12,6 +12,7 @@ from coordinator.records import Caller, UploadRecord
 from coordinator.web import json_response
 from node.api.access import authenticate
 from node.api.bodies.checks import path_uuid
+from node.conditions import require_content
 from node.content import put, tus
 from node.content.bodies import UploadOffset
 from node.content.digests import require_before_body
@@ -155,6 +156,8 @@ async def _write(
     seen_releases = request.app[NODE].locks.releases
     services, caller, record = await _begin(request)
     require_before_body(request.headers)
+    if request.method != hdrs.METH_HEAD:
+        require_content(request.headers, f'"{record.blob_sha256}"' if record.blob_sha256 else "")
     require(request, record)
     if holder := _elsewhere(services, record):
         with services.locks.writer(caller.subject, record.file_uuid):  # connections to peers are bounded too

@@ -82,12 +82,17 @@ _REPR_DIGEST: Final = Parameter(
     description="`sha-256=:BASE64:` of the whole content (RFC 9530), checked when it is complete.",
 )
 _TUS_RESUMABLE: Final = Parameter(name="Tus-Resumable", description="`1.0.0`.", is_required=True)
+_TAGS: Final = (
+    Parameter(name="If-Match", description="Only where the content is this already: it is not sent again."),
+    Parameter(name="If-None-Match", description="`*`: only where there is no content yet."),
+)
 _OF_PIECE: Final = (
     Parameter(name="Upload-Length", description="Bytes of the whole, once, if not declared yet."),
     Parameter(
         name="Upload-Checksum",
         description="`ALGORITHM BASE64` of the bytes in this request: sha256, sha1 or md5.",
     ),
+    *_TAGS,
     _CONTENT_DIGEST,
     _REPR_DIGEST,
 )
@@ -150,6 +155,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         takes="application/octet-stream",
         headers=(
             Parameter(name="Content-Range", description="`bytes A-B/TOTAL`, where TOTAL may be `*`."),
+            *_TAGS,
             _CONTENT_DIGEST,
             _REPR_DIGEST,
             Parameter(name="Digest", description="`sha-256=BASE64` of the whole content (RFC 3230)."),
@@ -158,7 +164,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             200: Answer(description="The content is complete, the file available.", body=ContentStored),
             202: Answer(description="This piece is durable; more must come.", body=UploadOffset),
         },
-        errors=_WRITING,
+        errors=(*_WRITING, PreconditionFailed),
         is_body_required=False,
         is_json=False,
         changes=True,
@@ -234,7 +240,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_CONTENT,
         handler=handlers.tus_delete,
         summary="Give an upload up (tus)",
-        headers=(_TUS_RESUMABLE,),
+        headers=(_TUS_RESUMABLE, *_TAGS),
         answers={204: Answer(description="It is gone.", headers=_VERSION)},
         errors=(Conflict, Gone, UploadLocked, PreconditionFailed),
         is_json=False,

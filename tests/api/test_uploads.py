@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.expectations import check_refused
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.test_uploads import TUS, Upload, begin, digest_of
 
@@ -115,6 +116,31 @@ def test_declared_digests_that_contradict_each_other_keep_what_came(cluster: Clu
     assert upload.offset() == 4
     assert upload.patch(4, b"").status == 204
     assert upload.content() == b"abcd"
+
+
+@pytest.mark.parametrize("at_holder", [True, False])
+def test_content_is_written_only_where_its_entity_tag_is_as_named(cluster: Cluster, at_holder: bool) -> None:
+    upload = Upload(cluster, size_bytes=8)
+    node = upload.holder if at_holder else upload.other
+    none_yet, this = {"If-None-Match": "*"}, {"If-Match": f'"{hashlib.sha256(b"abcdefgh").hexdigest()}"'}
+    for named in (this, {"If-Match": "*"}):
+        for refused in (
+            upload.send("PUT", b"abcdefgh", named, node=node),
+            upload.patch(0, b"abcd", node=node, **named),
+            upload.send("DELETE", headers=TUS | named, node=node),
+        ):
+            check_refused(refused, "precondition_failed", "If-Match")
+    assert upload.offset() == 0
+    assert upload.send("PUT", b"abcdefgh", none_yet, node=node).status == 200
+    for known in (none_yet, {"If-None-Match": this["If-Match"]}):
+        refused = upload.send("PUT", b"abcdefgh", known, node=node)
+        check_refused(refused, "precondition_failed", "If-None-Match")
+    check_refused(upload.send("PUT", b"abcdefgh", {"If-Match": '"x"'}, node=node), "precondition_failed")
+    for holds in (this, {"If-Match": "*"}, {"If-None-Match": '"x"'}):
+        assert upload.send("PUT", b"abcdefgh", holds, node=node).status == 200
+    head = upload.send("HEAD", headers=TUS | none_yet, node=node)
+    assert head.headers["upload-offset"] == "8"  # it tells of the upload, whatever the content is
+    assert upload.content() == b"abcdefgh"
 
 
 @pytest.mark.parametrize("at_holder", [True, False])
