@@ -36,6 +36,7 @@ from node.peers import PeerClient, pieces
 from node.pulls import Pulls
 from node.record_cache import RecordCache
 from node.replication import Replication
+from node.room import room_routes
 from node.services import NODE, NodeServices
 from node.transfer import transfer_routes
 from node.uploads import UploadStore
@@ -119,7 +120,7 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
         fetches=fetches,
         pulls=pulls,
     )
-    app = new_application([*transfer_routes(), *following_routes()], component="node")
+    app = new_application([*transfer_routes(), *following_routes(), *room_routes()], component="node")
     app[API], app[NODE] = api, services
     prepare_following(app)
     app.middlewares.append(admit_members)
