@@ -11,9 +11,11 @@ from aiohttp import web
 
 from coordinator.rates import BodyPace, Patience
 from coordinator.web import Listener, body_chunks, new_application, serve
+from node.content import passing
 from node.content.passing import PASSED_WITHIN, Holder, pass_on
 from node.peers import open_request
 
+ANSWER_S = 0.25  # for those that have nothing to complete
 TOLD = b"told\n"
 CONTENT = b"x" * 100_000
 STALL_S = 0.3
@@ -25,6 +27,7 @@ class Passed:
     def __init__(self) -> None:
         self.received = asyncio.Queue[bytes | str]()
         self.pace: BodyPace | None = None
+        self.thinks_s = 0.0
         self._listeners: list[Listener] = []
 
     async def __aenter__(self) -> "Passed":
@@ -40,15 +43,17 @@ class Passed:
             await listener.close(1.0)
 
     async def _serve(self, handler: Any, patience: Patience) -> Listener:
-        app = new_application([web.put("/link", handler)], component="test")
+        app = new_application([web.route("*", "/link", handler)], component="test")
         listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None, patience=patience)
         self._listeners.append(listener)
         return listener
 
     async def _take(self, request: web.Request) -> web.StreamResponse:
+        await asyncio.sleep(self.thinks_s)
         response = web.StreamResponse()
         await response.prepare(request)
-        await response.write(TOLD)
+        if request.method != "HEAD":
+            await response.write(TOLD)
         try:
             async for chunk in body_chunks(request):
                 self.received.put_nowait(chunk)
@@ -111,3 +116,18 @@ async def test_silence_ends_both_sides_or_neither(is_patient: bool) -> None:
             with pytest.raises(aiohttp.ClientError):
                 await answer.read()
         assert await passed.received.get() in ("ClientGone", "InvalidRequest", "CancelledError")
+
+
+@pytest.mark.parametrize(
+    ("method", "is_waited_for"),
+    [("HEAD", True), ("PUT", True), ("PATCH", True), ("POST", True), ("GET", False), ("DELETE", False)],
+)
+async def test_only_what_may_complete_an_upload_is_waited_for_as_long_as_that_takes(
+    monkeypatch: pytest.MonkeyPatch, method: str, is_waited_for: bool
+) -> None:
+    """Also a request without a body: it completes an upload that lacks nothing else."""
+    monkeypatch.setattr(passing, "STALL_TIMEOUT_S", ANSWER_S)
+    async with Passed() as passed, asyncio.timeout(20):
+        passed.thinks_s = 4 * ANSWER_S
+        async with passed.session.request(method, passed.url) as answer:
+            assert answer.status == (200 if is_waited_for else 503)

@@ -13,6 +13,7 @@ from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.rebalance import find_imbalance, is_surplus, plan_move
 from coordinator.reconcile.repair import plan_repair
 from coordinator.reconcile.states import TICK_S_MAX, Attention
+from coordinator.reconcile.works import shape
 from coordinator.records import BlobRecord, NodeRecord
 from coordinator.replica_records import ShortBlob
 
@@ -238,3 +239,13 @@ def test_node_that_joins_under_the_name_of_one_that_was_removed_is_none_that_is_
     assert health.shown_state(new, at_s=3600.0) == "down"
     health.forget("n1")
     assert health.shown_state(new, at_s=3600.0) == "joined"
+
+
+def test_run_that_could_do_nothing_is_tried_again_when_room_or_nodes_have_changed_notably() -> None:
+    nodes = [node("n1"), node("n2"), node("n3")]
+    tried = shape(facts(*nodes, free={"n3": 1}))
+    assert shape(facts(*nodes, free={"n3": 1, "n1": 51})) == tried
+    assert shape(facts(*nodes, free={"n3": 2})) != tried
+    assert shape(facts(*nodes, free={"n3": 0})) != tried
+    assert shape(facts(*nodes, node("n4"), free={"n3": 1})) != tried
+    assert shape(facts(*nodes[:2], node("n3", draining=True), free={"n3": 1})) != tried
