@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import gc
+import logging
 import resource
 import signal
 from collections.abc import Callable, Iterator
@@ -12,7 +13,10 @@ from typing import Final
 from ca.errors import Unavailable
 
 DESCRIPTORS_ENOUGH: Final = 1 << 20  # what an unlimited process is taken to have
+DESCRIPTORS_FEW: Final = 4096  # below it fewer uploads, blobs and connections are kept than were planned for
 COLLECT_AFTER: Final = 50_000  # objects more than before; 700 are what five commands under way hold
+
+_log = logging.getLogger(__name__)
 
 
 def raise_descriptor_limit() -> int:
@@ -23,7 +27,13 @@ def raise_descriptor_limit() -> int:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):  # some systems refuse an unlimited soft limit
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return descriptor_limit()
+    limit = descriptor_limit()
+    if limit < DESCRIPTORS_FEW:
+        _log.warning(
+            "this process may open %d files: clients and uploads are refused early (LimitNOFILE= in a unit)",
+            limit,
+        )
+    return limit
 
 
 def descriptor_limit() -> int:

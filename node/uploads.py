@@ -20,6 +20,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 
 from ca.errors import NotFound, PayloadTooLarge, Unavailable, UploadLocked
+from coordinator.lifetime import descriptor_limit
 from node.blobs import INCOMING, BlobStore
 from node.directories import (
     READ_FLAGS,
@@ -43,7 +44,8 @@ from node.segments import (
 from node.upload import EPOCH_FILE, Upload, open_or_create
 
 PREFIX_BYTES_MAX = 4 << 20  # of finished content that goes on as an upload; larger content was settled whole
-OPEN_UPLOADS_MAX = 384  # two descriptors each; of one in three this node is the holder
+OPEN_UPLOADS_MAX = 384  # three descriptors each; of one in three this node is the holder
+OPEN_UPLOADS_SHARE = 20  # one for so many descriptors that a process may have, where that is less
 
 _log = logging.getLogger(__name__)
 
@@ -58,9 +60,8 @@ class UploadStore:
         open_max: int = OPEN_UPLOADS_MAX,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        assert open_max > 0
         self.blobs = blobs
-        self._open_max = open_max
+        self._open_max = max(1, min(open_max, descriptor_limit() // OPEN_UPLOADS_SHARE))
         self._clock_s = clock_s
         self._threads = FlushThreads()
         self._lock = threading.Lock()

@@ -3,12 +3,15 @@
 import errno
 import hashlib
 import os
+import resource
+import uuid
 from pathlib import Path
 
 import pytest
 
 from ca import errors
 from node import uploads
+from node.blobs import BlobStore
 from node.segments import BlobDamaged, FinishedBlob
 from tests.unit.upload_machine import (
     CONTENT,
@@ -363,3 +366,24 @@ def test_md5_is_not_computed_unless_it_is_wanted(machine: Machine) -> None:
         upload.append(CONTENT)
         upload.finish()
         assert upload.md5() == ""
+
+
+def test_few_are_kept_open_where_a_process_may_have_few_descriptors(tmp_path: Path) -> None:
+    """A hundred uploads of ten bytes: a process of 256 descriptors had none left, and got none back."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    before = len(os.listdir("/proc/self/fd"))
+    store = BlobStore(tmp_path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        kept = uploads.UploadStore(store)
+        for number in range(100):
+            with kept.open(str(uuid.UUID(int=number)), None) as upload:
+                upload.append(b"0123456789")
+                upload.sync()
+        left = 256 - (len(os.listdir("/proc/self/fd")) - before)
+        assert left > 200
+        assert kept.durable_offset(str(uuid.UUID(int=0))) == 10
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    kept.close()
+    store.close()
