@@ -97,15 +97,18 @@ class ClusterMetrics(Collector):
             short.add_metric([str(missing)], counts.short.get(missing, 0))
         yield short
         view = self._view()
-        lacking_all_but_one = counts.short.get(view.replicas - 1, 0) if view.replicas > 1 else 0
         yield _gauge(
             "filestore_blobs_on_last_replica",
-            "Blobs of which one replica is left, where more are wanted.",
-            lacking_all_but_one,
+            "Blobs that one node holds which is not down, where more are wanted.",
+            counts.last,
         )
         yield _gauge("filestore_replicas_wanted", "Replicas that every blob shall have.", view.replicas)
         yield _gauge("filestore_write_quorum", "Replicas that end an upload.", view.write_quorum)
-        yield _gauge("filestore_blobs_lost", "Blobs of files that no node holds any more.", counts.lost)
+        yield _gauge(
+            "filestore_blobs_lost",
+            "Blobs of files that no node holds which is not down.",
+            counts.lost + counts.absent,
+        )
         yield _gauge("filestore_blobs_unreferenced", "Blobs that wait for gc.", counts.unreferenced)
         yield _gauge(
             "filestore_replicas_doomed",

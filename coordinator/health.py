@@ -122,6 +122,8 @@ class NodeHealth:
         beat = heard.heartbeat
         if not beat.takes_bytes:
             return DISK_FAILED
+        if not beat.total_bytes:
+            return DISK_OK  # it has not looked yet
         room = Candidate(node_id, "", 1, beat.free_bytes, beat.total_bytes)
         return DISK_OK if room.has_room(0) else DISK_LOW
 
@@ -135,7 +137,7 @@ class NodeHealth:
             if node.node_id not in answering or not node.takes_replicas:
                 continue
             beat = self._heard[node.node_id].heartbeat
-            if beat.takes_bytes:
+            if beat.takes_bytes and beat.total_bytes:  # none before it has looked at its disk
                 found.append(
                     Candidate(node.node_id, node.zone, node.weight, beat.free_bytes, beat.total_bytes)
                 )

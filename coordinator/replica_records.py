@@ -78,8 +78,10 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
     """How the blobs stand. Each number stops at COUNTED_MAX (coordinator/machine/replicas.py).
 
     `short`: blobs by how many replicas they lack, without those that are `lost`: files name them and nobody
-    holds them. `unreferenced`: wait for Collect. `doomed`: replicas that wait for their node, by node.
-    `recounting`: nodes whose change of state is not worked in yet, see RecountReplicas.
+    holds them. `absent`: those of `short` that only nodes hold which are down; `last`: blobs that one node
+    has that is not, where more are wanted; both of the HELD_MAX that lack most. `unreferenced`: wait for
+    Collect. `doomed`: replicas that wait for their node, by node. `recounting`: nodes whose change of state
+    is not worked in yet, see RecountReplicas.
     """
 
     short: dict[int, int]
@@ -87,13 +89,18 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
     unreferenced: int
     doomed: dict[str, int]
     recounting: list[str]
+    absent: int = 0  # from coordinators of older versions
+    last: int = 0
 
 
 class NodeReplicas(Struct, frozen=True, kw_only=True):
-    """How many replicas the log names a node for, and how many more of its are doomed."""
+    """How many replicas the log names a node for, and how many more of its are doomed. `sole`: those of blobs
+    that only nodes hold which are down; of the HELD_MAX blobs that no node holds which counts.
+    """
 
     replicas: int
     doomed: int
+    sole: int = 0  # from coordinators of older versions
 
 
 class Collected(Struct, frozen=True, kw_only=True):

@@ -200,7 +200,10 @@ def _transport(request: web.Request) -> asyncio.Transport:
     transport = request.transport
     if transport is None or transport.is_closing():
         raise ClientGone("the client went away before its answer")
-    transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+    try:
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+    except RuntimeError as error:  # uvloop: closed below, by an error, without being closed by anybody here
+        raise ClientGone("the client went away before its answer") from error
     return transport
 
 

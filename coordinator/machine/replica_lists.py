@@ -16,6 +16,7 @@ from coordinator.queries import (
     ListReplicas,
     ListShortBlobs,
 )
+from coordinator.records import DOWN
 from coordinator.replica_records import (
     DoomedPage,
     DoomedReplica,
@@ -29,6 +30,12 @@ from coordinator.replica_records import (
 )
 
 COUNTED_MAX = 10_000  # of anything; an answer need not count a million
+HELD_MAX = 2_000  # blobs whose holders are looked at: 6 ms of a leader
+# How many nodes hold a blob of `short` and are not down.
+_HOLDERS_NOW = (
+    "(SELECT COUNT(*) FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
+    " WHERE r.sha256 = short.sha256 AND r.doomed_at IS NULL AND n.state <> :down)"
+)
 
 
 def list_doomed(question: Question, query: ListDoomed) -> DoomedPage:
@@ -107,6 +114,8 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
         unreferenced=_count(db, "blobs WHERE released_at_ms IS NOT NULL AND collected_at IS NULL"),
         doomed={node_id: count for node_id, count in doomed.items() if count},
         recounting=[node_id for (node_id,) in queued],
+        absent=_held_by(db, 0, missing_min=wanted),
+        last=_held_by(db, 1, missing_min=wanted - 1) if wanted > 1 else 0,
     )
 
 
@@ -124,10 +133,14 @@ def of_node(question: Question, query: GetNodeReplicas) -> NodeReplicas:
     """Counted exactly, off an index: some 20 ms for a million."""
     row = question.db.execute(
         "SELECT (SELECT COUNT(*) FROM blob_replicas WHERE node_id = :node_id),"
-        " (SELECT COUNT(*) FROM blob_replicas WHERE node_id = :node_id AND doomed_at IS NOT NULL)",
-        {"node_id": query.node_id},
+        " (SELECT COUNT(*) FROM blob_replicas WHERE node_id = :node_id AND doomed_at IS NOT NULL),"
+        " (SELECT COUNT(*) FROM (SELECT sha256 FROM blobs WHERE missing > 0 AND"
+        f"  missing = (SELECT replicas FROM cluster) LIMIT {HELD_MAX}) AS short WHERE {_HOLDERS_NOW} = 0"
+        "  AND EXISTS (SELECT 1 FROM blob_replicas own WHERE own.sha256 = short.sha256"
+        "   AND own.node_id = :node_id AND own.doomed_at IS NULL))",
+        {"node_id": query.node_id, "down": DOWN},
     ).fetchone()
-    return NodeReplicas(replicas=row[0] - row[1], doomed=row[1])
+    return NodeReplicas(replicas=row[0] - row[1], doomed=row[1], sole=row[2])
 
 
 def _page_of_node(
@@ -155,6 +168,20 @@ def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -
         holders=holders(db, sha256),
         doomed=[node_id for (node_id,) in doomed],
     )
+
+
+def _held_by(db: sqlite3.Connection, holders_now: int, *, missing_min: int) -> int:
+    """How many blobs that lack so many replicas, but have some, are on so many nodes that are not down.
+
+    Looks at HELD_MAX of them, those that lack most.
+    """
+    row = db.execute(
+        "SELECT COUNT(*) FROM (SELECT sha256 FROM blobs WHERE missing >= :missing_min AND missing > 0 AND"
+        f" missing <= (SELECT replicas FROM cluster) ORDER BY missing DESC LIMIT {HELD_MAX}) AS short"
+        f" WHERE {_HOLDERS_NOW} = :holders_now",
+        {"missing_min": missing_min, "holders_now": holders_now, "down": DOWN},
+    ).fetchone()
+    return int(row[0])
 
 
 def _count(db: sqlite3.Connection, of: str, *values: str | int) -> int:

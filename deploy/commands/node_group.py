@@ -32,10 +32,12 @@ def undrain(connection: Connection, node_id: str) -> None:
 @click.command()
 @click.argument("node_id")
 @click.option("--force", is_flag=True, help="It is down and does not come back: give up what it holds.")
+@click.option("--give-up", is_flag=True, help="With --force: also what no node holds that is not down.")
 @connection_options
-def remove(connection: Connection, node_id: str, *, force: bool) -> None:
+def remove(connection: Connection, node_id: str, *, force: bool, give_up: bool) -> None:
     """Take a node out of the cluster for good. It must be draining and hold nothing."""
-    _call(connection, "DELETE", node_id, "?force=1" if force else "")
+    said = [name for name, is_said in (("force=1", force), ("give_up=1", give_up)) if is_said]
+    _call(connection, "DELETE", node_id, f"?{'&'.join(said)}" if said else "")
     click.echo(f"{node_id} is removed.")
 
 

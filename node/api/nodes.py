@@ -7,9 +7,9 @@ from aiohttp import web
 from ca.errors import Conflict, InvalidRequest, NotFound
 from ca.identity import check_member_id
 from coordinator.commands import DrainNode, RemoveNode
-from coordinator.queries import ListNodes
-from coordinator.records import DOWN, NodeRecord
-from coordinator.replica_records import NodeRemoval
+from coordinator.queries import GetNodeReplicas, ListNodes
+from coordinator.records import DOWN, Caller, NodeRecord
+from coordinator.replica_records import NodeRemoval, NodeReplicas
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response
 from node.api.access import audited, authenticate
@@ -54,16 +54,33 @@ async def remove(request: web.Request) -> web.Response:
     """The node leaves for good, and its certificates are revoked. Admins only.
 
     A conflict unless it is draining and holds nothing any more. With `force`: unless it is recorded as down;
-    its copies are given up, and made elsewhere as far as others hold them.
+    its copies are given up, and made elsewhere as far as others hold them. Also a conflict where no node that
+    is not down holds some of it, unless `give_up` says that this content is lost.
     """
     caller = await authenticate(request)
     node_id = _path_node(request)
-    command = RemoveNode(caller=caller, node_id=node_id, force=_is_forced(request))
+    command = RemoveNode(caller=caller, node_id=node_id, force=_is_set(request, "force"))
+    if command.force and not _is_set(request, "give_up"):
+        await _require_others(request.app[API], caller, node_id)
     action = "remove_node_by_force" if command.force else "remove_node"
     async with audited(request, action, principal=caller.subject, target=node_id):
         removal = await _removed(request.app[API], command)
     replicas = removal.replicas if removal else 0
     return json_response(RemovedNode(deleted=True, id=node_id, replicas=replicas))
+
+
+async def _require_others(services: ApiServices, caller: Caller, node_id: str) -> None:
+    """Raises Conflict when nobody else has some of what the node holds, which may come back, or its disk.
+
+    Forbidden for who is no admin, and shall not know.
+    """
+    await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
+    held = await services.metadata.read(GetNodeReplicas(node_id=node_id), NodeReplicas)
+    if held.sole:
+        raise Conflict(
+            f"{held.sole} blobs of {node_id} are only on nodes that are down: bring one back first, or say"
+            " that this content is given up (--give-up, give_up=1)."
+        )
 
 
 async def _removed(services: ApiServices, command: RemoveNode) -> NodeRemoval | None:
@@ -94,12 +111,12 @@ async def _nodes(request: web.Request) -> list[NodeBody]:
     return [_body_of(services, record) for record in records]
 
 
-def _is_forced(request: web.Request) -> bool:
+def _is_set(request: web.Request, name: str) -> bool:
     """Raises InvalidRequest: nobody removes a node by a typing error."""
-    force = query_text(request, "force")
-    if force not in ("", "0", "1"):
-        raise InvalidRequest("force: expected 1")
-    return force == "1"
+    value = query_text(request, name)
+    if value not in ("", "0", "1"):
+        raise InvalidRequest(f"{name}: expected 1")
+    return value == "1"
 
 
 def _path_node(request: web.Request) -> str:
@@ -172,6 +189,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Remove a node from the cluster",
         query=(
             Parameter(name="force", description="`1`: the node is gone for good, with all that it holds."),
+            Parameter(name="give_up", description="`1`: also what no node holds that is not down."),
         ),
         answers={200: Answer(description="The node is removed.", body=RemovedNode)},
         errors=(Conflict,),

@@ -86,11 +86,14 @@ def _of_replicas(best: StatusReply, takers: int) -> list[str]:
     if counts is None:
         return []
     if counts.lost:
-        found.append(f"{_several(counts.lost, 'blob')} lost: no node that is there holds a replica.")
-    if counts.short:
+        found.append(f"{_several(counts.lost, 'blob')} lost: no node holds a replica.")
+    if counts.absent:
+        found.append(f"{_several(counts.absent, 'blob')} only on nodes that are down: bring one back.")
+    short = sum(counts.short.values()) - counts.absent
+    if short > 0:
         cannot = f"{takers} nodes take replicas, {best.replicas_wanted} must: add one"
         hope = cannot if takers < best.replicas_wanted else "repair makes them"
-        found.append(f"{_several(sum(counts.short.values()), 'blob')} short of replicas: {hope}.")
+        found.append(f"{_several(short, 'blob')} short of replicas: {hope}.")
     return found
 
 

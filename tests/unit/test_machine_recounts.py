@@ -43,6 +43,33 @@ def test_node_that_is_down_makes_its_blobs_short_step_by_step_and_back_again(sta
     assert short(state) == []
 
 
+def test_content_on_nodes_that_are_down_or_on_one_other_is_counted(state: State) -> None:
+    put(state, "f1", "aa", "n1", "n2", "n3")
+    put(state, "f2", "bb", "n2", "n3", "n4")
+    put(state, "f3", "cc", "n3", "n4")
+    lost(state, "n3", "cc")
+
+    def absent_and_last() -> tuple[int, int]:
+        recount(state)
+        counts = state.ask(queries.GetReplicaCounts())
+        assert counts["lost"] == 0
+        return counts["absent"], counts["last"]
+
+    assert absent_and_last() == (0, 1)
+    for node_id in ("n1", "n2"):  # both are there, and have what they had
+        state.done(commands.DrainNode(caller=ADMIN, node_id=node_id, draining=True))
+    assert absent_and_last() == (0, 1)
+    mark(state, "n2", "down")
+    mark(state, "n3", "down")
+    assert absent_and_last() == (0, 3)
+    mark(state, "n1", "down")
+    assert absent_and_last() == (1, 2)
+    sole = [state.ask(queries.GetNodeReplicas(node_id=node_id))["sole"] for node_id in NODES]
+    assert sole == [1, 1, 1, 0]
+    mark(state, "n2", "returning")  # it answers, and its content can be read
+    assert absent_and_last() == (0, 2)
+
+
 def test_blob_that_changes_while_its_node_is_recounted_is_right_at_once(state: State) -> None:
     put(state, "f1", "aa")
     put(state, "f2", "bb")

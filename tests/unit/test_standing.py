@@ -65,13 +65,16 @@ def test_member_that_refuses_requests_calls_nothing_healthy() -> None:
     ("wanted", "hope"), [(3, "repair makes them"), (4, "3 nodes take replicas, 4 must: add one")]
 )
 def test_blobs_that_lack_replicas_degrade_a_cluster(wanted: int, hope: str) -> None:
-    counts = ReplicaCounts(short={1: 2, 2: 1}, lost=1, unreferenced=5, doomed={"n1": 3}, recounting=[])
+    counts = ReplicaCounts(
+        short={1: 2, 2: 1, 3: 4}, lost=1, unreferenced=5, doomed={"n1": 3}, recounting=[], absent=4
+    )
     told = msgspec.structs.replace(reply(), replicas=counts, replicas_wanted=wanted)
     found = health_of(told, "c1", [coordinator()], NODES, [])
     assert found == (
         "degraded",
         [
-            "1 blob is lost: no node that is there holds a replica.",
+            "1 blob is lost: no node holds a replica.",
+            "4 blobs are only on nodes that are down: bring one back.",
             f"3 blobs are short of replicas: {hope}.",
         ],
     )

@@ -200,6 +200,10 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
         Meta(description="Blobs by how many replicas they lack.", examples=[{"1": 12}]),
     ]
     lost: Annotated[Amount, Meta(description="Blobs of files that no node holds any more.", examples=[0])]
+    absent: Annotated[
+        Amount,
+        Meta(description="Blobs of those in `short` that only nodes hold which are down.", examples=[0]),
+    ]
     unreferenced: Annotated[
         Amount, Meta(description="Blobs that no file refers to: the job gc removes them.", examples=[3])
     ]

@@ -1,0 +1,48 @@
+"""Content that only nodes hold which are down: everybody is told, and nobody loses it by a wrong step."""
+
+from pathlib import Path
+
+from deploy.development import Member
+from deploy.processes import wait_until
+from tests.cluster.harness import Cluster
+from tests.cluster.test_metrics import families, value
+
+CONTENT = b"only on nodes that are down\n" * 100_000
+SOON_S = 60.0
+
+
+def test_content_on_nodes_that_are_down_is_told_and_given_up_only_by_saying_so(tmp_path: Path) -> None:
+    options = ("--down-after", "3")
+    with Cluster(tmp_path / "cluster", replicas=2, coordinator_options=options) as cluster:
+        file_uuid = cluster.store(CONTENT)
+        sha256 = cluster.get(f"/project-files/{file_uuid}").json["blob_sha256"]
+        holders = [node for node in cluster.nodes if cluster.replica(node, sha256).exists()]
+        (asked,) = (node for node in cluster.nodes if node not in holders)
+        cluster.kill(*holders)
+
+        def absent_blobs() -> int:
+            return int(cluster.get("/cluster/status", node=asked).json["replicas"]["absent"])
+
+        def removed(node: Member, *options: str) -> tuple[int, str]:
+            done = cluster.filestore("node", "remove", node.id, "--force", *options, FILESTORE_URL=asked.url)
+            return done.returncode, done.stderr.decode()
+
+        wait_until(lambda: absent_blobs() == 1, what="two nodes that are down", timeout_s=SOON_S)
+        status = cluster.get("/cluster/status", node=asked).json
+        assert "1 blob is only on nodes that are down: bring one back." in status["problems"]
+        assert not [problem for problem in status["problems"] if "repair makes them" in problem]
+        (leader,) = (member for member in cluster.coordinators if member.id == status["leader"])
+        found = families(cluster, leader)
+        assert [value(found, f"filestore_blobs_{name}") for name in ("lost", "on_last_replica")] == [1, 0]
+        assert cluster.get(f"/files/{file_uuid}", node=asked).status == 503
+        for node in holders:
+            code, words = removed(node)
+            assert code == 1
+            assert f"1 blobs of {node.id} are only on nodes that are down" in words
+
+        back, away = holders
+        assert removed(away, "--give-up") == (0, "")
+        assert removed(back)[0] == 1  # now it is the last
+        cluster.restart(back)
+        wait_until(lambda: absent_blobs() == 0, what="the other one again", timeout_s=SOON_S)
+        assert cluster.get(f"/files/{file_uuid}", node=asked).body == CONTENT
