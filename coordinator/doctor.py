@@ -12,6 +12,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
+from ca.errors import InvalidRequest
 from ca.keys import WrongClusterKey, unwrap
 from ca.secretfiles import UnsafeSecretFile, systemd_credential
 from coordinator.authority import INTERMEDIATE_PURPOSE
@@ -28,6 +29,7 @@ from coordinator.log import SEGMENT_BYTES
 from coordinator.log_index import LogIndex
 from coordinator.recovery import recover
 from coordinator.segment import LogDamaged
+from coordinator.setup import read_genesis
 from coordinator.snapshots import damage_of
 from coordinator.store import newest_key
 
@@ -77,8 +79,20 @@ def _check_secrets(findings: Findings, files: CoordinatorFiles) -> None:
         check_secret(findings, files.cluster_key, required=True)
     for path in (files.root_key, files.bundle, files.admin_token, files.genesis):
         check_secret(findings, path, required=False)
+    if files.genesis.exists():
+        _check_genesis(findings, files)
     if files.root_key.exists():
         findings.fact(f"{files.root_key} is here: keep it offline, and only there")
+
+
+def _check_genesis(findings: Findings, files: CoordinatorFiles) -> None:
+    """It is read for bundles only, which would be worthless, as a backup too. That it is open was told."""
+    try:
+        with suppress(UnsafeSecretFile):
+            read_genesis(files)
+    except InvalidRequest:
+        advice = "Copy it from another coordinator of this cluster: it is the same on all."
+        findings.problem(files.genesis, "is damaged, or of another cluster: no bundle can be made", advice)
 
 
 class _ReadOnlyDirectory:

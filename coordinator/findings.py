@@ -99,7 +99,10 @@ def check_credential(findings: Findings, credential: Credential, identity: Ident
         return  # which was told
     except (OSError, ValueError, UnreadableKey, UntrustedCertificate) as error:
         reason = getattr(error, "details", "") or str(error)
-        advice = "Compare this machine's clock. A member whose certificate is lost or has ended joins anew."
+        advice = (
+            "Compare this machine's clock. One that has ended is renewed by the running process for 90 days;"
+            " a member whose certificate is lost, or ended before that, joins anew."
+        )
         findings.problem(path, f"cannot be used: {reason}", advice)
         return
     try:

@@ -16,7 +16,8 @@ from pathlib import Path
 import msgspec
 
 from ca.errors import Conflict, Internal, InvalidRequest
-from ca.secretfiles import SECRET_MODE, create_secret, read_secret, reserve_secret, write_secret
+from ca.keys import WrongClusterKey, unwrap
+from ca.secretfiles import SECRET_MODE, create_secret, reserve_secret, write_secret
 from coordinator.authority import INTERMEDIATE_PURPOSE, ClusterAuthority, Intermediate
 from coordinator.clock import now_ms
 from coordinator.commands import Envelope, RecordCoordinators, encode_envelope
@@ -29,6 +30,7 @@ from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Memb
 from coordinator.records import VOTER, CoordinatorRecord
 from coordinator.roster import read_known
 from coordinator.setup import (
+    COPY_GENESIS,
     Bundle,
     begin,
     bootstrap_of,
@@ -39,6 +41,7 @@ from coordinator.setup import (
     new_leaf,
     prepare,
     read_bundle,
+    read_genesis,
     write_identity,
 )
 from coordinator.snapshots import describe
@@ -51,9 +54,12 @@ SET_ASIDE = ("log", *STATE_FILES, "snapshots", "diverged")
 
 
 def write_bundle(data: Path, output: Path) -> None:
-    """A bundle of the present, for a coordinator that is added later. It is secret. Raises Conflict."""
+    """A bundle of the present, for a coordinator that is added later. It is secret. Raises Conflict,
+    InvalidRequest when nobody could begin with it.
+    """
     files = CoordinatorFiles(data)
     bundle = _own_bundle(files, files.read_config())
+    check_signs(bundle)
     create_secret(output, msgspec.msgpack.encode(bundle))
 
 
@@ -92,18 +98,28 @@ def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRe
     own = msgspec.structs.replace(own, role=VOTER)
     config = msgspec.structs.replace(config_of(bundle, own.coordinator_id, own), members=[own])
     prepare(files)
-    copy = files.data / "state.sqlite.restoring"
+    before = set(os.listdir(data))
     try:
+        copy = files.data / "state.sqlite.restoring"
         _copy(snapshot, copy)
         taken = _checked(copy, snapshot, bundle, own)
         copy.replace(files.state)
-    finally:
-        copy.unlink(missing_ok=True)
-    write_identity(files, bundle)
-    _begin_alone(files, config, bundle, taken.index + 1, taken.term + 1)
-    files.write_config(config)
-    write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
+        write_identity(files, bundle)
+        _begin_alone(files, config, bundle, taken.index + 1, taken.term + 1)
+        files.write_config(config)
+        write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
+    except BaseException:
+        for name in set(os.listdir(data)) - before:  # so that it can be tried again
+            _remove(data / name)
+        raise
     return files.admin_token
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
 
 
 def begin_again(data: Path, own: CoordinatorRecord) -> Path:
@@ -140,7 +156,9 @@ def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> Coordi
     if files.log.is_dir():
         with kept_still(files.log):
             pass
-    return msgspec.structs.replace(config, digest_s=earlier.digest_s)
+    return msgspec.structs.replace(
+        earlier, id=config.id, members=config.members, own_record=config.own_record
+    )
 
 
 def _check_new_id(state: Path, coordinator_id: str) -> None:
@@ -162,10 +180,10 @@ def _opened(state: Path) -> sqlite3.Connection:
 
 def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
     if not files.genesis.exists():
-        raise NotInitialised(f"{files.genesis} is missing: copy it from another coordinator of this cluster")
+        raise NotInitialised(f"{files.genesis} is missing: {COPY_GENESIS}")
     return Bundle(
         cluster_key=files.read_cluster_key(),
-        genesis=read_secret(files.genesis),
+        genesis=read_genesis(files),
         members=read_known(files.known, config.members),
         intermediate=_newest_intermediate(files.state),
     )
@@ -199,12 +217,17 @@ def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord)
                 raise InvalidRequest(f"snapshot: {snapshot} is damaged")
             root_pem = db.execute("SELECT root_pem FROM cluster").fetchone()[0]
             is_known = _knows(db, own.coordinator_id)
+            newest = newest_key(db, INTERMEDIATE_PURPOSE)
     except (sqlite3.Error, TypeError) as error:
         raise InvalidRequest(f"snapshot: {snapshot} is no snapshot of a coordinator") from error
     if root_pem != command.root_pem:
         raise InvalidRequest("snapshot: it is of another cluster than the bundle")
     if is_known:
         raise InvalidRequest(f"id: {own.coordinator_id} is or was another coordinator of this cluster")
+    try:
+        unwrap(bundle.cluster_key, newest[2] if newest else b"", purpose=INTERMEDIATE_PURPOSE)
+    except WrongClusterKey as error:
+        raise InvalidRequest("bundle: its key does not open what the snapshot holds") from error
     return describe(copy)
 
 

@@ -44,6 +44,7 @@ from coordinator.store import Store
 
 ADMIN_USER_ID = "admin"
 REPLICAS_MAX = 7
+COPY_GENESIS = "copy it from another coordinator of this cluster"
 _EMPTY = {"lost+found"}  # a file system of its own has that; systemd's key lies elsewhere
 
 
@@ -117,6 +118,20 @@ def read_bundle(path: Path) -> Bundle:
     except msgspec.MsgspecError as error:
         raise InvalidRequest(f"bundle: {path} is no bundle of `filestore coordinator`") from error
     return bundle
+
+
+def read_genesis(files: CoordinatorFiles) -> bytes:
+    """The first entry, as every coordinator keeps it. Raises InvalidRequest when it is damaged, or another
+    cluster's; UnsafeSecretFile when others could read it.
+    """
+    genesis = read_secret(files.genesis)
+    try:
+        root_pem = bootstrap_of(genesis).root_pem
+    except (msgspec.MsgspecError, InvalidRequest) as error:
+        raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}") from error
+    if files.root.exists() and files.root.read_bytes() != root_pem.encode("ascii"):
+        raise InvalidRequest(f"{files.genesis} is not of the cluster of {files.root}: {COPY_GENESIS}")
+    return genesis
 
 
 def bootstrap_of(genesis: bytes) -> Bootstrap:

@@ -19,6 +19,7 @@ from coordinator.clock import now_ms
 from coordinator.commands import AddIntermediate, Envelope, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.digests import StateDiverged, check_not_diverged, mark_diverged
+from coordinator.doctor import examine
 from coordinator.ledger import open_ledger
 from coordinator.log import SegmentLog
 from coordinator.metrics import Metrics, timed_sync
@@ -261,12 +262,14 @@ def test_snapshot_is_restored_only_whole_of_this_cluster_and_under_a_new_id(
 
 
 def test_coordinator_begins_again_beside_what_it_was(files: CoordinatorFiles) -> None:
-    files.write_config(msgspec.structs.replace(files.read_config(), digest_s=3.0))
+    settings = {"digest_s": 3.0, "down_after_s": 7200.0, "gc_grace_s": 2592000, "schedules": {"gc": 0.0}}
+    files.write_config(msgspec.structs.replace(files.read_config(), **settings))
     files.diverged.write_text("odd")
     (files.log / "extra").write_text("kept")
     aside = restoring.begin_again(files.data, record("c3"))
     config = files.read_config()
-    assert (config.id, config.own, config.digest_s) == ("c3", record("c3"), 3.0)
+    assert (config.id, config.own) == ("c3", record("c3"))
+    assert {name: getattr(config, name) for name in settings} == settings
     assert (aside / "diverged").exists()
     assert (aside / "log" / "extra").exists()
     assert not (files.log / "extra").exists()
@@ -290,6 +293,41 @@ def test_coordinator_does_not_begin_again_while_it_runs_or_under_a_known_id(file
     with pytest.raises(NotInitialised):
         restoring.begin_again(files.data, record("c3"))
     assert files.read_config().id == "c1"
+
+
+@pytest.mark.parametrize("kind", ["torn", "noise", "other"])
+def test_damaged_first_entry_makes_no_bundle_and_no_coordinator(
+    files: CoordinatorFiles, tmp_path: Path, kind: str
+) -> None:
+    other = CoordinatorFiles(tmp_path / "other")
+    setup.init_cluster(
+        other.data, coordinator_id="o1", cluster="other", members=[record("o1")], development=True
+    )
+    whole = files.genesis.read_bytes()
+    damaged = {"torn": whole[:1000], "noise": b"\xc1" * 100, "other": other.genesis.read_bytes()}[kind]
+    files.genesis.write_bytes(damaged)
+    with pytest.raises(InvalidRequest, match=r"genesis\.bin is .*copy it from another coordinator"):
+        later_bundle(files)
+    assert not (tmp_path / "later.bundle").exists()
+    with pytest.raises(InvalidRequest, match=r"genesis\.bin is "):
+        restoring.begin_again(files.data, record("c3"))
+    assert (files.read_config().id, files.log.is_dir()) == ("c1", True)
+    (found,) = examine(files, deep=False).problems
+    assert (found.where, "no bundle can be made" in found.what) == (files.genesis, True)
+
+
+def test_restore_with_a_key_that_opens_nothing_leaves_nothing_and_can_be_tried_again(
+    files: CoordinatorFiles, tmp_path: Path
+) -> None:
+    snapshot, data = snapshot_of(files), tmp_path / "r1"
+    bundle = setup.read_bundle(files.bundle)
+    key = bytes([bundle.cluster_key[0] ^ 1]) + bundle.cluster_key[1:]
+    wrong = tmp_path / "wrong.bundle"
+    write_secret(wrong, msgspec.msgpack.encode(msgspec.structs.replace(bundle, cluster_key=key)))
+    with pytest.raises(InvalidRequest, match="its key does not open"):
+        restoring.restore(data, snapshot=snapshot, bundle_path=wrong, own=record("r1"))
+    assert list(data.iterdir()) == []
+    restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
 
 
 def test_certificate_is_not_replaced_under_a_coordinator_that_runs(files: CoordinatorFiles) -> None:
