@@ -157,14 +157,14 @@ class Comparison:
     async def _add(self, sha256: str, as_of: int, run: Pass) -> None:
         """Tell the log of a blob that it wants, if it is sound. `as_of` was known before this look."""
         await self._losses.settle_notes()  # as above
-        if await self._is_sound(sha256) and await self._reporter.add(sha256, as_of):
+        if await self._is_sound(sha256, is_new=True) and await self._reporter.add(sha256, as_of):
             run.add(added=1)
             self._means.record("replica.add", sha256, "ok")
 
-    async def _is_sound(self, sha256: str) -> bool:
-        means = self._means
+    async def _is_sound(self, sha256: str, *, is_new: bool = False) -> bool:
+        means, pace = self._means, self._means.budget.take
         try:
-            await verify_blob(means.disk, means.blobs, means.metrics, sha256, pace=means.budget.take)
+            await verify_blob(means.disk, means.blobs, means.metrics, sha256, pace=pace, is_new=is_new)
         except (BlobMissing, BlobDamaged):
             return False
         return True

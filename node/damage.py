@@ -5,6 +5,7 @@ new one here. The bytes are kept in quarantine, and a note is left for custody (
 reports the loss to the log: the cluster makes a new copy.
 """
 
+import hashlib
 import logging
 from collections.abc import Awaitable, Callable
 
@@ -49,20 +50,27 @@ async def verify_blob(
     sha256: str,
     *,
     pace: Callable[[int], Awaitable[None]] | None = None,
+    is_new: bool = False,
 ) -> int:
     """The size of a blob of which every byte is sound; what was read lately is not read again.
 
-    One segment is one job for the disk's threads, so that others get their turn; before each `pace` is
-    awaited. Raises BlobMissing; BlobDamaged, and the blob is withdrawn; FilestoreError.
+    `is_new`: it lay here and nobody asked for it: all of it is read, and has to be what its name says. One
+    segment is one job for the disk's threads, so that others get their turn; before each `pace` is awaited.
+    Raises BlobMissing; BlobDamaged, and the blob is withdrawn; FilestoreError.
     """
     try:
-        blob = await disk.open(blobs.open, sha256)
+        blob, whole = await disk.open(blobs.open, sha256), hashlib.sha256()
         try:
             for start in range(0, blob.size_bytes, SEGMENT_BYTES):
                 stop = min(start + SEGMENT_BYTES, blob.size_bytes)
                 if pace is not None:
                     await pace(stop - start)
-                await disk.run(blob.verify_range, start, stop)
+                if not is_new:
+                    await disk.run(blob.verify_range, start, stop)
+                elif not await disk.run(blob.verify_segment, start // SEGMENT_BYTES, whole):
+                    raise blob.damaged("does not match its checksums", segment=start // SEGMENT_BYTES)
+            if is_new:
+                blob.require_name(whole)
         finally:
             blob.close()
         return await disk.run(blobs.size_bytes, sha256)  # which may have gone while it was read

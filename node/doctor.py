@@ -25,8 +25,8 @@ from node.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decod
 _PREFIX: Final = re.compile(r"[0-9a-f]{2}", re.ASCII)
 _WRITABLE: Final = 0o222
 _LEAVE: Final = (
-    "Leave it where it is and start the node: it takes the blob out of service when it reads it, and serves"
-    " the bytes of another node. Do not put a file there by hand."
+    "Leave it where it is, start the node and run the job scrub: the node takes the blob out of service, and"
+    " serves the bytes of another node. Do not put a file there by hand."
 )
 _STRAY: Final = "Nothing of Filestore has this name. Move it out of the data directory."
 

@@ -3,13 +3,14 @@
 A cycle goes through the blobs by name, within the node's budget of bytes, and begins again SCRUB_S after its
 beginning; how far it has come survives a restart. An order begins a cycle at once, with all of the budget;
 one that comes while an ordered cycle runs is answered by that. The page cache is passed by: what it holds
-says nothing about the medium.
+says nothing about the medium. Segments are compared with their checksums, and the whole with its name.
 
 A cycle that finds a large part of the blobs damaged stops, ordered or not: memory, a controller or this
 program may be at fault, and not the disk.
 """
 
 import asyncio
+import hashlib
 import logging
 import os
 from pathlib import Path
@@ -184,16 +185,17 @@ class Scrubber:
     async def _verify(self, sha256: str, order: Order | None) -> int:
         """The size of the blob. Raises BlobMissing, BlobDamaged, FilestoreError."""
         means = self._means
-        blob = await means.disk.open(means.blobs.open, sha256)
+        blob, whole = await means.disk.open(means.blobs.open, sha256), hashlib.sha256()
         try:
             for index in range(segment_count(blob.size_bytes)):
                 size_bytes = min(SEGMENT_BYTES, blob.size_bytes - index * SEGMENT_BYTES)
                 await means.budget.take(size_bytes)
                 if order is None and not self.orders.waiting():
                     await self._unhurried.take(size_bytes)
-                if not await means.disk.run(_verify_on_medium, blob, index):
+                if not await means.disk.run(_verify_on_medium, blob, index, whole):
                     raise blob.damaged(f"segment {index} does not match its checksum", segment=index)
                 means.metrics.scrubbed_bytes.inc(size_bytes)
+            blob.require_name(whole)
             return blob.size_bytes
         finally:
             blob.close()
@@ -219,13 +221,13 @@ class Scrubber:
             await self._means.disk.run(write_durable, self._state, msgspec.json.encode(cycle) + b"\n")
 
 
-def _verify_on_medium(blob: OpenBlob, index: int) -> bool:
+def _verify_on_medium(blob: OpenBlob, index: int, whole: "hashlib._Hash") -> bool:
     """Reads the segment from the disk; what others had in the page cache is read into it again. Blocks."""
     start = index * SEGMENT_BYTES
     stop = min(start + SEGMENT_BYTES, blob.size_bytes)
     is_hot = is_cached(blob.fd, start, stop)
     os.posix_fadvise(blob.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
-    is_sound = blob.verify_segment(index)
+    is_sound = blob.verify_segment(index, whole)
     if not is_hot:
         os.posix_fadvise(blob.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
     return is_sound

@@ -224,8 +224,11 @@ class OpenBlob:
         """The size of the content."""
         return self.sums.size_bytes
 
-    def verify_segment(self, index: int) -> bool:
-        """Reads segment `index` and compares it; False also if the medium fails. Blocks. Raises Internal."""
+    def verify_segment(self, index: int, whole: "hashlib._Hash | None" = None) -> bool:
+        """Reads segment `index` and compares it; False also if the medium fails. Blocks. Raises Internal.
+
+        `whole` is shown the bytes too: `require_name` compares what it comes to after the last segment.
+        """
         assert 0 <= index < segment_count(self.size_bytes)
         start = index * SEGMENT_BYTES
         stop = min(start + SEGMENT_BYTES, self.size_bytes)
@@ -242,8 +245,18 @@ class OpenBlob:
             if count == 0:
                 return False
             digest.update(wanted[:count])
+            if whole is not None:
+                whole.update(wanted[:count])
             start += count
         return digest.digest() == self.sums.digest(index)
+
+    def require_name(self, whole: "hashlib._Hash") -> None:
+        """Raises BlobDamaged when that is the sha256 of other content: checksums and bytes may fit each other
+        and lie under a wrong name.
+        """
+        if whole.hexdigest() != self.sha256:
+            self._trusted.forget(self.sha256)
+            raise self.damaged("is other content than its name says")
 
     def verify_range(self, start: int, stop: int) -> None:
         """Makes sure that bytes `start` to `stop` (excluded) may be sent. Blocks. Raises BlobDamaged.

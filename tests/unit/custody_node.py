@@ -158,6 +158,15 @@ class Keeper:
             for path in (self.path(name), self.path(name + SIDECAR)):
                 os.utime(path, (at_s, at_s))
 
+    def exchange(self, first: str, second: str) -> None:
+        """Each lies under the other's name, and so do their checksums."""
+        for end in ("", SIDECAR):
+            one, other = (self.path(name).with_name(name + end) for name in (first, second))
+            aside = self.directory / "aside"
+            one.rename(aside)
+            other.rename(one)
+            aside.rename(other)
+
     def rot(self, name: str) -> None:
         """One bit of the replica is another."""
         path = self.path(name)

@@ -336,9 +336,14 @@ async def test_damage_is_reported_while_a_long_comparison_reads_other_blobs(
     assert held_at[:4] == [True, True, False, False]
 
 
-async def test_damaged_blob_that_the_log_wants_becomes_none(keeper: Keeper) -> None:
-    name = keeper.store(nodes=("n2", "n3"))
-    keeper.rot(name)
+@pytest.mark.parametrize("how", ["rotten", "exchanged"])
+async def test_damaged_blob_that_the_log_wants_becomes_none(keeper: Keeper, how: str) -> None:
+    names = [keeper.store(nodes=("n2", "n3")) for _ in range(2)]
+    if how == "exchanged":
+        keeper.exchange(*names)
+    else:
+        for name in names:
+            keeper.rot(name)
     assert (await keeper.compare())["added"] == 0
     assert keeper.held() == keeper.on_disk() == []
 

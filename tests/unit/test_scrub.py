@@ -61,6 +61,16 @@ async def test_bit_that_flips_after_it_was_read_and_trusted_is_found(keeper: Kee
     assert scrubbed_bytes(keeper) == SEGMENT_BYTES
 
 
+async def test_sound_content_under_a_wrong_name_is_found(keeper: Keeper) -> None:
+    """Two blobs changed places, and their checksums with them: no segment tells."""
+    names = [keeper.put(os.urandom(SEGMENT_BYTES + 10)) for _ in range(2)]
+    sound = keeper.put(os.urandom(SEGMENT_BYTES + 10))
+    keeper.exchange(*names)
+    await keeper.custody.scrubber.look(begun(keeper))
+    assert keeper.quarantined() == sorted(names)
+    assert keeper.on_disk() == [sound]
+
+
 async def test_cycle_goes_on_where_the_last_process_was(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
