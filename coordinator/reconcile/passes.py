@@ -71,10 +71,13 @@ async def _check_caution(means: Means, grace_ms: int) -> None:
 
 
 def _named(means: Means, progress: Progress) -> list[str]:
-    """The node that the run is for, or all that answer. Raises NotFound."""
+    """The node that the run is for, or all that answer. Raises NotFound, Conflict when that one does not."""
+    heard = means.facts().heard
     if (named := progress.parameters.node_id) != "":
-        return [means.node(named).node_id]
-    return sorted(means.facts().heard)
+        if means.node(named).node_id not in heard:
+            raise Conflict(f"{named} does not answer: nothing can be looked at there.")
+        return [named]
+    return sorted(heard)
 
 
 def _count_left(means: Means, progress: Progress) -> None:
@@ -89,3 +92,5 @@ def _count_left(means: Means, progress: Progress) -> None:
 async def _order(means: Means, progress: Progress, kind: Custody, node_ids: list[str]) -> None:
     order = Order(kind, progress.run_id, yes_really=progress.parameters.yes_really)
     await order_all(means, progress, order, node_ids)
+    if progress.parameters.node_id and progress.result["unheard"]:
+        raise Conflict(f"{progress.parameters.node_id} did not say that it has come to the end.")

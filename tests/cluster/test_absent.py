@@ -41,6 +41,9 @@ def test_content_on_nodes_that_are_down_is_told_and_given_up_only_by_saying_so(t
             assert f"1 blobs of {node.id} are only on nodes that are down" in words
 
         back, away = holders
+        run = ("job", "run", "compare", "--node-id", away.id, "--wait")
+        done = cluster.filestore(*run, FILESTORE_URL=asked.url)
+        assert (done.returncode, b"does not answer" in done.stdout + done.stderr) == (1, True)
         assert removed(away, "--give-up") == (0, "")
         assert removed(back)[0] == 1  # now it is the last
         cluster.restart(back)
