@@ -30,7 +30,7 @@ def raise_descriptor_limit() -> int:
     limit = descriptor_limit()
     if limit < DESCRIPTORS_FEW:
         _log.warning(
-            "this process may open %d files: clients and uploads are refused early (LimitNOFILE= in a unit)",
+            "this process may open %d files: clients are refused early (LimitNOFILE= in a unit)",
             limit,
         )
     return limit

@@ -271,6 +271,17 @@ class GetNodeReplicas(Query, frozen=True, kw_only=True, tag="get_node_replicas")
     node_id: Text
 
 
+class CountSoleReplicas(Query, frozen=True, kw_only=True, tag="count_sole_replicas"):
+    """For members only: a SolePage of what a node holds after the sha256 `after`, and of which no node among
+    `others` has a replica.
+    """
+
+    node_id: Text
+    others: list[Text]
+    after: Text = ""
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
 class CountCollectable(Query, frozen=True, kw_only=True, tag="count_collectable"):
     """For members only: how many blobs a Collect with this grace would doom, counted up to `limit`."""
 
@@ -314,5 +325,6 @@ AnyQuery = (
     | ListShortBlobs
     | GetReplicaCounts
     | GetNodeReplicas
+    | CountSoleReplicas
     | CountCollectable
 )

@@ -79,7 +79,7 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
 
     `short`: blobs by how many replicas they lack, without those that are `lost`: files name them and nobody
     holds them. `absent`: those of `short` that only nodes hold which are down; `last`: blobs that one node
-    has that is not, where more are wanted; both of the HELD_MAX that lack most. `unreferenced`: wait for
+    has that is not, where more are wanted; of HELD_MAX blobs that lack as many. `unreferenced`: wait for
     Collect. `doomed`: replicas that wait for their node, by node. `recounting`: nodes whose change of state
     is not worked in yet, see RecountReplicas.
     """
@@ -94,13 +94,10 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
 
 
 class NodeReplicas(Struct, frozen=True, kw_only=True):
-    """How many replicas the log names a node for, and how many more of its are doomed. `sole`: those of blobs
-    that only nodes hold which are down; of the HELD_MAX blobs that no node holds which counts.
-    """
+    """How many replicas the log names a node for, and how many more of its are doomed."""
 
     replicas: int
     doomed: int
-    sole: int = 0  # from coordinators of older versions
 
 
 class Collected(Struct, frozen=True, kw_only=True):
@@ -134,6 +131,16 @@ class Recounted(Struct, frozen=True, kw_only=True):
     """Replicas that one RecountReplicas looked at; of a node removed by force they are gone now."""
 
     replicas: int
+    more: bool
+
+
+class SolePage(Struct, frozen=True, kw_only=True):
+    """How many of the replicas looked at are `sole`: of content that no other node of those asked for holds.
+    `after` is the sha256 of the last one.
+    """
+
+    sole: int
+    after: str
     more: bool
 
 

@@ -109,8 +109,9 @@ def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRe
         files.write_config(config)
         write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
     except BaseException:
-        for name in set(os.listdir(data)) - before:  # so that it can be tried again
-            _remove(data / name)
+        with contextlib.suppress(OSError):
+            for name in set(os.listdir(data)) - before:  # so that it can be tried again
+                _remove(data / name)
         raise
     return files.admin_token
 

@@ -24,6 +24,7 @@ from ca.errors import Conflict, Internal, InvalidRequest
 from ca.identity import Identity, check_address, check_cluster_name, check_member_id
 from ca.secretfiles import create_secret, read_secret, write_durable, write_secret
 from coordinator.authority import (
+    INTERMEDIATE_PURPOSE,
     USER_TOKEN_PURPOSE,
     ClusterAuthority,
     Intermediate,
@@ -115,7 +116,7 @@ def read_bundle(path: Path) -> Bundle:
     try:
         bundle = msgspec.msgpack.decode(read_secret(path), type=Bundle)
         bootstrap_of(bundle.genesis)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, UnicodeError) as error:
         raise InvalidRequest(f"bundle: {path} is no bundle of `filestore coordinator`") from error
     return bundle
 
@@ -126,10 +127,10 @@ def read_genesis(files: CoordinatorFiles) -> bytes:
     """
     genesis = read_secret(files.genesis)
     try:
-        root_pem = bootstrap_of(genesis).root_pem
-    except (msgspec.MsgspecError, InvalidRequest) as error:
+        root = bootstrap_of(genesis).root_pem.encode("ascii")
+    except (msgspec.MsgspecError, UnicodeError, InvalidRequest) as error:
         raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}") from error
-    if files.root.exists() and files.root.read_bytes() != root_pem.encode("ascii"):
+    if files.root.exists() and files.root.read_bytes().split() != root.split():
         raise InvalidRequest(f"{files.genesis} is not of the cluster of {files.root}: {COPY_GENESIS}")
     return genesis
 
@@ -162,8 +163,20 @@ def config_of(bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None
 
 
 def check_signs(bundle: Bundle) -> None:
-    """Raises InvalidRequest when no certificate can be made with this bundle: it may be older than a year."""
+    """Raises InvalidRequest when no certificate can be made with this bundle: it may be older than a year.
+
+    Also when the keys that it begins with do not open: it, or the cluster key, is damaged.
+    """
     command = bootstrap_of(bundle.genesis)
+    wrapped = {
+        INTERMEDIATE_PURPOSE: command.intermediate_wrapped,
+        USER_TOKEN_PURPOSE: command.user_token_wrapped,
+    }
+    for purpose, key in wrapped.items():
+        try:
+            keys.unwrap(bundle.cluster_key, key, purpose=purpose)
+        except keys.WrongClusterKey as error:
+            raise InvalidRequest(f"bundle: {error.details}") from error
     check_intermediate(
         _intermediate_of(bundle),
         root_pem=command.root_pem,

@@ -147,7 +147,7 @@ class Comparison:
         if state in _UNKNOWN:
             return True
         if state == "held":  # a whole one has taken its place
-            return await self._is_sound(sha256)
+            return await self._is_sound(sha256, is_new=True)
         if state != "wanted" or entry not in self._unsound:
             return False
         # Damaged bytes are kept as long as no node has better ones.

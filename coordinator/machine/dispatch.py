@@ -130,6 +130,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListShortBlobs: replica_lists.list_short,
     queries.GetReplicaCounts: replica_lists.counts,
     queries.GetNodeReplicas: replica_lists.of_node,
+    queries.CountSoleReplicas: replica_lists.count_sole,
     queries.CountCollectable: replica_lists.count_collectable,
 }
 

@@ -3,12 +3,14 @@
 Every page is read off an index, so its cost does not depend on how many blobs there are.
 """
 
+import json
 import sqlite3
 
 from coordinator.machine.change import Question
 from coordinator.machine.replicas import COUNTS, holders
 from coordinator.queries import (
     CountCollectable,
+    CountSoleReplicas,
     GetNodeReplicas,
     GetReplicaCounts,
     KnownReplicas,
@@ -27,15 +29,11 @@ from coordinator.replica_records import (
     ReplicaPage,
     ShortBlob,
     ShortPage,
+    SolePage,
 )
 
 COUNTED_MAX = 10_000  # of anything; an answer need not count a million
-HELD_MAX = 2_000  # blobs whose holders are looked at: 6 ms of a leader
-# How many nodes hold a blob of `short` and are not down.
-_HOLDERS_NOW = (
-    "(SELECT COUNT(*) FROM blob_replicas r JOIN nodes n ON n.node_id = r.node_id"
-    " WHERE r.sha256 = short.sha256 AND r.doomed_at IS NULL AND n.state <> :down)"
-)
+HELD_MAX = 2_000  # blobs of a kind whose holders are looked at: 6 ms of a leader
 
 
 def list_doomed(question: Question, query: ListDoomed) -> DoomedPage:
@@ -114,8 +112,8 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
         unreferenced=_count(db, "blobs WHERE released_at_ms IS NOT NULL AND collected_at IS NULL"),
         doomed={node_id: count for node_id, count in doomed.items() if count},
         recounting=[node_id for (node_id,) in queued],
-        absent=_held_by(db, 0, missing_min=wanted),
-        last=_held_by(db, 1, missing_min=wanted - 1) if wanted > 1 else 0,
+        absent=_held_by(db, 0, missing=wanted),
+        last=sum(_held_by(db, 1, missing=missing) for missing in (wanted - 1, wanted)) if wanted > 1 else 0,
     )
 
 
@@ -133,14 +131,31 @@ def of_node(question: Question, query: GetNodeReplicas) -> NodeReplicas:
     """Counted exactly, off an index: some 20 ms for a million."""
     row = question.db.execute(
         "SELECT (SELECT COUNT(*) FROM blob_replicas WHERE node_id = :node_id),"
-        " (SELECT COUNT(*) FROM blob_replicas WHERE node_id = :node_id AND doomed_at IS NOT NULL),"
-        " (SELECT COUNT(*) FROM (SELECT sha256 FROM blobs WHERE missing > 0 AND"
-        f"  missing = (SELECT replicas FROM cluster) LIMIT {HELD_MAX}) AS short WHERE {_HOLDERS_NOW} = 0"
-        "  AND EXISTS (SELECT 1 FROM blob_replicas own WHERE own.sha256 = short.sha256"
-        "   AND own.node_id = :node_id AND own.doomed_at IS NULL))",
-        {"node_id": query.node_id, "down": DOWN},
+        " (SELECT COUNT(*) FROM blob_replicas WHERE node_id = :node_id AND doomed_at IS NOT NULL)",
+        {"node_id": query.node_id},
     ).fetchone()
-    return NodeReplicas(replicas=row[0] - row[1], doomed=row[1], sole=row[2])
+    return NodeReplicas(replicas=row[0] - row[1], doomed=row[1])
+
+
+def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:
+    """By the replicas themselves: what blobs lack is worked in step by step after a node went down."""
+    rows = question.db.execute(
+        "SELECT own.sha256, b.reference_count > 0 AND NOT EXISTS (SELECT 1 FROM blob_replicas r"
+        "  WHERE r.sha256 = own.sha256 AND r.doomed_at IS NULL AND r.node_id <> :node_id"
+        "   AND r.node_id IN (SELECT value FROM json_each(:others)))"
+        " FROM blob_replicas own JOIN blobs b ON b.sha256 = own.sha256"
+        " WHERE own.node_id = :node_id AND own.doomed_at IS NULL AND own.sha256 > :after"
+        " ORDER BY own.sha256 LIMIT :limit",
+        {
+            "node_id": query.node_id,
+            "others": json.dumps(query.others),
+            "after": query.after,
+            "limit": query.limit + 1,
+        },
+    ).fetchall()
+    page = rows[: query.limit]
+    sole = sum(is_sole for _, is_sole in page)
+    return SolePage(sole=sole, after=page[-1][0] if page else query.after, more=len(rows) > query.limit)
 
 
 def _page_of_node(
@@ -170,16 +185,17 @@ def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -
     )
 
 
-def _held_by(db: sqlite3.Connection, holders_now: int, *, missing_min: int) -> int:
-    """How many blobs that lack so many replicas, but have some, are on so many nodes that are not down.
+def _held_by(db: sqlite3.Connection, holders_now: int, *, missing: int) -> int:
+    """How many blobs that lack so many replicas, and have some, are on so many nodes that are not down.
 
-    Looks at HELD_MAX of them, those that lack most.
+    Looks at HELD_MAX of them.
     """
     row = db.execute(
-        "SELECT COUNT(*) FROM (SELECT sha256 FROM blobs WHERE missing >= :missing_min AND missing > 0 AND"
-        f" missing <= (SELECT replicas FROM cluster) ORDER BY missing DESC LIMIT {HELD_MAX}) AS short"
-        f" WHERE {_HOLDERS_NOW} = :holders_now",
-        {"missing_min": missing_min, "holders_now": holders_now, "down": DOWN},
+        "SELECT COUNT(*) FROM (SELECT sha256 FROM blobs WHERE missing = :missing AND missing > 0"
+        f" LIMIT {HELD_MAX}) AS short WHERE :holders_now = (SELECT COUNT(*) FROM blob_replicas r"
+        "  JOIN nodes n ON n.node_id = r.node_id"
+        "  WHERE r.sha256 = short.sha256 AND r.doomed_at IS NULL AND n.state <> :down)",
+        {"missing": missing, "holders_now": holders_now, "down": DOWN},
     ).fetchone()
     return int(row[0])
 

@@ -12,6 +12,7 @@ from coordinator.node_orders import Custody
 from coordinator.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
 from coordinator.reconcile.custody import HOW_TO_GO_ON, Order, order_all
 from coordinator.reconcile.means import Means
+from coordinator.records import DOWN
 from coordinator.replica_records import Collected, NodeReplicas, ReplicaCounts
 
 COLLECT_ROWS = 200
@@ -71,13 +72,12 @@ async def _check_caution(means: Means, grace_ms: int) -> None:
 
 
 def _named(means: Means, progress: Progress) -> list[str]:
-    """The node that the run is for, or all that answer. Raises NotFound, Conflict when that one does not."""
-    heard = means.facts().heard
+    """The node that the run is for, or all that answer. Raises NotFound, Conflict when that one is down."""
     if (named := progress.parameters.node_id) != "":
-        if means.node(named).node_id not in heard:
-            raise Conflict(f"{named} does not answer: nothing can be looked at there.")
+        if means.node(named).state == DOWN:
+            raise Conflict(f"{named} is down: nothing can be looked at there.")
         return [named]
-    return sorted(heard)
+    return sorted(means.facts().heard)
 
 
 def _count_left(means: Means, progress: Progress) -> None:

@@ -4,12 +4,12 @@ from typing import Final
 
 from aiohttp import web
 
-from ca.errors import Conflict, InvalidRequest, NotFound
+from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_member_id
 from coordinator.commands import DrainNode, RemoveNode
-from coordinator.queries import GetNodeReplicas, ListNodes
-from coordinator.records import DOWN, Caller, NodeRecord
-from coordinator.replica_records import NodeRemoval, NodeReplicas
+from coordinator.queries import CountSoleReplicas, ListNodes
+from coordinator.records import DOWN, HEALTHY, RETURNING, Caller, NodeRecord
+from coordinator.replica_records import NodeRemoval, SolePage
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response
 from node.api.access import audited, authenticate
@@ -23,6 +23,7 @@ from node.api.services import API, ApiServices
 _NODES: Final = "/api/v1/cluster/nodes"
 _NODE: Final = f"{_NODES}/{{id}}"
 _TAG: Final = "Cluster"
+_THERE: Final = frozenset({HEALTHY, "draining", RETURNING})  # states of nodes whose content can be read
 _MAYBE_REMOVAL: type[NodeRemoval | None] = NodeRemoval | None  # type: ignore[assignment]  # as msgspec takes
 
 
@@ -60,26 +61,36 @@ async def remove(request: web.Request) -> web.Response:
     caller = await authenticate(request)
     node_id = _path_node(request)
     command = RemoveNode(caller=caller, node_id=node_id, force=_is_set(request, "force"))
-    if command.force and not _is_set(request, "give_up"):
-        await _require_others(request.app[API], caller, node_id)
+    gives_up = _is_set(request, "give_up")
     action = "remove_node_by_force" if command.force else "remove_node"
     async with audited(request, action, principal=caller.subject, target=node_id):
+        if command.force and not gives_up:
+            await _require_others(request.app[API], caller, node_id)
         removal = await _removed(request.app[API], command)
     replicas = removal.replicas if removal else 0
     return json_response(RemovedNode(deleted=True, id=node_id, replicas=replicas))
 
 
 async def _require_others(services: ApiServices, caller: Caller, node_id: str) -> None:
-    """Raises Conflict when nobody else has some of what the node holds, which may come back, or its disk.
-
-    Forbidden for who is no admin, and shall not know.
+    """Raises Conflict when no other node that is there has some of what this one holds: it may come back, or
+    its disk. Forbidden for who is no admin, and shall not know; Unavailable when nobody leads.
     """
-    await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
-    held = await services.metadata.read(GetNodeReplicas(node_id=node_id), NodeReplicas)
-    if held.sole:
+    replies = (await services.metadata.status(caller)).values()
+    leaders = [reply for reply in replies if reply is not None and reply.coordinator.role == "leader"]
+    if not leaders:
+        raise Unavailable("No coordinator leads.")
+    states = {each.node.node_id: each.state for each in leaders[-1].nodes}
+    if states.get(node_id) != DOWN:
+        return  # which is refused
+    others = [other_id for other_id, state in states.items() if state in _THERE]
+    page = SolePage(sole=0, after="", more=True)
+    while page.more and not page.sole:
+        query = CountSoleReplicas(node_id=node_id, others=others, after=page.after)
+        page = await services.metadata.read(query, SolePage)
+    if page.sole:
         raise Conflict(
-            f"{held.sole} blobs of {node_id} are only on nodes that are down: bring one back first, or say"
-            " that this content is given up (--give-up, give_up=1)."
+            f"Of what {node_id} holds, {page.sole} blobs or more are on no node that is there: bring one back"
+            " first, or say that this content is given up (--give-up, give_up=1)."
         )
 
 

@@ -78,7 +78,8 @@ async def upload_status(request: web.Request) -> web.StreamResponse:
 async def put_content(request: web.Request) -> web.StreamResponse:
     """The whole content, or with `Content-Range` the piece that begins where the upload stands. `bytes
     */TOTAL` with an empty body asks again for a completion that failed. The request that completes the
-    content returns when the file is available; repeated, it answers the same. Needs write on the file.
+    content returns when the file is available; repeated, it answers the same, but 412 under `If-None-Match`
+    that its own success has made false. Needs write on the file.
     """
     return await _write(request, put.put, put.require_length)
 
@@ -156,8 +157,7 @@ async def _write(
     seen_releases = request.app[NODE].locks.releases
     services, caller, record = await _begin(request)
     require_before_body(request.headers)
-    if request.method != hdrs.METH_HEAD:
-        require_content(request.headers, f'"{record.blob_sha256}"' if record.blob_sha256 else "")
+    _require_tags(request, record)
     require(request, record)
     if holder := _elsewhere(services, record):
         with services.locks.writer(caller.subject, record.file_uuid):  # connections to peers are bounded too
@@ -169,12 +169,19 @@ async def _write(
                 return await pass_on(request, holder)
     try:
         async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
+            _require_tags(request, session.record)  # another request may have ended the upload meanwhile
             return await act(session)
     except HandedOver as error:
         if not error.is_untouched:
             raise
         with services.locks.writer(caller.subject, record.file_uuid):
             return await pass_on(request, node_holding(services, error.successor))
+
+
+def _require_tags(request: web.Request, record: UploadRecord) -> None:
+    """Raises PreconditionFailed. HEAD tells of the upload, whatever the content is."""
+    if request.method != hdrs.METH_HEAD:
+        require_content(request.headers, f'"{record.blob_sha256}"' if record.blob_sha256 else "")
 
 
 async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadRecord]:

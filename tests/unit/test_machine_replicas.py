@@ -278,8 +278,8 @@ def test_inventory_is_told_in_pages_with_what_the_log_says_of_each_blob(state: S
         "only-2": "wanted",
         "gone": "unreferenced",
     }
-    assert state.ask(queries.GetNodeReplicas(node_id="n1")) == {"replicas": 2, "doomed": 1, "sole": 0}
-    assert state.ask(queries.GetNodeReplicas(node_id="n9")) == {"replicas": 0, "doomed": 0, "sole": 0}
+    assert state.ask(queries.GetNodeReplicas(node_id="n1")) == {"replicas": 2, "doomed": 1}
+    assert state.ask(queries.GetNodeReplicas(node_id="n9")) == {"replicas": 0, "doomed": 0}
 
 
 def test_counts_say_what_waits_for_whom(state: State) -> None:

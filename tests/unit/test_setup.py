@@ -295,7 +295,7 @@ def test_coordinator_does_not_begin_again_while_it_runs_or_under_a_known_id(file
     assert files.read_config().id == "c1"
 
 
-@pytest.mark.parametrize("kind", ["torn", "noise", "other"])
+@pytest.mark.parametrize("kind", ["torn", "noise", "other", "text", "key"])
 def test_damaged_first_entry_makes_no_bundle_and_no_coordinator(
     files: CoordinatorFiles, tmp_path: Path, kind: str
 ) -> None:
@@ -304,20 +304,30 @@ def test_damaged_first_entry_makes_no_bundle_and_no_coordinator(
         other.data, coordinator_id="o1", cluster="other", members=[record("o1")], development=True
     )
     whole = files.genesis.read_bytes()
-    damaged = {"torn": whole[:1000], "noise": b"\xc1" * 100, "other": other.genesis.read_bytes()}[kind]
+    wrapped = setup.bootstrap_of(whole).user_token_wrapped
+    damaged = {
+        "torn": whole[:1000],
+        "noise": b"\xc1" * 100,
+        "other": other.genesis.read_bytes(),
+        "text": whole.replace(b"CERTIFICATE", b"CERT\xc9FICATE", 1),  # no UTF-8
+        "key": whole.replace(wrapped, wrapped[:-1] + bytes([wrapped[-1] ^ 1])),
+    }[kind]
     files.genesis.write_bytes(damaged)
-    with pytest.raises(InvalidRequest, match=r"genesis\.bin is .*copy it from another coordinator"):
+    told = "does not open" if kind == "key" else r"genesis\.bin is .*copy it from another coordinator"
+    with pytest.raises(InvalidRequest, match=told):
         later_bundle(files)
     assert not (tmp_path / "later.bundle").exists()
-    with pytest.raises(InvalidRequest, match=r"genesis\.bin is "):
+    with pytest.raises(InvalidRequest, match=told):
         restoring.begin_again(files.data, record("c3"))
+    if kind == "key":
+        return
     assert (files.read_config().id, files.log.is_dir()) == ("c1", True)
     (found,) = examine(files, deep=False).problems
     assert (found.where, "no bundle can be made" in found.what) == (files.genesis, True)
 
 
-def test_restore_with_a_key_that_opens_nothing_leaves_nothing_and_can_be_tried_again(
-    files: CoordinatorFiles, tmp_path: Path
+def test_restore_that_fails_leaves_nothing_and_can_be_tried_again(
+    files: CoordinatorFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot, data = snapshot_of(files), tmp_path / "r1"
     bundle = setup.read_bundle(files.bundle)
@@ -326,6 +336,11 @@ def test_restore_with_a_key_that_opens_nothing_leaves_nothing_and_can_be_tried_a
     write_secret(wrong, msgspec.msgpack.encode(msgspec.structs.replace(bundle, cluster_key=key)))
     with pytest.raises(InvalidRequest, match="its key does not open"):
         restoring.restore(data, snapshot=snapshot, bundle_path=wrong, own=record("r1"))
+    assert list(data.iterdir()) == []
+    with monkeypatch.context() as patch:  # the very last step
+        patch.setattr(restoring, "mint_admin_token", lambda _: (data / "not there").read_text())
+        with pytest.raises(FileNotFoundError):
+            restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
     assert list(data.iterdir()) == []
     restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
 
