@@ -13,7 +13,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,6 +31,7 @@ from deploy.commands.connection import ClusterFile, ClusterMember
 from deploy.processes import (
     LOOPBACK,
     Child,
+    Flag,
     free_ports,
     is_ready,
     start_child,
@@ -92,7 +92,7 @@ class DevelopmentCluster:
         self.directory = directory
         self._options = {"node": node_options, "coordinator": coordinator_options}
         self.children: dict[str, Child] = {}
-        self.stopping = threading.Event()
+        self.stopping = Flag()
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.cluster_file.unlink(missing_ok=True)
         self.layout = self._load_layout() or self._new_layout(base_port, node_count, replicas, write_quorum)

@@ -30,6 +30,34 @@ PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
+class Flag:
+    """What a signal handler sets and the main thread waits for. Without a lock: a second signal that comes
+    inside of the handler, or of the waiting, would wait for it for ever, as in threading.Event.
+    """
+
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Whether it was set, and not cleared since."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Any number of times."""
+        self._is_set = True
+
+    def clear(self) -> None:
+        """As it was made."""
+        self._is_set = False
+
+    def wait(self, timeout_s: float) -> bool:
+        """Whether it is set, at the latest after `timeout_s`."""
+        until_s = time.monotonic() + timeout_s
+        while not self._is_set and (left_s := until_s - time.monotonic()) > 0:
+            time.sleep(min(POLL_S, left_s))
+        return self._is_set
+
+
 @dataclass(slots=True)
 class Child:
     """A process of ours, with the last lines that it logged at hand."""
