@@ -147,7 +147,7 @@ class Comparison:
         if state in _UNKNOWN:
             return True
         if state == "held":  # a whole one has taken its place
-            return await self._is_sound(sha256, is_new=True)
+            return await self._is_sound(sha256)
         if state != "wanted" or entry not in self._unsound:
             return False
         # Damaged bytes are kept as long as no node has better ones.
@@ -157,14 +157,14 @@ class Comparison:
     async def _add(self, sha256: str, as_of: int, run: Pass) -> None:
         """Tell the log of a blob that it wants, if it is sound. `as_of` was known before this look."""
         await self._losses.settle_notes()  # as above
-        if await self._is_sound(sha256, is_new=True) and await self._reporter.add(sha256, as_of):
+        if await self._is_sound(sha256) and await self._reporter.add(sha256, as_of):
             run.add(added=1)
             self._means.record("replica.add", sha256, "ok")
 
-    async def _is_sound(self, sha256: str, *, is_new: bool = False) -> bool:
+    async def _is_sound(self, sha256: str) -> bool:
         means, pace = self._means, self._means.budget.take
         try:
-            await verify_blob(means.disk, means.blobs, means.metrics, sha256, pace=pace, is_new=is_new)
+            await verify_blob(means.disk, means.blobs, means.metrics, sha256, pace=pace, is_new=True)
         except (BlobMissing, BlobDamaged):
             return False
         return True
