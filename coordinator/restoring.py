@@ -22,7 +22,7 @@ from coordinator.authority import INTERMEDIATE_PURPOSE, ClusterAuthority, Interm
 from coordinator.clock import now_ms
 from coordinator.commands import Envelope, RecordCoordinators, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
-from coordinator.copying import copy_database
+from coordinator.copying import copy_database, require_digest, write_digest
 from coordinator.disk import kept_still
 from coordinator.log import SegmentLog
 from coordinator.raft.membership import encode_membership
@@ -66,8 +66,8 @@ def write_bundle(data: Path, output: Path) -> None:
 def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
     """Copy the state of this coordinator, while it runs or not; where in the log the copy stands.
 
-    The file is for its owner alone: it holds wrapped keys and digests of tokens. Raises Conflict if it
-    exists.
+    The file is for its owner alone: it holds wrapped keys and digests of tokens. Its sha256 comes to lie
+    beside it. Raises Conflict if it exists.
     """
     files = CoordinatorFiles(data)
     files.read_config()
@@ -83,6 +83,11 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
         if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
         raise Internal(f"{files.state} cannot be copied: {error}.") from error
+    try:
+        write_digest(output, kept_as=output)
+    except BaseException:
+        output.unlink(missing_ok=True)
+        raise
     return describe(output)
 
 
@@ -211,6 +216,7 @@ def _copy(source: Path, target: Path) -> None:
 
 def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord) -> SnapshotMeta:
     """Where a snapshot stands that is whole and of this cluster. Raises InvalidRequest."""
+    require_digest(copy, kept_as=snapshot)
     command = bootstrap_of(bundle.genesis)
     try:
         with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:

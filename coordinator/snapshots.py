@@ -7,7 +7,6 @@ Two members' snapshots of the same entry hold the same rows, but not the same by
 is named by its digest too.
 """
 
-import hashlib
 import os
 import shutil
 import sqlite3
@@ -24,6 +23,7 @@ from msgspec import Meta, Struct
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
 from coordinator.bounds import Count
+from coordinator.copying import sha256_of
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.store import Store, members_in
 
@@ -132,7 +132,7 @@ class Incoming:
             return
         assert self.is_complete, f"{self.offset} bytes of a snapshot are not all"
         assert self._note is not None
-        if _sha256(self._path) != self._note.sha256:
+        if sha256_of(self._path) != self._note.sha256:
             self.restart()
             raise InvalidRequest("snapshot: what came is not what was announced.")
         try:
@@ -197,7 +197,7 @@ class SnapshotStore:
         if meta == self.newest():
             making.unlink()  # the one that is there may be on its way to somebody, in other bytes
             return meta
-        note = _Note(meta=meta, size_bytes=making.stat().st_size, sha256=_sha256(making))
+        note = _Note(meta=meta, size_bytes=making.stat().st_size, sha256=sha256_of(making))
         path = self._directory / f"{_name(meta)}.snapshot"
         write_durable(path.with_suffix(".json"), msgspec.json.encode(note), mode=SECRET_MODE)
         making.replace(path)
@@ -308,7 +308,7 @@ def damage_of(path: Path, *, deep: bool) -> str:
         return "has no note beside it that says what it is"
     if path.stat().st_size != note.size_bytes:
         return f"has {path.stat().st_size} bytes, its note says {note.size_bytes}"
-    if deep and _sha256(path) != note.sha256:
+    if deep and sha256_of(path) != note.sha256:
         return "does not match the sha256 in its note"
     return ""
 
@@ -338,11 +338,6 @@ def _read_note(path: Path) -> _Note | None:
         return msgspec.json.decode(path.read_bytes(), type=_Note)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
-
-
-def _sha256(path: Path) -> str:
-    with open(path, "rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

@@ -82,9 +82,9 @@ def renew_certificate(data: Path, root_key: Path) -> None:
 @_data
 @_output
 def snapshot(data: Path, output: Path) -> None:
-    """Copy all metadata to one file, while the coordinator runs.
+    """Copy all metadata to one file, while the coordinator runs, with its sha256 in another beside it.
 
-    Keep a bundle with it: a restore needs both.
+    Keep a bundle with them: a restore needs it too.
     """
     from coordinator import restoring
 
@@ -117,7 +117,12 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     after the snapshot is lost.
     """
     from coordinator import restoring
+    from coordinator.copying import digest_beside
 
+    if not (digest := digest_beside(snapshot_path)).exists():
+        click.echo(
+            f"{digest} is missing: damage that leaves the snapshot's form intact is not seen.", err=True
+        )
     own = member_of(f"{coordinator_id}={address}")
     token_file = restoring.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
     click.echo("What was changed after the snapshot is lost; who was revoked since has to be revoked again.")

@@ -397,7 +397,11 @@ def test_newest_backups_are_kept_and_what_was_interrupted_is_written_over(tmp_pa
     finally:
         state.store.close()
     names = sorted(path.name for path in files.backups.iterdir())
-    assert names == [f"20270115T0800{number:02}-1.sqlite" for number in range(2, BACKUPS_KEPT + 2)]
+    assert names == [
+        f"20270115T0800{number:02}-1.sqlite{ending}"
+        for number in range(2, BACKUPS_KEPT + 2)
+        for ending in ("", ".sha256")
+    ]
 
 
 def test_registry_knows_its_jobs_and_no_others() -> None:

@@ -1,6 +1,8 @@
 """A coordinator's directory: made from a bundle, made from a snapshot, made anew; and what is refused."""
 
+import errno
 import sqlite3
+import subprocess
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,6 +20,7 @@ from coordinator.authority import make_intermediate
 from coordinator.clock import now_ms
 from coordinator.commands import AddIntermediate, Envelope, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
+from coordinator.copying import digest_beside
 from coordinator.digests import StateDiverged, check_not_diverged, mark_diverged
 from coordinator.doctor import examine
 from coordinator.ledger import open_ledger
@@ -259,6 +262,36 @@ def test_snapshot_is_restored_only_whole_of_this_cluster_and_under_a_new_id(
         restoring.restore(files.data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
     with pytest.raises(Conflict):
         restoring.write_snapshot(files.data, snapshot)
+
+
+def test_snapshot_is_restored_only_as_it_was_written(files: CoordinatorFiles, tmp_path: Path) -> None:
+    snapshot, data = snapshot_of(files), tmp_path / "r1"
+    digest = digest_beside(snapshot)
+    assert digest.stat().st_mode & 0o777 == 0o600
+    checked = subprocess.run(["sha256sum", "-c", digest.name], cwd=snapshot.parent, check=False)
+    assert checked.returncode == 0
+    whole = snapshot.read_bytes()
+    snapshot.write_bytes(whole.replace(b"127.0.0.1", b"127.0.0.7"))  # a sound database for SQLite
+    with pytest.raises(InvalidRequest, match="damaged"):
+        restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+    assert list(data.iterdir()) == []
+    snapshot.write_bytes(whole)
+    restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+
+
+def test_snapshot_without_room_for_its_digest_leaves_nothing(
+    files: CoordinatorFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "write_digest", fail)
+        with pytest.raises(OSError, match="no room"):
+            snapshot_of(files)
+    restoring.restore(
+        files.data.parent / "r1", snapshot=snapshot_of(files), bundle_path=files.bundle, own=record("r1")
+    )
 
 
 def test_coordinator_begins_again_beside_what_it_was(files: CoordinatorFiles) -> None:
