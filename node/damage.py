@@ -7,7 +7,7 @@ reports the loss to the log: the cluster makes a new copy.
 
 import hashlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 from ca.errors import FilestoreError
 from node.blobs import BlobStore
@@ -15,7 +15,9 @@ from node.disk import DiskWorkers
 from node.lost import note_lost
 from node.metrics import NodeMetrics
 from node.quarantine import Quarantine
-from node.segments import SEGMENT_BYTES, BlobDamaged
+from node.segments import SEGMENT_BYTES, BlobDamaged, OpenBlob
+
+Pace = Callable[[int], Awaitable[None]]  # told how many bytes are read next
 
 _log = logging.getLogger(__name__)
 
@@ -43,34 +45,58 @@ async def miss(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> None:
         _log.error("a missing blob cannot be noted", extra={"sha256": sha256, "disk": error.details})
 
 
+async def read_whole(
+    disk: DiskWorkers,
+    blob: OpenBlob,
+    *,
+    pace: Pace | None = None,
+    verify: "Callable[[OpenBlob, int, hashlib._Hash], bool]" = OpenBlob.verify_segment,
+) -> None:
+    """Every segment of a blob is as its checksum says, and all of it as its name says, or BlobDamaged is
+    raised.
+
+    One segment is one job for the disk's threads, so that others get their turn; before each `pace` is
+    awaited. Raises FilestoreError.
+    """
+    whole = hashlib.sha256()
+    for index, (start, stop) in enumerate(_segments(blob)):
+        if pace is not None:
+            await pace(stop - start)
+        if not await disk.run(verify, blob, index, whole):
+            raise blob.damaged(f"segment {index} does not match its checksum", segment=index)
+    blob.require_name(whole)
+
+
+def _segments(blob: OpenBlob) -> Iterator[tuple[int, int]]:
+    for start in range(0, blob.size_bytes, SEGMENT_BYTES):
+        yield start, min(start + SEGMENT_BYTES, blob.size_bytes)
+
+
 async def verify_blob(
     disk: DiskWorkers,
     blobs: BlobStore,
     metrics: NodeMetrics,
     sha256: str,
     *,
-    pace: Callable[[int], Awaitable[None]] | None = None,
+    pace: Pace | None = None,
     is_new: bool = False,
 ) -> int:
     """The size of a blob of which every byte is sound; what was read lately is not read again.
 
-    `is_new`: it lay here and nobody asked for it: all of it is read, and has to be what its name says. One
-    segment is one job for the disk's threads, so that others get their turn; before each `pace` is awaited.
-    Raises BlobMissing; BlobDamaged, and the blob is withdrawn; FilestoreError.
+    `is_new`: it lay here and nobody asked for it: all of it is read, and has to be what its name says. As
+    with `read_whole`, one segment is one job, and before each `pace` is awaited. Raises BlobMissing;
+    BlobDamaged, and the blob is withdrawn; FilestoreError.
     """
     try:
-        blob, whole = await disk.open(blobs.open, sha256), hashlib.sha256()
+        blob = await disk.open(blobs.open, sha256)
         try:
-            for start in range(0, blob.size_bytes, SEGMENT_BYTES):
-                stop = min(start + SEGMENT_BYTES, blob.size_bytes)
-                if pace is not None:
-                    await pace(stop - start)
-                if not is_new:
-                    await disk.run(blob.verify_range, start, stop)
-                elif not await disk.run(blob.verify_segment, start // SEGMENT_BYTES, whole):
-                    raise blob.damaged("does not match its checksums", segment=start // SEGMENT_BYTES)
             if is_new:
-                blob.require_name(whole)
+                await read_whole(disk, blob, pace=pace)
+            else:
+                for start, stop in _segments(blob):
+                    if pace is not None:
+                        await pace(stop - start)
+                    await disk.run(blob.verify_range, start, stop)
         finally:
             blob.close()
         return await disk.run(blobs.size_bytes, sha256)  # which may have gone while it was read

@@ -22,13 +22,13 @@ from msgspec import Struct
 from ca.errors import FilestoreError, Unavailable
 from ca.secretfiles import write_durable
 from node.budget import Budget
-from node.damage import withdraw
+from node.damage import read_whole, withdraw
 from node.inventory import Names
 from node.keeping import PAGE_BLOBS, Means, Pass, Stopped
 from node.losses import Losses
 from node.orders import Bell, Order, Orders
 from node.pagecache import is_cached
-from node.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, OpenBlob, segment_count
+from node.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, OpenBlob
 
 SCRUB_S: Final = 30 * 86_400.0
 UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
@@ -185,17 +185,16 @@ class Scrubber:
     async def _verify(self, sha256: str, order: Order | None) -> int:
         """The size of the blob. Raises BlobMissing, BlobDamaged, FilestoreError."""
         means = self._means
-        blob, whole = await means.disk.open(means.blobs.open, sha256), hashlib.sha256()
+
+        async def pace(size_bytes: int) -> None:
+            await means.budget.take(size_bytes)
+            if order is None and not self.orders.waiting():
+                await self._unhurried.take(size_bytes)
+            means.metrics.scrubbed_bytes.inc(size_bytes)
+
+        blob = await means.disk.open(means.blobs.open, sha256)
         try:
-            for index in range(segment_count(blob.size_bytes)):
-                size_bytes = min(SEGMENT_BYTES, blob.size_bytes - index * SEGMENT_BYTES)
-                await means.budget.take(size_bytes)
-                if order is None and not self.orders.waiting():
-                    await self._unhurried.take(size_bytes)
-                if not await means.disk.run(_verify_on_medium, blob, index, whole):
-                    raise blob.damaged(f"segment {index} does not match its checksum", segment=index)
-                means.metrics.scrubbed_bytes.inc(size_bytes)
-            blob.require_name(whole)
+            await read_whole(means.disk, blob, pace=pace, verify=_verify_on_medium)
             return blob.size_bytes
         finally:
             blob.close()
