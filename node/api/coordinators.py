@@ -9,6 +9,7 @@ from msgspec import UNSET
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_address, check_member_id, check_port
 from coordinator.calls import FollowerStatus, NodeStatus, StatusReply
+from coordinator.clock import now_ms
 from coordinator.records import CoordinatorRecord
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response, read_json
@@ -50,7 +51,9 @@ async def status(request: web.Request) -> web.Response:
     nodes = [_node_state(services, node) for node in best.nodes]
     certificates = _certificates(heard)
     is_served = services.view.is_fresh()  # or this member refuses everything but this
-    health, problems = health_of(best, leader, coordinators, nodes, certificates, is_served=is_served)
+    health, problems = health_of(
+        best, leader, coordinators, nodes, certificates, is_served=is_served, now=rfc3339(now_ms())
+    )
     answer = ClusterStatus(
         cluster=best.cluster,
         leader=leader,

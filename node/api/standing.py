@@ -27,10 +27,11 @@ def health_of(
     certificates: list[EndingCertificate],
     *,
     is_served: bool = True,
+    now: str = "",
 ) -> tuple[str, list[str]]:
     """HEALTHY, DEGRADED, or UNAVAILABLE when changes or uploads are refused; and why, a sentence each.
 
-    `is_served`: the member that was asked hears of changes.
+    `is_served`: the member that was asked hears of changes. `now` is a time as `rfc3339` writes it.
     """
     blockers = _blockers(leader, coordinators)
     takers = sum(node.state == "healthy" and node.disk == DISK_OK for node in nodes)
@@ -43,10 +44,15 @@ def health_of(
         *(f"The disk of the node {node.id} is nearly full." for node in nodes if node.disk == DISK_LOW),
         *_of_clocks(coordinators, nodes),
         *_of_replicas(best, takers),
-        *(f"The certificate of {each.holder} ends at {each.expires_at}." for each in certificates),
+        *(_of_certificate(each, now) for each in certificates),
     ]
     word = UNAVAILABLE if blockers else DEGRADED if others else HEALTHY
     return word, [*blockers, *others]
+
+
+def _of_certificate(certificate: EndingCertificate, now: str) -> str:
+    ends = "ended" if certificate.expires_at <= now else "ends"
+    return f"The certificate of {certificate.holder} {ends} at {certificate.expires_at}."
 
 
 def _blockers(leader: str, coordinators: list[CoordinatorState]) -> list[str]:

@@ -124,6 +124,14 @@ def test_clock_and_certificate_degrade_it_though_the_members_are_well() -> None:
     assert members_are_well("c1", [coordinator()], nodes)
 
 
+def test_certificate_that_has_ended_is_told_as_such() -> None:
+    at = "2026-12-01T00:00:00.000Z"
+    for now, word in (("2026-11-30T23:59:59.999Z", "ends"), (at, "ended")):
+        ending = [EndingCertificate(holder="the node n3", expires_at=at)]
+        _, problems = health_of(reply(), "c1", [coordinator()], NODES, ending, now=now)
+        assert problems == [f"The certificate of the node n3 {word} at {at}."]
+
+
 def test_clock_within_its_bound_is_no_problem() -> None:
     nodes = [*NODES[:2], node("n3", clock_offset_ms=5000)]
     assert health_of(reply(), "c1", [coordinator()], nodes, [])[0] == "healthy"
