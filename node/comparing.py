@@ -164,7 +164,7 @@ class Comparison:
     async def _is_sound(self, sha256: str) -> bool:
         means, pace = self._means, self._means.budget.take
         try:
-            await verify_blob(means.disk, means.blobs, means.metrics, sha256, pace=pace, is_new=True)
+            await verify_blob(means.disk, means.blobs, means.metrics, sha256, pace=pace)
         except (BlobMissing, BlobDamaged):
             return False
         return True

@@ -5,7 +5,6 @@ new one here. The bytes are kept in quarantine, and a note is left for custody (
 reports the loss to the log: the cluster makes a new copy.
 """
 
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 
@@ -15,7 +14,7 @@ from node.disk import DiskWorkers
 from node.lost import note_lost
 from node.metrics import NodeMetrics
 from node.quarantine import Quarantine
-from node.segments import SEGMENT_BYTES, BlobDamaged, OpenBlob
+from node.segments import SEGMENT_BYTES, BlobDamaged, OpenBlob, WholeRead
 
 Pace = Callable[[int], Awaitable[None]]  # told how many bytes are read next
 
@@ -50,21 +49,22 @@ async def read_whole(
     blob: OpenBlob,
     *,
     pace: Pace | None = None,
-    verify: "Callable[[OpenBlob, int, hashlib._Hash], bool]" = OpenBlob.verify_segment,
-) -> None:
+    verify: Callable[[OpenBlob, int, WholeRead], bool] = OpenBlob.verify_segment,
+) -> WholeRead:
     """Every segment of a blob is as its checksum says, and all of it as its name says, or BlobDamaged is
     raised.
 
     One segment is one job for the disk's threads, so that others get their turn; before each `pace` is
     awaited. Raises FilestoreError.
     """
-    whole = hashlib.sha256()
+    whole = blob.begin()
     for index, (start, stop) in enumerate(_segments(blob)):
         if pace is not None:
             await pace(stop - start)
         if not await disk.run(verify, blob, index, whole):
             raise blob.damaged(f"segment {index} does not match its checksum", segment=index)
     blob.require_name(whole)
+    return whole
 
 
 def _segments(blob: OpenBlob) -> Iterator[tuple[int, int]]:
@@ -73,25 +73,19 @@ def _segments(blob: OpenBlob) -> Iterator[tuple[int, int]]:
 
 
 async def verify_blob(
-    disk: DiskWorkers,
-    blobs: BlobStore,
-    metrics: NodeMetrics,
-    sha256: str,
-    *,
-    pace: Pace | None = None,
-    is_new: bool = False,
+    disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace | None = None
 ) -> int:
-    """The size of a blob of which every byte is sound; what was read lately is not read again.
+    """The size of a blob of which every byte is sound, and what its name says; what was read lately is not
+    read again.
 
-    `is_new`: it lay here and nobody asked for it: all of it is read, and has to be what its name says. As
-    with `read_whole`, one segment is one job, and before each `pace` is awaited. Raises BlobMissing;
+    As with `read_whole`, one segment is one job, and before each `pace` is awaited. Raises BlobMissing;
     BlobDamaged, and the blob is withdrawn; FilestoreError.
     """
     try:
         blob = await disk.open(blobs.open, sha256)
         try:
-            if is_new:
-                await read_whole(disk, blob, pace=pace)
+            if not blob.has_its_name():
+                blob.trust(await read_whole(disk, blob, pace=pace))
             else:
                 for start, stop in _segments(blob):
                     if pace is not None:

@@ -170,7 +170,7 @@ class Fetches:
     async def _is_here(self, blob: FinishedBlob) -> bool:
         means = self._means
         try:
-            found_bytes = await verify_blob(means.disk, self._blobs, means.metrics, blob.sha256, is_new=True)
+            found_bytes = await verify_blob(means.disk, self._blobs, means.metrics, blob.sha256)
             return found_bytes == blob.size_bytes and await means.disk.run(self._blobs.affirm, blob.sha256)
         except (BlobMissing, BlobDamaged):
             return False

@@ -10,7 +10,6 @@ program may be at fault, and not the disk.
 """
 
 import asyncio
-import hashlib
 import logging
 import os
 from pathlib import Path
@@ -28,7 +27,7 @@ from node.keeping import PAGE_BLOBS, Means, Pass, Stopped
 from node.losses import Losses
 from node.orders import Bell, Order, Orders
 from node.pagecache import is_cached
-from node.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, OpenBlob
+from node.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, OpenBlob, WholeRead
 
 SCRUB_S: Final = 30 * 86_400.0
 UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
@@ -220,7 +219,7 @@ class Scrubber:
             await self._means.disk.run(write_durable, self._state, msgspec.json.encode(cycle) + b"\n")
 
 
-def _verify_on_medium(blob: OpenBlob, index: int, whole: "hashlib._Hash") -> bool:
+def _verify_on_medium(blob: OpenBlob, index: int, whole: WholeRead) -> bool:
     """Reads the segment from the disk; what others had in the page cache is read into it again. Blocks."""
     start = index * SEGMENT_BYTES
     stop = min(start + SEGMENT_BYTES, blob.size_bytes)

@@ -27,6 +27,7 @@ VERSION = 1
 
 _MAGIC = b"FSTSUMS\0"
 _HEADER = struct.Struct("<8sIIQ")  # magic, version, segment size, size of the blob, all in bytes
+_NAME = -1  # in place of a segment's number: that the whole is what its name says
 _FINISHED = struct.Struct("<8s32sQ")  # magic, sha256, size in bytes
 _FINISHED_MAGIC = b"FSTDONE\0"
 FINISHED_BYTES = _FINISHED.size + CRC_BYTES
@@ -210,6 +211,15 @@ def decode_finished(raw: bytes) -> FinishedBlob | None:
     return FinishedBlob(digest.hex(), size_bytes)
 
 
+@dataclass(frozen=True, slots=True)
+class WholeRead:
+    """What is known of a blob while all of it is read."""
+
+    identity: FileIdentity  # before the first byte
+    at_ns: int  # when that was; since the epoch
+    digest: "hashlib._Hash"
+
+
 class OpenBlob:
     """A blob open for reading; `fd` belongs to this object, and is for pread and sendfile only."""
 
@@ -224,10 +234,14 @@ class OpenBlob:
         """The size of the content."""
         return self.sums.size_bytes
 
-    def verify_segment(self, index: int, whole: "hashlib._Hash | None" = None) -> bool:
+    def begin(self) -> "WholeRead":
+        """All of it is going to be read: every segment by `verify_segment`, then `require_name`."""
+        return WholeRead(FileIdentity.of(self.fd), time.time_ns(), hashlib.sha256())
+
+    def verify_segment(self, index: int, whole: "WholeRead | None" = None) -> bool:
         """Reads segment `index` and compares it; False also if the medium fails. Blocks. Raises Internal.
 
-        `whole` is shown the bytes too: `require_name` compares what it comes to after the last segment.
+        `whole` is shown the bytes too.
         """
         assert 0 <= index < segment_count(self.size_bytes)
         start = index * SEGMENT_BYTES
@@ -246,17 +260,27 @@ class OpenBlob:
                 return False
             digest.update(wanted[:count])
             if whole is not None:
-                whole.update(wanted[:count])
+                whole.digest.update(wanted[:count])
             start += count
         return digest.digest() == self.sums.digest(index)
 
-    def require_name(self, whole: "hashlib._Hash") -> None:
-        """Raises BlobDamaged when that is the sha256 of other content: checksums and bytes may fit each other
-        and lie under a wrong name.
+    def require_name(self, whole: "WholeRead") -> None:
+        """Raises BlobDamaged when what was read is other content: checksums and bytes may fit each other and
+        lie under a wrong name.
         """
-        if whole.hexdigest() != self.sha256:
+        if whole.digest.hexdigest() != self.sha256:
             self._trusted.forget(self.sha256)
             raise self.damaged("is other content than its name says")
+
+    def trust(self, whole: "WholeRead") -> None:
+        """All that was read is sound, the name too: `has_its_name` and `verify_range` know it from now on."""
+        if whole.identity.is_settled(whole.at_ns):
+            for index in range(_NAME, segment_count(self.size_bytes)):
+                self._trusted.add(self.sha256, index, whole.identity)
+
+    def has_its_name(self) -> bool:
+        """Whether the file as it is now was found within TRUSTED_S to be what its name says."""
+        return self._trusted.holds(self.sha256, _NAME, FileIdentity.of(self.fd))
 
     def verify_range(self, start: int, stop: int) -> None:
         """Makes sure that bytes `start` to `stop` (excluded) may be sent. Blocks. Raises BlobDamaged.

@@ -87,6 +87,41 @@ async def test_put_replaces_damage_that_nobody_met_yet(nodes: list[Node]) -> Non
     assert nodes[1].blob_path().read_bytes() == CONTENT
 
 
+def lay(node: Node, content: bytes) -> None:
+    """Content with its own checksums, under the name of other content: as a disk that mixes files up does."""
+    put(node.services.blobs, name := hashlib.sha256(content).hexdigest(), content)
+    right = node.blob_path().parents[2] / name[:2] / name[2:4] / name
+    node.blob_path().parent.mkdir(parents=True, exist_ok=True)
+    for ending in (".sums", ""):
+        right.with_name(name + ending).rename(node.blob_path().with_name(SHA256 + ending))
+
+
+@pytest.mark.parametrize("size_bytes", [700, len(CONTENT)])
+async def test_other_content_under_the_name_is_not_counted_and_gives_way_to_a_copy(
+    nodes: list[Node], size_bytes: int
+) -> None:
+    nodes[0].store()
+    lay(nodes[1], os.urandom(size_bytes))
+    assert await head(nodes[0], "n2", "?verify=1") == 404
+    lay(nodes[1], os.urandom(size_bytes))
+    assert await nodes[0].services.replication._send(_Attempt("n2"), BLOB)
+    assert nodes[1].blob_path().read_bytes() == CONTENT
+
+
+async def test_what_was_read_and_has_its_name_is_not_read_again_until_it_changes(nodes: list[Node]) -> None:
+    services, store = nodes[0].services, nodes[0].services.blobs
+    nodes[0].store()
+    os.utime(nodes[0].blob_path(), ns=(0, 0))
+    while True:  # until a change of the file would show
+        await verify_blob(services.disk, store, services.metrics, SHA256)
+        with store.open(SHA256) as blob:
+            if blob.has_its_name():
+                break
+    lay(nodes[0], os.urandom(700))
+    with pytest.raises(BlobDamaged, match="other content"):
+        await verify_blob(services.disk, store, services.metrics, SHA256)
+
+
 async def test_source_that_is_damaged_makes_no_copy_and_is_withdrawn(nodes: list[Node]) -> None:
     nodes[0].store()
     nodes[0].damage(8_999_990)
