@@ -119,6 +119,7 @@ class Driver:
         self._take_again_at_s = 0.0  # not before, after a failure
         self._taken_at_s: float | None = None  # when the snapshot that lies ready was made, or found
         self._has_room = True
+        self._is_stuck = False  # while the database takes nothing
         self._takes_entries = True  # False while not even the next segment of the log has room
         self._broken: BaseException | None = None  # what ends the process
         self._has_ended = False
@@ -360,12 +361,16 @@ class Driver:
         while True:
             try:
                 if len(entries) <= APPLIED_INLINE_MAX and self._is_apply_short():
-                    return self._member.apply(entries)
-                return await self._on_state(self._member.apply, entries)
+                    replies = self._member.apply(entries)
+                else:
+                    replies = await self._on_state(self._member.apply, entries)
+                self._is_stuck = False
+                return replies
             except StoreFull:
                 if self._has_room:
                     _log.error("the disk is full: committed changes wait to be applied")
-                self._has_room = False
+                self._is_stuck = True
+                self._note_room(has_room=False)
             await asyncio.sleep(FULL_PAUSE_S)
 
     def _is_apply_short(self) -> bool:
@@ -391,15 +396,20 @@ class Driver:
         await self._tidy_snapshot()
 
     def _look_for_room(self) -> None:
-        had_room, self._has_room = self._has_room, self._log.free_bytes() >= ROOM_BYTES_MIN
+        had_room = self._has_room
+        self._note_room(has_room=not self._is_stuck and self._log.free_bytes() >= ROOM_BYTES_MIN)
         if self._has_room and not had_room:
             _log.warning("the disk has room again")
         if had_room and not self._has_room:
             _log.error("the disk has no room: no changes are taken, but those that make room")
-            if self.is_leader:
-                # Once: another may have room, and if none has nothing is worse.
-                with contextlib.suppress(NotLeader, Conflict):
-                    self.transfer_leader()
+        # Again and again: it may have come to lead without room, or others have room by now.
+        if not self._has_room and self._member.has_successor:
+            with contextlib.suppress(NotLeader, Conflict):
+                self.transfer_leader()
+
+    def _note_room(self, *, has_room: bool) -> None:
+        self._has_room = has_room
+        self._member.note_room(has_room=has_room)
 
     async def _tidy_snapshot(self) -> None:
         """A snapshot that nobody fetches goes; one that somebody can not fetch to its end is made anew."""

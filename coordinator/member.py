@@ -220,20 +220,40 @@ class Member:
         self._readers.append(waiter)
 
     def transfer_leader(self, target: str = "") -> None:
-        """If this member leads, asks `target` or the most advanced voter to take over; nothing is promised.
+        """If this member leads, asks `target` to take over, or the most advanced voter, of those that have
+        room if any has; nothing is promised.
 
-        Raises NotLeader; Conflict if `target` can not take over.
+        Raises NotLeader; Conflict if `target` can not take over, or has no room as this member has.
         """
-        progress = self._raft.status().progress
-        voters = [voter for voter in self.members.voters if voter != self.id and voter in progress]
-        ahead = [(progress[voter].match, voter) for voter in voters if progress[voter].active]
+        progress = self._live_voters()
+        ahead = [(not each.reluctant, each.match, voter) for voter, each in progress.items()]
         if not target and ahead:
-            target = max(ahead)[1]
+            target = max(ahead)[2]
+        elif target in progress and progress[target].reluctant and not self._raft.reluctant:
+            raise Conflict(f"The disk of {target} is full: it would take no changes.")
         if target:
             try:
                 self._raft.transfer_leader(target)
             except ProposalRefused as refusal:
                 raise Conflict(f"The lead can not be handed over: {refusal}.") from refusal
+
+    def note_room(self, *, has_room: bool) -> None:
+        """Without room this member leads only if no other can."""
+        self._raft.reluctant = not has_room
+
+    @property
+    def has_successor(self) -> bool:
+        """Whether this member leads, and knows of a voter that lives and has room."""
+        return any(not each.reluctant for each in self._live_voters().values())
+
+    def _live_voters(self) -> dict[str, MemberProgress]:
+        """The others, as their leader sees them."""
+        progress = self._raft.status().progress
+        return {
+            voter: progress[voter]
+            for voter in self.members.voters
+            if voter != self.id and voter in progress and progress[voter].active
+        }
 
     def fetched(self, meta: SnapshotMeta) -> None:
         """A snapshot that was offered lies ready to be installed."""

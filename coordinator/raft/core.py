@@ -56,6 +56,7 @@ class MemberProgress:
     inflight_bytes: int
     active: bool
     snapshot_index: int
+    reluctant: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,15 @@ class Raft:
     def leader(self) -> str:
         """The id of the leader of this member's term, "" if unknown."""
         return self._state.leader
+
+    @property
+    def reluctant(self) -> bool:
+        """Whether this member should lead only if no other can. Set by the driver; says nothing of safety."""
+        return self._state.reluctant
+
+    @reluctant.setter
+    def reluctant(self, is_reluctant: bool) -> None:
+        self._state.reluctant = is_reluctant
 
     @property
     def led_term(self) -> int:
@@ -392,6 +402,7 @@ class Raft:
                 each.inflight_bytes,
                 each.is_live,
                 each.snapshot_index,
+                each.reluctant,
             )
             for member, each in state.progress.items()
         }

@@ -113,7 +113,7 @@ class Message(Struct, frozen=True, array_like=True, gc=False):
         `log_index` is the APPEND's own, and the follower's log may match up to `hint_index`, whose term there
         is `hint_term`.
     HEARTBEAT: `commit`, never beyond what the follower has; `round` of reads. HEARTBEAT_REPLY: the same
-    `round`.
+    `round`; `reject` from a member that should not be asked to lead (older leaders do not look at it).
     SNAPSHOT: the sender offers a snapshot of its state at `log_index`, `log_term`, with `members`; the bytes
     are
         fetched beside Raft. It is answered by an APPEND_REPLY, once the receiver has that state.

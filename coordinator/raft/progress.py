@@ -36,6 +36,7 @@ class Progress:
         "offer_due",
         "probe_due",
         "probe_sent",
+        "reluctant",
         "snapshot_index",
         "state",
         "was_active",
@@ -48,6 +49,7 @@ class Progress:
         self.state = ProgressState.PROBE
         self.active = False  # heard of since the last quorum check
         self.was_active = False  # heard of between the two checks before
+        self.reluctant = False  # it said so with its last answer to a heartbeat
         self.acked_round = 0
         self.commit_sent = 0
         self.commit_owed = 0  # a read of this member waits for this index

@@ -281,7 +281,14 @@ def on_heartbeat(state: State, message: Message) -> None:
     state.follow(message.source)
     learn_commit(state, message)
     state.send_now.append(
-        Message(MessageKind.HEARTBEAT_REPLY, state.own_id, message.source, state.term, round=message.round)
+        Message(
+            MessageKind.HEARTBEAT_REPLY,
+            state.own_id,
+            message.source,
+            state.term,
+            round=message.round,
+            reject=state.reluctant,
+        )
     )
 
 
@@ -298,6 +305,7 @@ def on_heartbeat_reply(state: State, message: Message) -> None:
     if progress is None:
         return
     progress.active = True
+    progress.reluctant = message.reject
     progress.acked_round = max(progress.acked_round, min(message.round, state.reads.last_round))
     progress.heard_heartbeat_reply()
     state.flush_due = True

@@ -108,6 +108,7 @@ class State:
         "progress",
         "rand",
         "reads",
+        "reluctant",
         "role",
         "send_after_sync",
         "send_now",
@@ -136,6 +137,7 @@ class State:
         self.votes: dict[str, bool] = {}
         self.progress: dict[str, Progress] = {}  # a leader's only, itself included
         self.transfer_target = ""
+        self.reluctant = False  # it can lead, but others should where they can
         self.uncommitted: deque[tuple[int, int]] = (
             deque()
         )  # (last index, bytes) of each proposal, a leader's only

@@ -309,6 +309,9 @@ class World:
         leader = self.checkers.leader_of(self.machines)
         if self.is_calm or leader is None or leader.member is None:
             return
+        for machine in self.machines.values():  # whose disks are full changes too
+            if machine.member is not None:
+                machine.member.note_room(has_room=self.rand.random() < 0.5)
         self.note(lambda: f"{leader.name} is asked to hand over the lead")
         self.faults["transfer of the lead"] += 1
         leader.member.transfer_leader()

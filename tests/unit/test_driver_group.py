@@ -12,10 +12,13 @@ import pytest
 
 from ca.errors import Conflict, Unavailable
 from coordinator import commands
+from coordinator import driver as driver_module
+from coordinator.disk import OsDirectory
 from coordinator.driver import Driver
 from coordinator.log import SegmentLog
 from coordinator.member import StateLost, configured, recover
 from coordinator.raft.config import Config
+from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Message, SnapshotOffer
 from coordinator.records import CoordinatorRecord
 from coordinator.segment import segment_name
@@ -35,6 +38,15 @@ def record(coordinator_id: str, role: str = "voter") -> CoordinatorRecord:
 
 def admit(user_id: str) -> commands.AdmitUser:
     return commands.AdmitUser(caller=ADMIN, user_id=user_id, roles=None, groups=["g" * 100])
+
+
+class MeasuredDirectory(OsDirectory):
+    """One whose disk is full for who asks before."""
+
+    is_full = False
+
+    def free_bytes(self) -> int:
+        return 0 if self.is_full else super().free_bytes()
 
 
 class Seat:
@@ -65,8 +77,9 @@ class Seat:
                 task.result()
 
     def _open(self, open_things: ExitStack) -> Driver:
+        self.disk = MeasuredDirectory(self.data / "log")
         self.log = open_things.enter_context(
-            closing(SegmentLog.open(self.data / "log", segment_bytes=SEGMENT_BYTES))
+            closing(SegmentLog.open_in(self.disk, segment_bytes=SEGMENT_BYTES))
         )
         self.snapshots = SnapshotStore(self.data / "snapshots", self.data / "state.sqlite")
         self.snapshots.recover()
@@ -201,6 +214,66 @@ async def test_change_retried_after_a_snapshot_and_a_new_leader_is_applied_once(
 
             assert await other.propose(admit("once"), session=session, sequence=1) == reply
             assert other.status().commit > session
+
+
+async def led_by(group: Group, name: str) -> None:
+    while not (group.drivers[name].is_leader and group.drivers[name].has_room):
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members look for room every 160 ms."""
+    monkeypatch.setattr(driver_module, "TIDY_TICKS", 2)
+
+
+@pytest.mark.usefixtures("often")
+async def test_lead_goes_to_who_has_room_whoever_gets_it_and_whenever_there_is_room(group: Group) -> None:
+    seats = [group.seat(name) for name in ("c1", "c2", "c3")]
+    async with asyncio.timeout(DEADLINE_S), seats[0].run() as first, seats[1].run(), seats[2].run():
+        await leading(first)
+        await let_in(first, "c1", learners=("c2",))
+        await let_in(first, "c1", "c2")
+        await let_in(first, "c1", "c2", learners=("c3",))
+        await let_in(first, "c1", "c2", "c3")
+        seats[1].disk.is_full = True
+        while group.drivers["c2"].has_room:
+            await asyncio.sleep(0.01)
+        seats[0].disk.is_full = True
+        await led_by(group, "c3")
+
+        while not group.drivers["c3"].status().progress["c2"].reluctant:
+            await asyncio.sleep(0.01)
+        with pytest.raises(Conflict, match="The disk of c2 is full"):
+            group.drivers["c3"].transfer_leader("c2")
+        seats[2].disk.is_full = True
+        while group.drivers["c3"].has_room:
+            await asyncio.sleep(0.01)
+        group.drivers["c3"].transfer_leader("c2")  # none has room: whoever is asked takes it
+        while not group.drivers["c2"].is_leader:
+            await asyncio.sleep(0.01)
+        seats[0].disk.is_full = False
+        await led_by(group, "c1")
+        assert await first.propose(admit("after"))
+
+
+@pytest.mark.usefixtures("often")
+async def test_leader_that_can_apply_nothing_hands_over_though_its_log_has_room(group: Group) -> None:
+    first, second = group.seat("c1"), group.seat("c2")
+    async with asyncio.timeout(DEADLINE_S), first.run() as leader, second.run() as other:
+        await leading(leader)
+        await let_in(leader, "c1", learners=("c2",))
+        await let_in(leader, "c1", "c2")
+        (pages,) = first.store._writer.execute("PRAGMA page_count").fetchone()
+        first.store._writer.execute(f"PRAGMA max_page_count = {pages}")
+        waiting = asyncio.create_task(filled(leader, 400))
+        await led_by(group, "c2")
+        assert await other.propose(admit("after"))
+        assert leader.applied_index < other.applied_index
+        first.store._writer.execute("PRAGMA max_page_count = 1000000")
+        await asyncio.wait([waiting])
+        assert isinstance(waiting.exception(), NotLeader)
+        await caught_up(other, leader)
 
 
 async def test_member_removed_from_the_group_knows_it(group: Group) -> None:

@@ -271,6 +271,34 @@ def test_hand_over_that_fails_ends_with_the_election_timeout() -> None:
     assert group["a"].raft.propose([b"x"]) == (2, 1)
 
 
+@pytest.mark.parametrize("willing", ABC)
+def test_reluctant_members_stand_only_after_all_others(willing: str) -> None:
+    for _ in range(20):
+        group = make_group(3)
+        for member in group.members.values():
+            member.raft.reluctant = member.raft.id != willing
+        group.tick(20)  # nobody willing waits for longer
+        assert group["a"].raft.leader == willing
+
+
+def test_reluctant_members_lead_when_there_are_no_others() -> None:
+    group = make_group(3)
+    for member in group.members.values():
+        member.raft.reluctant = True
+    group.tick(30)
+    assert group["a"].raft.leader in ABC
+
+
+def test_leader_hears_who_is_reluctant() -> None:
+    group = make_group(3)
+    group.elect("a")
+    for is_reluctant in (True, False):
+        group["b"].raft.reluctant = is_reluctant
+        group.tick(10)
+        progress = group["a"].raft.status().progress
+        assert (progress["b"].reluctant, progress["c"].reluctant) == (is_reluctant, False)
+
+
 def test_lead_is_not_handed_to_a_stranger() -> None:
     group = make_group(3)
     group.elect("a")
