@@ -31,6 +31,7 @@ from coordinator.records import VOTER, CoordinatorRecord
 from coordinator.roster import read_known
 from coordinator.setup import (
     COPY_GENESIS,
+    AdminDisabled,
     Bundle,
     begin,
     bootstrap_of,
@@ -91,8 +92,9 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
     return describe(output)
 
 
-def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRecord) -> Path:
-    """Make a new cluster of this one coordinator from a snapshot; where its admin token lies.
+def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRecord) -> Path | None:
+    """Make a new cluster of this one coordinator from a snapshot; where its admin token lies, None when the
+    first admin is disabled: others have tokens.
 
     Files, users and tokens are those of the snapshot; the coordinators of then are removed ones. The id must
     be none of theirs. Raises Conflict, InvalidRequest.
@@ -112,13 +114,14 @@ def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRe
         write_identity(files, bundle)
         _begin_alone(files, config, bundle, taken.index + 1, taken.term + 1)
         files.write_config(config)
-        write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
+        with contextlib.suppress(AdminDisabled):
+            write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
     except BaseException:
         with contextlib.suppress(OSError):
             for name in set(os.listdir(data)) - before:  # so that it can be tried again
                 _remove(data / name)
         raise
-    return files.admin_token
+    return files.admin_token if files.admin_token.exists() else None
 
 
 def _remove(path: Path) -> None:

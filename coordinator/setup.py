@@ -20,7 +20,7 @@ from msgspec import Struct
 from ca import keys, usertoken
 from ca.certificates import Authority, LeafCertificate, new_root
 from ca.certificates import new_intermediate as sign_intermediate
-from ca.errors import Conflict, Internal, InvalidRequest
+from ca.errors import Conflict, InvalidRequest
 from ca.identity import Identity, check_address, check_cluster_name, check_member_id
 from ca.secretfiles import create_secret, read_secret, write_durable, write_secret
 from coordinator.authority import (
@@ -219,10 +219,14 @@ def renew_certificate(data: Path, root_key: Path) -> None:
         new_leaf(files, config, functools.partial(authority.sign_leaf, now=now))
 
 
+class AdminDisabled(Conflict):
+    """The first admin was removed or disabled, by another admin."""
+
+
 def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX) -> str:
     """A token for the first admin, signed with the key that this coordinator holds; works while nothing runs.
 
-    Raises Internal when the admin was removed or disabled.
+    Raises AdminDisabled.
     """
     files = CoordinatorFiles(data)
     config = files.read_config()
@@ -233,7 +237,9 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
         )
         generation = store.token_generation(ADMIN_USER_ID)
         if generation is None:
-            raise Internal(f"the user {ADMIN_USER_ID} does not exist or is disabled")
+            raise AdminDisabled(
+                f"the user {ADMIN_USER_ID} does not exist or is disabled: take the token of another admin"
+            )
         return authority.sign_user_token(
             subject=ADMIN_USER_ID,
             generation=generation,

@@ -18,7 +18,7 @@ from ca.secretfiles import UnsafeSecretFile, write_secret
 from coordinator import restoring, setup
 from coordinator.authority import make_intermediate
 from coordinator.clock import now_ms
-from coordinator.commands import AddIntermediate, Envelope, encode_envelope
+from coordinator.commands import AddIntermediate, AnyCommand, Envelope, PutUser, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.copying import digest_beside
 from coordinator.digests import StateDiverged, check_not_diverged, mark_diverged
@@ -102,11 +102,15 @@ def test_member_that_init_named_begins_from_the_first_bundle(files: CoordinatorF
 def signs_anew(files: CoordinatorFiles) -> str:
     """The state takes another intermediate; its certificate."""
     made = setup.new_intermediate(files.data, files.root_key)
-    command = AddIntermediate(caller=ADMIN, pem=made.pem, wrapped=made.wrapped)
-    envelope = encode_envelope(Envelope(0, 0, 0, now_ms(), command))
-    with closing(Store(files.state)) as store:
-        store.apply([Entry(2, 1, EntryKind.COMMAND, envelope)])
+    applied(files, AddIntermediate(caller=ADMIN, pem=made.pem, wrapped=made.wrapped))
     return made.pem
+
+
+def applied(files: CoordinatorFiles, *commands: AnyCommand) -> None:
+    with closing(Store(files.state)) as store:
+        for index, command in enumerate(commands, 2):
+            envelope = encode_envelope(Envelope(0, 0, 0, now_ms(), command))
+            store.apply([Entry(index, 1, EntryKind.COMMAND, envelope)])
 
 
 def test_certificates_are_signed_by_the_newest_intermediate_that_bundle_or_state_knows(
@@ -220,6 +224,7 @@ def test_restored_cluster_has_one_member_and_remembers_the_others(files: Coordin
     snapshot = snapshot_of(files)
     assert snapshot.stat().st_mode & 0o777 == 0o600
     token = restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+    assert token is not None
     assert token.read_text().startswith("eyJ")
     ledger = open_ledger(CoordinatorFiles(data), timed_sync(Metrics("test").registry))
     try:
@@ -376,6 +381,24 @@ def test_restore_that_fails_leaves_nothing_and_can_be_tried_again(
             restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
     assert list(data.iterdir()) == []
     restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+
+
+def test_restore_of_a_cluster_whose_first_admin_is_disabled_comes_without_a_token(
+    files: CoordinatorFiles, tmp_path: Path
+) -> None:
+    alice = msgspec.structs.replace(ADMIN, subject="alice")
+    admits = PutUser(caller=ADMIN, user_id="alice", roles=["admin"], groups=None, disabled=None)
+    applied(files, admits, PutUser(caller=alice, user_id="admin", roles=None, groups=None, disabled=True))
+    path = snapshot_of(files)
+    data = tmp_path / "r1"
+    ended = CliRunner().invoke(
+        coordinator,
+        f"restore --snapshot {path} --bundle {files.bundle} --data {data} --id r1 --address 10.0.0.1",
+    )
+    assert (ended.exit_code, "that of another admin" in ended.output) == (0, True)
+    assert not CoordinatorFiles(data).admin_token.exists()
+    ledger = open_ledger(CoordinatorFiles(data), timed_sync(Metrics("test").registry))
+    ledger.close()
 
 
 def test_certificate_is_not_replaced_under_a_coordinator_that_runs(files: CoordinatorFiles) -> None:
