@@ -5,6 +5,8 @@ A page holds rows after the `after` of its query; `more` says that there are fur
 
 from msgspec import Struct
 
+HELD_MAX = 2_000  # blobs of a kind whose holders are looked at: 6 ms of a leader
+
 
 class DoomedReplica(Struct, frozen=True, kw_only=True):
     """A replica that its node shall delete.
@@ -78,10 +80,10 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
     """How the blobs stand. Each number stops at COUNTED_MAX (coordinator/machine/replicas.py).
 
     `short`: blobs by how many replicas they lack, without those that are `lost`: files name them and nobody
-    holds them. `absent`: those of `short` that only nodes hold which are down; `last`: blobs that one node
-    has that is not, where more are wanted; of HELD_MAX blobs that lack as many. `unreferenced`: wait for
-    Collect. `doomed`: replicas that wait for their node, by node. `recounting`: nodes whose change of state
-    is not worked in yet, see RecountReplicas.
+    holds them. `absent`: those of `short` that only nodes hold which are down, or were and are not compared
+    yet; `last`: blobs that one other node has, where more are wanted; of HELD_MAX blobs that lack as many.
+    `unreferenced`: wait for Collect. `doomed`: replicas that wait for their node, by node. `recounting`:
+    nodes whose change of state is not worked in yet, see RecountReplicas.
     """
 
     short: dict[int, int]

@@ -18,8 +18,9 @@ from coordinator.queries import (
     ListReplicas,
     ListShortBlobs,
 )
-from coordinator.records import DOWN
+from coordinator.records import DOWN, RETURNING
 from coordinator.replica_records import (
+    HELD_MAX,
     DoomedPage,
     DoomedReplica,
     HeldReplica,
@@ -33,7 +34,6 @@ from coordinator.replica_records import (
 )
 
 COUNTED_MAX = 10_000  # of anything; an answer need not count a million
-HELD_MAX = 2_000  # blobs of a kind whose holders are looked at: 6 ms of a leader
 
 
 def list_doomed(question: Question, query: ListDoomed) -> DoomedPage:
@@ -186,7 +186,8 @@ def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -
 
 
 def _held_by(db: sqlite3.Connection, holders_now: int, *, missing: int) -> int:
-    """How many blobs that lack so many replicas, and have some, are on so many nodes that are not down.
+    """How many blobs that lack so many replicas, and have some, are on so many nodes that are there: not
+    down, nor back from that without having been compared.
 
     Looks at HELD_MAX of them.
     """
@@ -194,8 +195,8 @@ def _held_by(db: sqlite3.Connection, holders_now: int, *, missing: int) -> int:
         "SELECT COUNT(*) FROM (SELECT sha256 FROM blobs WHERE missing = :missing AND missing > 0"
         f" LIMIT {HELD_MAX}) AS short WHERE :holders_now = (SELECT COUNT(*) FROM blob_replicas r"
         "  JOIN nodes n ON n.node_id = r.node_id"
-        "  WHERE r.sha256 = short.sha256 AND r.doomed_at IS NULL AND n.state <> :down)",
-        {"missing": missing, "holders_now": holders_now, "down": DOWN},
+        "  WHERE r.sha256 = short.sha256 AND r.doomed_at IS NULL AND n.state NOT IN (:down, :returning))",
+        {"missing": missing, "holders_now": holders_now, "down": DOWN, "returning": RETURNING},
     ).fetchone()
     return int(row[0])
 

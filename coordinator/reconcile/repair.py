@@ -1,6 +1,6 @@
 """Repair: blobs with too few replicas that count get new ones, the most endangered first."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from coordinator.job_runs import Progress
 from coordinator.placement import choose
@@ -36,10 +36,16 @@ def plan_repair(blob: ShortBlob, facts: Facts, *, into_reserve: bool = True) -> 
     return [Copy(blob.sha256, blob.size_bytes, target, sources) for target in targets]
 
 
+def lacks_room(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> bool:
+    """Whether more copies of a blob could be made if more nodes, or nodes with more room, took them."""
+    return bool(facts.sources(blob.holders)) and len(facts.good(blob.holders)) + len(copies) < facts.wanted
+
+
 async def repair(means: Means, progress: Progress) -> None:
     """One pass over the blobs that lack replicas.
 
-    The result: looked_at, copied, bytes; failed copies; left: blobs that lack replicas still, those that
+    The result: looked_at, copied, bytes; failed copies; no_room: blobs for which too few nodes that take
+    replicas have room; left: blobs that lack replicas still, those that
     nobody can help now included, counted to 10,000; lost: blobs that nobody holds.
     """
     progress.count_left = lambda: _left(means)
@@ -50,8 +56,11 @@ async def repair(means: Means, progress: Progress) -> None:
     async def help_one(blob: ShortBlob) -> None:
         if blob.sha256 in under_way:  # it lacks fewer since a copy of it was made, and is listed again
             return
-        copies = plan_repair(blob, means.facts())
+        facts = means.facts()
+        copies = plan_repair(blob, facts)
         progress.add(looked_at=1)
+        if lacks_room(blob, facts, copies):
+            progress.add(no_room=1)
         under_way.add(blob.sha256)
         try:
             await copier.make_all(copies)

@@ -8,7 +8,7 @@ from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_member_id
 from coordinator.commands import DrainNode, RemoveNode
 from coordinator.queries import CountSoleReplicas, ListNodes
-from coordinator.records import DOWN, HEALTHY, RETURNING, Caller, NodeRecord
+from coordinator.records import DOWN, HEALTHY, Caller, NodeRecord
 from coordinator.replica_records import NodeRemoval, SolePage
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response
@@ -23,7 +23,8 @@ from node.api.services import API, ApiServices
 _NODES: Final = "/api/v1/cluster/nodes"
 _NODE: Final = f"{_NODES}/{{id}}"
 _TAG: Final = "Cluster"
-_THERE: Final = frozenset({HEALTHY, "draining", RETURNING})  # states of nodes whose content can be read
+# States of nodes whose content can be read. Of one that has just come back nobody knows what it still has.
+_THERE: Final = frozenset({HEALTHY, "draining"})
 _MAYBE_REMOVAL: type[NodeRemoval | None] = NodeRemoval | None  # type: ignore[assignment]  # as msgspec takes
 
 
@@ -74,19 +75,21 @@ async def remove(request: web.Request) -> web.Response:
 async def _require_others(services: ApiServices, caller: Caller, node_id: str) -> None:
     """Raises Conflict when no other node that is there has some of what this one holds: it may come back, or
     its disk. Forbidden for who is no admin, and shall not know; Unavailable when nobody leads.
+
+    Also of one that is not down, which the log refuses: it may be down by then.
     """
     replies = (await services.metadata.status(caller)).values()
     leaders = [reply for reply in replies if reply is not None and reply.coordinator.role == "leader"]
     if not leaders:
         raise Unavailable("No coordinator leads.")
     states = {each.node.node_id: each.state for each in leaders[-1].nodes}
-    if states.get(node_id) != DOWN:
-        return  # which is refused
-    others = [other_id for other_id, state in states.items() if state in _THERE]
+    others = [other_id for other_id, state in states.items() if state in _THERE and other_id != node_id]
     page = SolePage(sole=0, after="", more=True)
     while page.more and not page.sole:
         query = CountSoleReplicas(node_id=node_id, others=others, after=page.after)
         page = await services.metadata.read(query, SolePage)
+    if page.sole and states.get(node_id) != DOWN:
+        raise Conflict(f"{node_id} is not down, and has content that no other node has: drain it.")
     if page.sole:
         raise Conflict(
             f"Of what {node_id} holds, {page.sole} blobs or more are on no node that is there: bring one back"

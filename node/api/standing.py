@@ -3,6 +3,7 @@
 from typing import Final
 
 from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, StatusReply
+from coordinator.replica_records import HELD_MAX
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
 
 HEALTHY: Final = "healthy"
@@ -94,11 +95,13 @@ def _of_replicas(best: StatusReply, takers: int) -> list[str]:
     if counts.lost:
         found.append(f"{_several(counts.lost, 'blob')} lost: no node holds a replica.")
     if counts.absent:
-        found.append(f"{_several(counts.absent, 'blob')} only on nodes that are down: bring one back.")
+        least = "At least " if counts.absent >= HELD_MAX else ""
+        where = "only on nodes that are down, or not compared since: bring one back"
+        found.append(f"{least}{_several(counts.absent, 'blob')} {where}.")
     short = sum(counts.short.values()) - counts.absent
     if short > 0:
-        cannot = f"{takers} nodes take replicas, {best.replicas_wanted} must: add one"
-        hope = cannot if takers < best.replicas_wanted else "repair makes them"
+        cannot = f"{takers} nodes take replicas, {best.replicas_wanted} must: start or add one"
+        hope = cannot if takers < best.replicas_wanted else "repair makes them where nodes have room"
         found.append(f"{_several(short, 'blob')} short of replicas: {hope}.")
     return found
 

@@ -64,7 +64,9 @@ def test_content_on_nodes_that_are_down_or_on_one_other_is_counted(state: State)
     assert absent_and_last() == (0, 3)
     mark(state, "n1", "down")
     assert absent_and_last() == (1, 2)
-    mark(state, "n2", "returning")  # it answers, and its content can be read
+    mark(state, "n2", "returning")  # it answers, and nobody knows yet what it still has
+    assert absent_and_last() == (1, 2)
+    mark(state, "n2", "healthy")
     assert absent_and_last() == (0, 2)
 
 

@@ -11,7 +11,7 @@ from coordinator.placement import Candidate
 from coordinator.reconcile.drain import draining, plan_release
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.rebalance import find_imbalance, is_surplus, plan_move
-from coordinator.reconcile.repair import plan_repair
+from coordinator.reconcile.repair import lacks_room, plan_repair
 from coordinator.reconcile.states import TICK_S_MAX, Attention
 from coordinator.reconcile.works import shape
 from coordinator.records import BlobRecord, NodeRecord
@@ -62,6 +62,15 @@ def test_blob_with_a_holder_that_is_down_is_copied_to_a_node_without_it() -> Non
     cluster = facts(node("n1"), node("n2"), node("n3", "down"), node("n4"))
     (copy,) = plan_repair(short("n1", "n2", "n3"), cluster)
     assert (copy.target, copy.sources) == ("n4", ("n1", "n2"))
+
+
+def test_blob_that_is_left_for_want_of_room_is_told_from_others() -> None:
+    nodes = [node("n1"), node("n2"), node("n3")]
+    roomless, roomy = facts(*nodes, free={"n3": 0}), facts(*nodes)
+    assert plan_repair(short("n1", "n2"), roomless) == []
+    assert lacks_room(short("n1", "n2"), roomless, [])
+    assert not lacks_room(short("n1", "n2"), roomy, plan_repair(short("n1", "n2"), roomy))
+    assert not lacks_room(short(), roomless, [])  # nobody holds it
 
 
 def test_last_replicas_on_a_draining_and_a_returning_node_are_sources() -> None:

@@ -62,7 +62,8 @@ def test_member_that_refuses_requests_calls_nothing_healthy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "hope"), [(3, "repair makes them"), (4, "3 nodes take replicas, 4 must: add one")]
+    ("wanted", "hope"),
+    [(3, "repair makes them where nodes have room"), (4, "3 nodes take replicas, 4 must: start or add one")],
 )
 def test_blobs_that_lack_replicas_degrade_a_cluster(wanted: int, hope: str) -> None:
     counts = ReplicaCounts(
@@ -74,7 +75,7 @@ def test_blobs_that_lack_replicas_degrade_a_cluster(wanted: int, hope: str) -> N
         "degraded",
         [
             "1 blob is lost: no node holds a replica.",
-            "4 blobs are only on nodes that are down: bring one back.",
+            "4 blobs are only on nodes that are down, or not compared since: bring one back.",
             f"3 blobs are short of replicas: {hope}.",
         ],
     )
