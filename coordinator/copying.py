@@ -11,7 +11,6 @@ import time
 from contextlib import closing
 from pathlib import Path
 
-from ca.errors import InvalidRequest
 from ca.secretfiles import sync_directory, write_secret
 
 PAUSE_S = 0.005  # after each step: a copy takes at most about 200 MB/s, and lets others to the disk
@@ -54,15 +53,13 @@ def write_digest(copy: Path, *, kept_as: Path) -> None:
     write_secret(digest_beside(kept_as), os.fsencode(f"{sha256_of(copy)}  {kept_as.name}\n"))
 
 
-def require_digest(copy: Path, *, kept_as: Path) -> None:
-    """Raises InvalidRequest unless `copy` is what the digest beside `kept_as` says, if there is one."""
-    noted = digest_beside(kept_as)
+def matches_digest(copy: Path, *, kept_as: Path) -> bool:
+    """Whether `copy` is what the digest beside `kept_as` says; True when there is none."""
     try:
-        line = noted.read_bytes()
+        line = digest_beside(kept_as).read_bytes()
     except FileNotFoundError:
-        return
-    if line.split(maxsplit=1)[:1] != [sha256_of(copy).encode("ascii")]:
-        raise InvalidRequest(f"snapshot: {kept_as} is damaged: it is not what {noted} says")
+        return True
+    return line.split(maxsplit=1)[:1] == [sha256_of(copy).encode("ascii")]
 
 
 def _copy(source: Path, target: Path, descriptor: int, pause_s: float) -> None:

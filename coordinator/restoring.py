@@ -22,7 +22,7 @@ from coordinator.authority import INTERMEDIATE_PURPOSE, ClusterAuthority, Interm
 from coordinator.clock import now_ms
 from coordinator.commands import Envelope, RecordCoordinators, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
-from coordinator.copying import copy_database, require_digest, write_digest
+from coordinator.copying import copy_database, digest_beside, matches_digest, write_digest
 from coordinator.disk import kept_still
 from coordinator.log import SegmentLog
 from coordinator.raft.membership import encode_membership
@@ -219,7 +219,10 @@ def _copy(source: Path, target: Path) -> None:
 
 def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord) -> SnapshotMeta:
     """Where a snapshot stands that is whole and of this cluster. Raises InvalidRequest."""
-    require_digest(copy, kept_as=snapshot)
+    if not matches_digest(copy, kept_as=snapshot):
+        raise InvalidRequest(
+            f"snapshot: {snapshot} is damaged: it is not what {digest_beside(snapshot)} says"
+        )
     command = bootstrap_of(bundle.genesis)
     try:
         with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:

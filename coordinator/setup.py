@@ -35,6 +35,7 @@ from coordinator.authority import (
 from coordinator.clock import now_ms
 from coordinator.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
 from coordinator.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
+from coordinator.copying import matches_digest, write_digest
 from coordinator.disk import kept_still
 from coordinator.log import SegmentLog
 from coordinator.machine.rules import RULES
@@ -130,6 +131,8 @@ def read_genesis(files: CoordinatorFiles) -> bytes:
         root = bootstrap_of(genesis).root_pem.encode("ascii")
     except (msgspec.MsgspecError, UnicodeError, InvalidRequest) as error:
         raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}") from error
+    if not matches_digest(files.genesis, kept_as=files.genesis):
+        raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}")
     if files.root.exists() and files.root.read_bytes().split() != root.split():
         raise InvalidRequest(f"{files.genesis} is not of the cluster of {files.root}: {COPY_GENESIS}")
     return genesis
@@ -360,4 +363,5 @@ def write_identity(files: CoordinatorFiles, bundle: Bundle) -> None:
     """What every coordinator of the cluster has: its key, its root, its first entry."""
     write_secret(files.cluster_key, bundle.cluster_key)
     write_secret(files.genesis, bundle.genesis)
+    write_digest(files.genesis, kept_as=files.genesis)
     write_durable(files.root, bootstrap_of(bundle.genesis).root_pem.encode("ascii"))

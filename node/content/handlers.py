@@ -157,8 +157,10 @@ async def _write(
     seen_releases = request.app[NODE].locks.releases
     services, caller, record = await _begin(request)
     require_before_body(request.headers)
-    _require_tags(request, record)
     require(request, record)
+    _require_tags(
+        request, record
+    )  # of what would fail without it nothing is asked (RFC 9110, section 13.2.1)
     if holder := _elsewhere(services, record):
         with services.locks.writer(caller.subject, record.file_uuid):  # connections to peers are bounded too
             try:
