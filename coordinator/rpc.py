@@ -23,6 +23,7 @@ from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Un
 from ca.identity import Role
 from ca.tls import Peer, peer_identity
 from coordinator import instances, wire
+from coordinator.answers import ClientGone
 from coordinator.calls import AnyCall, RenewCall
 from coordinator.clock import now_ms
 from coordinator.commands import Reply
@@ -188,7 +189,10 @@ class PeerPort:
         if self._is_closing:
             raise Unavailable("This coordinator is stopping.")
         socket = web.WebSocketResponse(heartbeat=PING_S, max_msg_size=wire.MESSAGE_BYTES_MAX, compress=False)
-        await socket.prepare(request)
+        try:
+            await socket.prepare(request)
+        except ConnectionError as error:
+            raise ClientGone("the peer went away before it was answered") from error
         self._sockets.add(socket)
         return socket
 

@@ -158,9 +158,7 @@ async def _write(
     services, caller, record = await _begin(request)
     require_before_body(request.headers)
     require(request, record)
-    _require_tags(
-        request, record
-    )  # of what would fail without it nothing is asked (RFC 9110, section 13.2.1)
+    _require_tags(request, record)  # the other checks come first (RFC 9110, section 13.2.1)
     if holder := _elsewhere(services, record):
         with services.locks.writer(caller.subject, record.file_uuid):  # connections to peers are bounded too
             try:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import socket
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -192,6 +193,27 @@ def test_coordinator_that_hangs_ends_nobody_else(mended: Cluster) -> None:
     finally:
         os.kill(mended.pid(hung), signal.SIGCONT)
     mended.wait_healthy()  # which fails when a process has ended
+
+
+def test_peer_that_leaves_before_it_is_answered_is_no_fault_of_the_coordinator(mended: Cluster) -> None:
+    hanging, node = mended.coordinators[2], mended.nodes[0]
+    files = NodeFiles(mended.data(node))
+    context = peer_client_context(files.credential().path, files.credential().root_pem)
+    name = f"{hanging.id}.coordinator.{files.read_config().identity.cluster}.internal"
+    address = ("127.0.0.1", hanging.peer_port)
+    key = "Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n"
+    upgrade = f"GET /rpc HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n{key}\r\n"
+    before = mended.logs()[hanging.id].count('"request failed"')
+    leaving = [
+        context.wrap_socket(socket.create_connection(address), server_hostname=name) for _ in range(40)
+    ]
+    os.kill(mended.pid(hanging), signal.SIGSTOP)
+    for each in leaving:
+        each.sendall(upgrade.encode("ascii"))
+        each.close()
+    os.kill(mended.pid(hanging), signal.SIGCONT)
+    mended.wait_healthy()
+    assert mended.logs()[hanging.id].count('"request failed"') == before
 
 
 def test_coordinator_builds_a_lost_database_again_from_its_log(mended: Cluster) -> None:
