@@ -22,6 +22,7 @@ from coordinator.replica_records import DoomedPage, HeldReplica
 DIFFERENCE_SHARE = 0.1  # of used space: nodes that differ by less are left alone
 EVEN_SHARE = 0.02  # so near to the middle of two nodes a run comes
 MOVED_MAX = 10_000  # replicas in one run: the next looks at the disks anew
+TRIED_MAX = 100_000  # blobs that a run remembers; beyond them it may try in vain
 RELEASED_MAX = 90  # in one round: with those under way fewer than 100, which a node drops without a question
 
 
@@ -91,10 +92,11 @@ async def rebalance(means: Means, progress: Progress) -> None:
     """
     facts = means.facts()
     imbalance = find_imbalance(facts)
+    released: set[str] = set()
     for candidate in by_use(facts):
         node_id = candidate.node_id
         moving = imbalance if imbalance is not None and imbalance.fullest == node_id else None
-        await _Relief(means, progress, node_id, moving).run()
+        await _Relief(means, progress, node_id, moving, released).run()
 
 
 def is_due(means: Means) -> bool:
@@ -105,7 +107,16 @@ def is_due(means: Means) -> bool:
 class _Relief:
     """One run over one node."""
 
-    def __init__(self, means: Means, progress: Progress, node_id: str, imbalance: Imbalance | None) -> None:
+    def __init__(
+        self,
+        means: Means,
+        progress: Progress,
+        node_id: str,
+        imbalance: Imbalance | None,
+        tried: set[str],
+    ) -> None:
+        """`tried`: the blobs of which this run has released a surplus replica, on any node."""
+        self._tried = tried
         self._means = means
         self._progress = progress
         self._node_id = node_id
@@ -152,8 +163,11 @@ class _Relief:
         if blob is None:
             return
         if is_surplus(blob, self._node_id, facts):
+            if blob.sha256 in self._tried:
+                return  # a node has spared it, as others would: they came together
             self._left_bytes -= blob.size_bytes
-            await self._release(blob.sha256)
+            if await self._release(blob.sha256) and len(self._tried) < TRIED_MAX:
+                self._tried.add(blob.sha256)
         elif self._imbalance is not None and self._left_bytes >= blob.size_bytes:
             copy = plan_move(blob, self._imbalance, facts)
             if copy is not None:
@@ -166,6 +180,7 @@ class _Relief:
             await self._release(copy.sha256)
             await self._progress.note()
 
-    async def _release(self, sha256: str) -> None:
+    async def _release(self, sha256: str) -> bool:
         is_released = await release(self._means, self._progress, sha256, self._node_id)
         self._released += is_released  # others may have counted on meanwhile
+        return is_released

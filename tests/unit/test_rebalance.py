@@ -34,10 +34,14 @@ class Disks(NodeOrders):
     """What nodes do about what is doomed, as node/dropping.py decides it.
 
     Those in `dead` do not get to it; those in `empty` have lost their disk, and the log does not know it.
+    With `is_young` all came a moment ago, and is spared.
     """
 
-    def __init__(self, dead: Iterable[str] = (), empty: Iterable[str] = ()) -> None:
+    def __init__(
+        self, dead: Iterable[str] = (), empty: Iterable[str] = (), *, is_young: bool = False
+    ) -> None:
         super().__init__("test", ssl.create_default_context)
+        self.is_young = is_young
         self.means: Means | None = None
         self.dead, self.empty = set(dead), set(empty)
 
@@ -57,10 +61,14 @@ class Disks(NodeOrders):
             Pass().require_few(held.doomed, held.doomed + held.replicas, "are to be deleted")
         except Stopped as stopped:
             return PassState(order_id=order_id, state="stopped", reason=str(stopped))
-        gone = [replica.sha256 for replica in page.replicas]
-        report = commands.ReportDropped(node_id=node.node_id, as_of=page.log_index, dropped=gone)
+        named = [replica.sha256 for replica in page.replicas]
+        gone, spared = ([], named) if self.is_young else (named, [])
+        report = commands.ReportDropped(
+            node_id=node.node_id, as_of=page.log_index, dropped=gone, spared=spared
+        )
         await applied(self.means.driver, report, Dropped)
-        return PassState(order_id=order_id, state="completed", counts={"dropped": len(gone), "spared": 0})
+        counts = {"dropped": len(gone), "spared": len(spared)}
+        return PassState(order_id=order_id, state="completed", counts=counts)
 
 
 async def surplus(driver: Driver, store: Store, disks: Disks) -> Means:
@@ -107,6 +115,15 @@ async def test_node_that_does_not_drop_what_was_released_is_asked_for_no_more(tm
         second = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
     assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + BLOBS_AT_ONCE <= CAUTION_BLOBS
     assert second == first
+
+
+async def test_replicas_that_are_spared_are_not_released_on_the_other_nodes_in_vain(tmp_path: Path) -> None:
+    async with member(tmp_path) as (driver, store):
+        means = await surplus(driver, store, Disks(is_young=True))
+        result = await run(means, "r1")
+        held = [(await means.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
+    assert (result["released"], result["spared"]) == (BLOBS, BLOBS)
+    assert held == [BLOBS] * len(NODES)
 
 
 async def test_no_replica_is_released_for_the_sake_of_one_that_is_not_there(tmp_path: Path) -> None:
