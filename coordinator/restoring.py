@@ -50,6 +50,10 @@ from coordinator.store import Store, newest_key
 
 COPY_BYTES = 1 << 20
 STATE_FILES = ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm", "state.sqlite.install")
+_NEWER_ELSEWHERE = (
+    "What this directory knew of later certificates cannot be read: make a bundle on another coordinator, and"
+    " add a new one with it, in a directory of its own."
+)
 _ASIDE = "damaged-"  # directories of what was set aside, followed by its name
 SET_ASIDE = ("log", *STATE_FILES, "snapshots", "diverged")
 
@@ -160,7 +164,12 @@ def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> Coordi
     earlier = files.read_config()
     bundle = _own_bundle(files, earlier)
     config = config_of(bundle, own.coordinator_id, own)
-    check_signs(bundle)
+    try:
+        check_signs(bundle)
+    except InvalidRequest as error:
+        if bundle.intermediate is not None:
+            raise
+        raise InvalidRequest(f"{error.details}. {_NEWER_ELSEWHERE}") from error
     _check_new_id(files.state, own.coordinator_id)
     if files.log.is_dir():
         with kept_still(files.log):
@@ -194,8 +203,19 @@ def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
         cluster_key=files.read_cluster_key(),
         genesis=read_genesis(files),
         members=read_known(files.known, config.members),
-        intermediate=_newest_intermediate(files.state),
+        intermediate=_own_intermediate(files),
     )
+
+
+def _own_intermediate(files: CoordinatorFiles) -> Intermediate | None:
+    """As the state has it, or, where that was set aside by a `begin_again` that was interrupted, as that has
+    it. None if nothing of it can be read.
+    """
+    aside = sorted(files.data.glob(f"{_ASIDE}*"), reverse=True)
+    for state in (files.state, *(each / files.state.name for each in aside)):
+        if (found := _newest_intermediate(state)) is not None:
+            return found
+    return None
 
 
 def _newest_intermediate(state: Path) -> Intermediate | None:

@@ -90,9 +90,7 @@ async def join(
     if api_port == peer_port:
         raise InvalidRequest(f"peer_port: clients come to {api_port} already.")
     files = _own_directory(data)
-    base_url = coordinator_url.rstrip("/")
-    if not base_url.startswith("https://"):
-        raise InvalidRequest("coordinator: must be an https:// address.")
+    base_url = _base_url(coordinator_url)
     cluster = await _first_contact(base_url, join_token)
     identity = Identity(check_cluster_name(cluster.cluster), Role.NODE, node_id)
     key_path = data / "joining.key"
@@ -122,6 +120,12 @@ async def join(
     key_path.unlink()
 
 
+def _base_url(url: str) -> str:
+    if not url.startswith("https://"):
+        raise InvalidRequest(f"coordinator: {url} is no URL: https://HOST:PORT is wanted.")
+    return url.rstrip("/")
+
+
 def _own_directory(data: Path) -> NodeFiles:
     """Made, if it is not there. Raises Conflict, InvalidRequest."""
     files = NodeFiles(data)
@@ -136,12 +140,13 @@ def _own_directory(data: Path) -> NodeFiles:
 async def reconnect(data: Path, coordinator_url: str) -> list[CoordinatorRecord]:
     """Tell a node that knows none of the present coordinators where they are; who they are.
 
-    Only a server that the node's own root vouches for is believed. Raises NotJoined, Unavailable, Internal.
+    Only a server that the node's own root vouches for is believed. Raises NotJoined, InvalidRequest,
+    Unavailable, Internal.
     """
     files = NodeFiles(data)
     config = files.read_config()
     context = client_context(files.root.read_text("ascii"))
-    url = f"{coordinator_url.rstrip('/')}/api/v1/cluster/ca"
+    url = f"{_base_url(coordinator_url)}/api/v1/cluster/ca"
     cluster = await _call("GET", url, context, _Cluster)
     if cluster.cluster != config.cluster:
         raise InvalidRequest(f"coordinator: it is of the cluster {cluster.cluster}, not of {config.cluster}.")
@@ -216,6 +221,8 @@ async def _try(
             status = answer.status
     except aiohttp.ClientConnectorCertificateError as error:
         raise Internal(f"{url}: the certificate {distrust(error.certificate_error)}.") from error
+    except aiohttp.InvalidURL as error:
+        raise InvalidRequest(f"coordinator: {url} is no URL: https://HOST:PORT is wanted.") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise Unavailable(f"{url} cannot be reached: {type(error).__name__}.") from error
     except ValueError as error:

@@ -156,3 +156,12 @@ def test_bad_field_is_named(cluster: Cluster, field: str, value: object) -> None
     answer = cluster.post(PATH, stranger=True, body=wrong, token=bearer(cluster.join_token()))
     assert (answer.status, answer.json["code"]) == (400, "invalid_request")
     assert field in answer.json["details"]
+
+
+@pytest.mark.parametrize("url", ["[::1]:7441", "127.0.0.1:7441", "https://::1:7441", "https://[::1]:99999"])
+def test_what_is_no_url_of_a_coordinator_is_told_as_such(cluster: Cluster, url: str) -> None:
+    data = str(cluster.data(cluster.nodes[0]))
+    done = cluster.filestore("node", "reconnect", "--data", data, "--coordinator", url)
+    assert done.returncode == 1
+    for words in ("invalid_request", url, "https://HOST:PORT is wanted"):
+        assert words in done.stderr.decode()

@@ -4,8 +4,9 @@ import errno
 import sqlite3
 import subprocess
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, tzinfo
 from pathlib import Path
+from typing import Self
 
 import msgspec
 import pytest
@@ -315,6 +316,30 @@ def test_coordinator_begins_again_beside_what_it_was(files: CoordinatorFiles) ->
     assert store.applied() == (1, 1)
     store.close()
     check_not_diverged(files.diverged)
+
+
+def test_coordinator_older_than_its_first_intermediate_begins_again_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Then(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> Self:
+            return super().now(tz) - timedelta(days=400)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup, "datetime", Then)
+        members = [record("c1")]
+        setup.init_cluster(tmp_path, coordinator_id="c1", cluster="lab", members=members, development=True)
+    files = CoordinatorFiles(tmp_path)
+    signs_anew(files)
+    aside = files.data / "damaged-c1-1"
+    aside.mkdir()
+    for path in files.data.glob("state.sqlite*"):
+        path.rename(aside / path.name)
+    restoring.check_rebuildable(files, record("c9"))
+    (aside / files.state.name).write_bytes(b"no database")
+    with pytest.raises(InvalidRequest, match="make a bundle on another coordinator"):
+        restoring.check_rebuildable(files, record("c9"))
 
 
 def test_coordinator_does_not_begin_again_while_it_runs_or_under_a_known_id(files: CoordinatorFiles) -> None:
