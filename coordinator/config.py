@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from ca.errors import Internal
+from ca.errors import Conflict
 from ca.identity import Identity, Role
 from ca.secretfiles import read_secret, systemd_credential, write_durable
 from ca.tls import Credential
@@ -22,7 +22,7 @@ DIGEST_S = 10.0  # 2000 rows each: a million files are compared in two to three 
 DownAfter = Annotated[float, Meta(ge=1, le=7 * 86_400)]
 
 
-class NotInitialised(Internal):
+class NotInitialised(Conflict):
     """The directory holds no coordinator; `filestore coordinator init` makes one."""
 
 

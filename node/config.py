@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from ca.errors import Internal
+from ca.errors import Conflict
 from ca.identity import Identity, Role
 from ca.secretfiles import write_durable
 from ca.tls import Credential
@@ -28,11 +28,11 @@ _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _log = logging.getLogger(__name__)
 
 
-class NotJoined(Internal):
+class NotJoined(Conflict):
     """The directory holds no node; `filestore node join` makes one."""
 
 
-class DataInUse(Internal):
+class DataInUse(Conflict):
     """Another process works in this directory; two would remove each other's files."""
 
 

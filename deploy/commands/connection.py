@@ -72,7 +72,8 @@ class Connection:
 
 def _read_token(path: Path) -> str:
     """Raises InvalidRequest naming the file. Of one that everybody may read the user is told."""
-    token = read_text(path, "the token")
+    if not (token := read_text(path, "the token")):
+        raise InvalidRequest(f"{path}: is empty, a token is wanted.")
     try:
         require_token(token)
     except InvalidRequest as error:

@@ -84,7 +84,13 @@ def _of_nodes(nodes: list[NodeState]) -> list[str]:
         for node in nodes
         for kind in node.custody_stopped
     ]
-    states = [f"The node {node.id} is {node.state}." for node in nodes if node.state not in _WELL]
+    states = [
+        f"The node {node.id} has joined, and has not been heard since: start it."
+        if node.state == "joined"
+        else f"The node {node.id} is {node.state}."
+        for node in nodes
+        if node.state not in _WELL
+    ]
     return [*states, *failed, *stopped]
 
 

@@ -85,6 +85,24 @@ def test_token_that_everybody_may_read_is_warned_of(
     assert done.stderr.decode() == line * warnings
 
 
+def test_empty_token_file_is_told_as_such(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    path.write_text("\n")
+    done = cluster.filestore("ls", FILESTORE_TOKEN_FILE=str(path))
+    assert (done.returncode, done.stderr.decode()) == (
+        1,
+        f"filestore: invalid_request: {path}: is empty, a token is wanted.\n",
+    )
+
+
+def test_directory_of_another_kind_of_member_is_the_callers_mistake(cluster: Cluster) -> None:
+    done = cluster.filestore(
+        "coordinator", "bundle", "--data", str(cluster.data(cluster.nodes[0])), "-o", "b"
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"filestore: conflict: ")
+
+
 def test_put_goes_on_after_the_client_was_killed(cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "lab.gns3p"
     sha256 = random_file(path, FILE_BYTES)

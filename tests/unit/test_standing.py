@@ -125,6 +125,11 @@ def test_clock_and_certificate_degrade_it_though_the_members_are_well() -> None:
     assert members_are_well("c1", [coordinator()], nodes)
 
 
+def test_node_that_never_ran_is_told_as_such() -> None:
+    _, problems = health_of(reply(), "c1", [coordinator()], [*NODES, node("n9", state="joined")], [])
+    assert problems == ["The node n9 has joined, and has not been heard since: start it."]
+
+
 def test_certificate_that_has_ended_is_told_as_such() -> None:
     at = "2026-12-01T00:00:00.000Z"
     for now, word in (("2026-11-30T23:59:59.999Z", "ends"), (at, "ended")):
