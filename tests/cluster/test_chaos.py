@@ -75,8 +75,8 @@ def test_machine_that_cannot_cut_connections_does_the_other_faults(tmp_path: Pat
 def stopped(tmp_path: Path) -> list[Member]:
     """Two members of one cluster that never ran."""
     records = [
-        CoordinatorRecord(coordinator_id=name, address="127.0.0.1", peer_port=7000, api_port=7001)
-        for name in ("c1", "c2")
+        CoordinatorRecord(coordinator_id=name, address="127.0.0.1", peer_port=port, api_port=port + 1)
+        for name, port in (("c1", 7000), ("c2", 7002))
     ]
     members = [
         Member(record, tmp_path / record.coordinator_id, tmp_path / "logs" / record.coordinator_id)
