@@ -243,8 +243,14 @@ class Member:
 
     @property
     def has_successor(self) -> bool:
-        """Whether this member leads, and knows of a voter that lives and has room."""
-        return any(not each.reluctant for each in self._live_voters().values())
+        """Whether this member leads, and knows of a voter that lives, keeps up with the log and has room.
+
+        To one that is far behind it could not hand over, and would take nothing while it tries.
+        """
+        return any(
+            not each.reluctant and each.state is ProgressState.REPLICATE
+            for each in self._live_voters().values()
+        )
 
     def _live_voters(self) -> dict[str, MemberProgress]:
         """The others, as their leader sees them."""

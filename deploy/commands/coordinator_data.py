@@ -126,7 +126,8 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     own = member_of(f"{coordinator_id}={address}")
     token_file = restoring.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
     click.echo("What was changed after the snapshot is lost; who was revoked since has to be revoked again.")
-    click.echo(f"Admin token:  {token_file or 'none, as the user admin is disabled: that of another admin'}")
+    none = "none: the user admin is disabled, another admin's is good"
+    click.echo(f"Admin token:  {token_file or none}")
     click.echo(f"Ready to run: filestore coordinator run --data {data}")
 
 
