@@ -91,7 +91,7 @@ def _check_genesis(findings: Findings, files: CoordinatorFiles) -> None:
         with suppress(UnsafeSecretFile):
             read_genesis(files)
     except InvalidRequest:
-        advice = "Copy it from another coordinator of this cluster: it is the same on all."
+        advice = "Copy it from another coordinator of this cluster, where it is the same; remove its .sha256."
         findings.problem(files.genesis, "is damaged, or of another cluster: no bundle can be made", advice)
 
 

@@ -397,7 +397,8 @@ class Driver:
 
     def _look_for_room(self) -> None:
         had_room = self._has_room
-        self._note_room(has_room=not self._is_stuck and self._log.free_bytes() >= ROOM_BYTES_MIN)
+        is_taking = self._takes_entries and not self._is_stuck
+        self._note_room(has_room=is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN)
         if self._has_room and not had_room:
             _log.warning("the disk has room again")
         if had_room and not self._has_room:

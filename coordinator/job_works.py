@@ -72,6 +72,9 @@ def _take_backup(files: CoordinatorFiles, at_ms: int) -> tuple[Path, int]:
     path = files.backups / f"{at:%Y%m%dT%H%M%S}-{taken.index}.sqlite"
     write_digest(making, kept_as=path)
     making.replace(path)
+    for digest in sorted(files.backups.glob("*.sha256")):  # what a crash left
+        if not digest.with_suffix("").exists():
+            digest.unlink()
     for older in sorted(files.backups.glob("*.sqlite"))[:-BACKUPS_KEPT]:
         older.unlink()
         digest_beside(older).unlink(missing_ok=True)

@@ -220,13 +220,13 @@ class Member:
         self._readers.append(waiter)
 
     def transfer_leader(self, target: str = "") -> None:
-        """If this member leads, asks `target` to take over, or the most advanced voter, of those that have
-        room if any has; nothing is promised.
+        """If this member leads, asks `target` to take over, or the most advanced voter, of those that keep up
+        and have room if there are any; nothing is promised.
 
         Raises NotLeader; Conflict if `target` can not take over, or has no room as this member has.
         """
         progress = self._live_voters()
-        ahead = [(not each.reluctant, each.match, voter) for voter, each in progress.items()]
+        ahead = [(_is_fit(each), each.match, voter) for voter, each in progress.items()]
         if not target and ahead:
             target = max(ahead)[2]
         elif target in progress and progress[target].reluctant and not self._raft.reluctant:
@@ -247,10 +247,7 @@ class Member:
 
         To one that is far behind it could not hand over, and would take nothing while it tries.
         """
-        return any(
-            not each.reluctant and each.state is ProgressState.REPLICATE
-            for each in self._live_voters().values()
-        )
+        return any(map(_is_fit, self._live_voters().values()))
 
     def _live_voters(self) -> dict[str, MemberProgress]:
         """The others, as their leader sees them."""
@@ -472,6 +469,11 @@ class Member:
 
 def _unknown() -> Unavailable:
     return Unavailable("Whether the change was made is not known; the same again will tell.")
+
+
+def _is_fit(progress: MemberProgress) -> bool:
+    """Whether a voter can take over at once, and take changes then."""
+    return not progress.reluctant and progress.state is ProgressState.REPLICATE
 
 
 def _is_fetching(progress: MemberProgress) -> bool:

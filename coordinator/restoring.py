@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from ca.certificates import certificates_in
 from ca.errors import Conflict, Internal, InvalidRequest
 from ca.keys import WrongClusterKey, unwrap
 from ca.secretfiles import SECRET_MODE, create_secret, reserve_secret, write_secret
@@ -78,6 +79,8 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
     files.read_config()
     if not files.state.exists():
         raise NotInitialised(f"{files.state} is missing: this coordinator has no state to copy")
+    if (digest := digest_beside(output)).exists():  # after a crash it would be taken for the new one's
+        raise Conflict(f"{digest} exists already and is not replaced")
     try:
         reserve_secret(output)
     except FileExistsError as error:
@@ -208,14 +211,12 @@ def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
 
 
 def _own_intermediate(files: CoordinatorFiles) -> Intermediate | None:
-    """As the state has it, or, where that was set aside by a `begin_again` that was interrupted, as that has
-    it. None if nothing of it can be read.
+    """The latest of those in the state, and in what a `begin_again` that was interrupted has set aside. None
+    if nothing of it can be read.
     """
-    aside = sorted(files.data.glob(f"{_ASIDE}*"), reverse=True)
-    for state in (files.state, *(each / files.state.name for each in aside)):
-        if (found := _newest_intermediate(state)) is not None:
-            return found
-    return None
+    aside = [each / files.state.name for each in files.data.glob(f"{_ASIDE}*")]
+    found = [each for each in map(_newest_intermediate, (files.state, *aside)) if each is not None]
+    return max(found, key=lambda each: certificates_in(each.pem)[0].not_valid_after_utc, default=None)
 
 
 def _newest_intermediate(state: Path) -> Intermediate | None:

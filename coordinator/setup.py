@@ -35,7 +35,7 @@ from coordinator.authority import (
 from coordinator.clock import now_ms
 from coordinator.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
 from coordinator.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
-from coordinator.copying import matches_digest, write_digest
+from coordinator.copying import digest_beside, matches_digest, write_digest
 from coordinator.disk import kept_still
 from coordinator.log import SegmentLog
 from coordinator.machine.rules import RULES
@@ -131,10 +131,11 @@ def read_genesis(files: CoordinatorFiles) -> bytes:
         root = bootstrap_of(genesis).root_pem.encode("ascii")
     except (msgspec.MsgspecError, UnicodeError, InvalidRequest) as error:
         raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}") from error
-    if not matches_digest(files.genesis, kept_as=files.genesis):
-        raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}")
     if files.root.exists() and files.root.read_bytes().split() != root.split():
         raise InvalidRequest(f"{files.genesis} is not of the cluster of {files.root}: {COPY_GENESIS}")
+    if not matches_digest(files.genesis, kept_as=files.genesis):
+        noted = digest_beside(files.genesis)
+        raise InvalidRequest(f"{files.genesis} is not what {noted} says: {COPY_GENESIS}, without the latter")
     return genesis
 
 

@@ -27,6 +27,7 @@ VERSION = 1
 
 _MAGIC = b"FSTSUMS\0"
 _HEADER = struct.Struct("<8sIIQ")  # magic, version, segment size, size of the blob, all in bytes
+_TRUSTED_AT_ONCE = 4096  # segments: 16 GiB
 _NAME = -1  # in place of a segment's number: that the whole is what its name says
 _FINISHED = struct.Struct("<8s32sQ")  # magic, sha256, size in bytes
 _FINISHED_MAGIC = b"FSTDONE\0"
@@ -269,14 +270,18 @@ class OpenBlob:
         lie under a wrong name.
         """
         if whole.digest.hexdigest() != self.sha256:
-            self._trusted.forget(self.sha256)
             raise self.damaged("is other content than its name says")
 
     def trust(self, whole: "WholeRead") -> None:
-        """All that was read is sound, the name too: `has_its_name` and `verify_range` know it from now on."""
-        if whole.identity.is_settled(whole.at_ns):
-            for index in range(_NAME, segment_count(self.size_bytes)):
-                self._trusted.add(self.sha256, index, whole.identity)
+        """All that was read is sound, the name too: `has_its_name` and `verify_range` know it from now on, as
+        of when the reading began. Of a large blob the name alone: the rest would crowd others out.
+        """
+        if not whole.identity.is_settled(whole.at_ns):
+            return
+        age_s = max(time.time_ns() - whole.at_ns, 0) / 1e9
+        segments = segment_count(self.size_bytes)
+        for index in range(_NAME, segments if segments <= _TRUSTED_AT_ONCE else 0):
+            self._trusted.add(self.sha256, index, whole.identity, age_s=age_s)
 
     def has_its_name(self) -> bool:
         """Whether the file as it is now was found within TRUSTED_S to be what its name says."""
@@ -294,7 +299,6 @@ class OpenBlob:
             if self._trusted.holds(self.sha256, index, identity):
                 continue
             if not self.verify_segment(index):
-                self._trusted.forget(self.sha256)
                 raise self.damaged(f"segment {index} does not match its checksum", segment=index)
             if identity.is_settled(at_ns):
                 self._trusted.add(self.sha256, index, identity)
@@ -317,7 +321,8 @@ class OpenBlob:
         return OpenBlob(fd=os.dup(self.fd), sha256=self.sha256, sums=self.sums, trusted=self._trusted)
 
     def damaged(self, why: str, *, segment: int | None = None) -> BlobDamaged:
-        """The error to raise about this file."""
+        """The error to raise about this file, of which nothing is trusted any more."""
+        self._trusted.forget(self.sha256)
         facts = os.fstat(self.fd)
         return BlobDamaged(self.sha256, why, file=(facts.st_dev, facts.st_ino), segment=segment)
 

@@ -76,8 +76,8 @@ class TrustedSegments:
             found_at_s = blob.found_at_s.get(index)
             return found_at_s is not None and self._clock() - found_at_s < TRUSTED_S
 
-    def add(self, sha256: str, index: int, identity: FileIdentity) -> None:
-        """Notes that the segment is sound as of now; `identity` is the file's from before it was read."""
+    def add(self, sha256: str, index: int, identity: FileIdentity, *, age_s: float = 0.0) -> None:
+        """Notes that the segment was sound so long ago; `identity` is the file's from before it was read."""
         with self._lock:
             blob = self._blobs.get(sha256)
             if blob is None or blob.identity != identity:
@@ -85,7 +85,7 @@ class TrustedSegments:
                 blob = self._blobs[sha256] = _Trusted(identity)
             self._blobs.move_to_end(sha256)
             self._count += index not in blob.found_at_s
-            blob.found_at_s[index] = self._clock()
+            blob.found_at_s[index] = self._clock() - age_s
             if self._count > self._segments_max:
                 self._forget_one()
 

@@ -101,7 +101,7 @@ def _of_replicas(best: StatusReply, takers: int) -> list[str]:
     if counts.lost:
         found.append(f"{_several(counts.lost, 'blob')} lost: no node holds a replica.")
     if counts.absent:
-        least = "At least " if counts.absent >= HELD_MAX else ""
+        least = "At least " if any(blobs > HELD_MAX for blobs in counts.short.values()) else ""
         where = "only on nodes that are down, or not compared since: bring one back"
         found.append(f"{least}{_several(counts.absent, 'blob')} {where}.")
     short = sum(counts.short.values()) - counts.absent

@@ -122,6 +122,21 @@ async def test_what_was_read_and_has_its_name_is_not_read_again_until_it_changes
         await verify_blob(services.disk, store, services.metrics, SHA256)
 
 
+async def test_name_found_wrong_or_damage_ends_all_trust(nodes: list[Node]) -> None:
+    store = nodes[0].services.blobs
+    nodes[0].store()
+    with store.open(SHA256) as blob:
+        os.utime(nodes[0].blob_path(), ns=(0, 0))
+        whole = blob.begin()
+        while not blob.has_its_name():  # until a change of the file would show
+            whole = blob.begin()
+            blob.trust(whole)
+        assert blob.is_trusted(0, blob.size_bytes)
+        blob.damaged("as somebody found")
+        assert not blob.has_its_name()
+        assert not blob.is_trusted(0, blob.size_bytes)
+
+
 async def test_source_that_is_damaged_makes_no_copy_and_is_withdrawn(nodes: list[Node]) -> None:
     nodes[0].store()
     nodes[0].damage(8_999_990)

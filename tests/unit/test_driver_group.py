@@ -20,6 +20,7 @@ from coordinator.member import StateLost, configured, recover
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Message, SnapshotOffer
+from coordinator.raft.progress import ProgressState
 from coordinator.records import CoordinatorRecord
 from coordinator.segment import segment_name
 from coordinator.snapshots import SnapshotStore
@@ -255,6 +256,29 @@ async def test_lead_goes_to_who_has_room_whoever_gets_it_and_whenever_there_is_r
         seats[0].disk.is_full = False
         await led_by(group, "c1")
         assert await first.propose(admit("after"))
+
+
+async def test_lead_goes_to_one_without_room_rather_than_to_one_that_is_far_behind(group: Group) -> None:
+    seats = [group.seat(name) for name in ("c1", "c2", "c3")]
+    async with asyncio.timeout(DEADLINE_S), seats[0].run() as first, seats[1].run() as second:
+        async with seats[2].run():
+            await leading(first)
+            await let_in(first, "c1", learners=("c2",))
+            await let_in(first, "c1", "c2")
+            await let_in(first, "c1", "c2", learners=("c3",))
+            await let_in(first, "c1", "c2", "c3")
+        seats[1].disk.is_full = True
+        while not first.status().progress["c2"].reluctant:
+            await asyncio.sleep(0.01)
+        await filled(first, 600)
+        await compacted(seats[0])
+        seats[2].fetch = lambda _: None  # type: ignore[method-assign, assignment]  # it never comes to its end
+        async with seats[2].run():
+            while first.status().progress["c3"].state is not ProgressState.SNAPSHOT:
+                await asyncio.sleep(0.01)
+            first.transfer_leader()
+            while not second.is_leader:
+                await asyncio.sleep(0.01)
 
 
 @pytest.mark.usefixtures("often")

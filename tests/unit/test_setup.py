@@ -285,6 +285,14 @@ def test_snapshot_is_restored_only_as_it_was_written(files: CoordinatorFiles, tm
     restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
 
 
+def test_digest_of_an_earlier_snapshot_is_not_taken_for_the_new_ones(files: CoordinatorFiles) -> None:
+    snapshot = snapshot_of(files)
+    snapshot.unlink()
+    with pytest.raises(Conflict, match=r"sha256 exists already"):
+        snapshot_of(files)
+    assert not snapshot.exists()
+
+
 def test_snapshot_without_room_for_its_digest_leaves_nothing(
     files: CoordinatorFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -337,7 +345,15 @@ def test_coordinator_older_than_its_first_intermediate_begins_again_after_an_int
     for path in files.data.glob("state.sqlite*"):
         path.rename(aside / path.name)
     restoring.check_rebuildable(files, record("c9"))
-    (aside / files.state.name).write_bytes(b"no database")
+    with monkeypatch.context() as patch:  # the new state is there, and knows the first intermediate alone
+        patch.setattr(setup, "new_leaf", lambda *_: (tmp_path / "not there").read_text())
+        with pytest.raises(FileNotFoundError):
+            restoring.begin_again(files.data, record("c9"))
+    assert files.state.exists()
+    restoring.check_rebuildable(files, record("c9"))
+    files.state.unlink()
+    for path in files.data.glob("damaged-*/state.sqlite"):
+        path.write_bytes(b"no database")
     with pytest.raises(InvalidRequest, match="make a bundle on another coordinator"):
         restoring.check_rebuildable(files, record("c9"))
 
