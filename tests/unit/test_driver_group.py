@@ -272,7 +272,8 @@ async def test_lead_goes_to_one_without_room_rather_than_to_one_that_is_far_behi
             await asyncio.sleep(0.01)
         await filled(first, 600)
         await compacted(seats[0])
-        seats[2].fetch = lambda _: None  # type: ignore[method-assign, assignment]  # it never comes to its end
+        # What it fetches never comes to its end.
+        seats[2].fetch = lambda _: None  # type: ignore[method-assign, assignment]
         async with seats[2].run():
             while first.status().progress["c3"].state is not ProgressState.SNAPSHOT:
                 await asyncio.sleep(0.01)
