@@ -118,7 +118,6 @@ class Driver:
         self._taking: asyncio.Task[None] | None = None
         self._take_again_at_s = 0.0  # not before, after a failure
         self._taken_at_s: float | None = None  # when the snapshot that lies ready was made, or found
-        self._has_room = True
         self._is_stuck = False  # while the database takes nothing
         self._takes_entries = True  # False while not even the next segment of the log has room
         self._broken: BaseException | None = None  # what ends the process
@@ -148,7 +147,7 @@ class Driver:
     @property
     def has_room(self) -> bool:
         """False while the disk of this member is nearly full: then only what makes room is taken."""
-        return self._has_room
+        return self._member.has_room
 
     def status(self) -> Status:
         """This member as it sees itself."""
@@ -193,7 +192,7 @@ class Driver:
             raise Unavailable(
                 "A coordinator still runs a version that does not know this change: upgrade it."
             )
-        if not self._has_room and not isinstance(command, _FREEING):
+        if not self.has_room and not isinstance(command, _FREEING):
             raise InsufficientStorage(f"The disk of coordinator {self.id}, which leads, is full.")
         numbers = session, sequence, acknowledged_below
         if not (keys := invalidated(command)):
@@ -367,10 +366,10 @@ class Driver:
                 self._is_stuck = False
                 return replies
             except StoreFull:
-                if self._has_room:
+                if self.has_room:
                     _log.error("the disk is full: committed changes wait to be applied")
                 self._is_stuck = True
-                self._note_room(has_room=False)
+                self._member.has_room = False
             await asyncio.sleep(FULL_PAUSE_S)
 
     def _is_apply_short(self) -> bool:
@@ -396,21 +395,17 @@ class Driver:
         await self._tidy_snapshot()
 
     def _look_for_room(self) -> None:
-        had_room = self._has_room
+        had_room = self.has_room
         is_taking = self._takes_entries and not self._is_stuck
-        self._note_room(has_room=is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN)
-        if self._has_room and not had_room:
+        has_room = self._member.has_room = is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN
+        if has_room and not had_room:
             _log.warning("the disk has room again")
-        if had_room and not self._has_room:
+        if had_room and not has_room:
             _log.error("the disk has no room: no changes are taken, but those that make room")
         # Again and again: it may have come to lead without room, or others have room by now.
-        if not self._has_room and self._member.has_successor:
+        if not has_room and self._member.has_successor:
             with contextlib.suppress(NotLeader, Conflict):
                 self.transfer_leader()
-
-    def _note_room(self, *, has_room: bool) -> None:
-        self._has_room = has_room
-        self._member.note_room(has_room=has_room)
 
     async def _tidy_snapshot(self) -> None:
         """A snapshot that nobody fetches goes; one that somebody can not fetch to its end is made anew."""

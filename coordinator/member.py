@@ -229,7 +229,7 @@ class Member:
         ahead = [(_is_fit(each), each.match, voter) for voter, each in progress.items()]
         if not target and ahead:
             target = max(ahead)[2]
-        elif target in progress and progress[target].reluctant and not self._raft.reluctant:
+        elif target in progress and progress[target].reluctant and self.has_room:
             raise Conflict(f"The disk of {target} is full: it would take no changes.")
         if target:
             try:
@@ -237,8 +237,13 @@ class Member:
             except ProposalRefused as refusal:
                 raise Conflict(f"The lead can not be handed over: {refusal}.") from refusal
 
-    def note_room(self, *, has_room: bool) -> None:
-        """Without room this member leads only if no other can."""
+    @property
+    def has_room(self) -> bool:
+        """Without room this member leads only if no other can. True until it is said otherwise."""
+        return not self._raft.reluctant
+
+    @has_room.setter
+    def has_room(self, has_room: bool) -> None:
         self._raft.reluctant = not has_room
 
     @property

@@ -311,7 +311,7 @@ class World:
             return
         for machine in self.machines.values():  # whose disks are full changes too
             if machine.member is not None:
-                machine.member.note_room(has_room=self.rand.random() < 0.5)
+                machine.member.has_room = self.rand.random() < 0.5
         self.note(lambda: f"{leader.name} is asked to hand over the lead")
         self.faults["transfer of the lead"] += 1
         leader.member.transfer_leader()
