@@ -6,7 +6,7 @@ reports the loss to the log: the cluster makes a new copy.
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 
 from ca.errors import FilestoreError
 from node.blobs import BlobStore
@@ -14,7 +14,7 @@ from node.disk import DiskWorkers
 from node.lost import note_lost
 from node.metrics import NodeMetrics
 from node.quarantine import Quarantine
-from node.segments import SEGMENT_BYTES, BlobDamaged, OpenBlob, WholeRead
+from node.segments import BlobDamaged, OpenBlob, WholeRead, segment_count
 
 Pace = Callable[[int], Awaitable[None]]  # told how many bytes are read next
 
@@ -44,11 +44,15 @@ async def miss(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> None:
         _log.error("a missing blob cannot be noted", extra={"sha256": sha256, "disk": error.details})
 
 
+async def _at_once(_size_bytes: int) -> None:
+    """The pace of who waits for nothing."""
+
+
 async def read_whole(
     disk: DiskWorkers,
     blob: OpenBlob,
     *,
-    pace: Pace | None = None,
+    pace: Pace = _at_once,
     verify: Callable[[OpenBlob, int, WholeRead], bool] = OpenBlob.verify_segment,
 ) -> WholeRead:
     """Every segment of a blob is as its checksum says, and all of it as its name says, or BlobDamaged is
@@ -58,22 +62,17 @@ async def read_whole(
     awaited. Raises FilestoreError.
     """
     whole = blob.begin()
-    for index, (start, stop) in enumerate(_segments(blob)):
-        if pace is not None:
-            await pace(stop - start)
+    for index in range(segment_count(blob.size_bytes)):
+        start, stop = blob.segment_range(index)
+        await pace(stop - start)
         if not await disk.run(verify, blob, index, whole):
             raise blob.damaged(f"segment {index} does not match its checksum", segment=index)
     blob.require_name(whole)
     return whole
 
 
-def _segments(blob: OpenBlob) -> Iterator[tuple[int, int]]:
-    for start in range(0, blob.size_bytes, SEGMENT_BYTES):
-        yield start, min(start + SEGMENT_BYTES, blob.size_bytes)
-
-
 async def verify_blob(
-    disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace | None = None
+    disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace = _at_once
 ) -> int:
     """The size of a blob of which every byte is sound, and what its name says; what was read lately is not
     read again.
@@ -87,9 +86,9 @@ async def verify_blob(
             if not blob.has_its_name():
                 blob.trust(await read_whole(disk, blob, pace=pace))
             else:
-                for start, stop in _segments(blob):
-                    if pace is not None:
-                        await pace(stop - start)
+                for index in range(segment_count(blob.size_bytes)):
+                    start, stop = blob.segment_range(index)
+                    await pace(stop - start)
                     await disk.run(blob.verify_range, start, stop)
         finally:
             blob.close()

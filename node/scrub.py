@@ -27,7 +27,7 @@ from node.keeping import PAGE_BLOBS, Means, Pass, Stopped
 from node.losses import Losses
 from node.orders import Bell, Order, Orders
 from node.pagecache import is_cached
-from node.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, OpenBlob, WholeRead
+from node.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
 
 SCRUB_S: Final = 30 * 86_400.0
 UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
@@ -221,8 +221,7 @@ class Scrubber:
 
 def _verify_on_medium(blob: OpenBlob, index: int, whole: WholeRead) -> bool:
     """Reads the segment from the disk; what others had in the page cache is read into it again. Blocks."""
-    start = index * SEGMENT_BYTES
-    stop = min(start + SEGMENT_BYTES, blob.size_bytes)
+    start, stop = blob.segment_range(index)
     is_hot = is_cached(blob.fd, start, stop)
     os.posix_fadvise(blob.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
     is_sound = blob.verify_segment(index, whole)

@@ -27,11 +27,11 @@ VERSION = 1
 
 _MAGIC = b"FSTSUMS\0"
 _HEADER = struct.Struct("<8sIIQ")  # magic, version, segment size, size of the blob, all in bytes
-_TRUSTED_AT_ONCE = 4096  # segments: 16 GiB
-_NAME = -1  # in place of a segment's number: that the whole is what its name says
 _FINISHED = struct.Struct("<8s32sQ")  # magic, sha256, size in bytes
 _FINISHED_MAGIC = b"FSTDONE\0"
 FINISHED_BYTES = _FINISHED.size + CRC_BYTES
+_TRUSTED_AT_ONCE = 4096  # segments: 16 GiB
+_NAME = -1  # in place of a segment's number: that the whole is what its name says
 
 # What file systems answer when the medium is at fault; other errors say nothing about a blob.
 MEDIUM_ERRORS = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EILSEQ, errno.ENODATA})
@@ -235,18 +235,22 @@ class OpenBlob:
         """The size of the content."""
         return self.sums.size_bytes
 
-    def begin(self) -> "WholeRead":
+    def segment_range(self, index: int) -> tuple[int, int]:
+        """Where a segment begins, and where it stops (excluded)."""
+        start = index * SEGMENT_BYTES
+        return start, min(start + SEGMENT_BYTES, self.size_bytes)
+
+    def begin(self) -> WholeRead:
         """All of it is going to be read: every segment by `verify_segment`, then `require_name`."""
         return WholeRead(FileIdentity.of(self.fd), time.time_ns(), hashlib.sha256())
 
-    def verify_segment(self, index: int, whole: "WholeRead | None" = None) -> bool:
+    def verify_segment(self, index: int, whole: WholeRead | None = None) -> bool:
         """Reads segment `index` and compares it; False also if the medium fails. Blocks. Raises Internal.
 
         `whole` is shown the bytes too.
         """
         assert 0 <= index < segment_count(self.size_bytes)
-        start = index * SEGMENT_BYTES
-        stop = min(start + SEGMENT_BYTES, self.size_bytes)
+        start, stop = self.segment_range(index)
         buffer = memoryview(bytearray(READ_BYTES))
         digest = xxhash.xxh3_64()
         while start < stop:
@@ -265,14 +269,14 @@ class OpenBlob:
             start += count
         return digest.digest() == self.sums.digest(index)
 
-    def require_name(self, whole: "WholeRead") -> None:
+    def require_name(self, whole: WholeRead) -> None:
         """Raises BlobDamaged when what was read is other content: checksums and bytes may fit each other and
         lie under a wrong name.
         """
         if whole.digest.hexdigest() != self.sha256:
             raise self.damaged("is other content than its name says")
 
-    def trust(self, whole: "WholeRead") -> None:
+    def trust(self, whole: WholeRead) -> None:
         """All that was read is sound, the name too: `has_its_name` and `verify_range` know it from now on, as
         of when the reading began. Of a large blob the name alone: the rest would crowd others out.
         """
