@@ -217,6 +217,15 @@ async def test_change_retried_after_a_snapshot_and_a_new_leader_is_applied_once(
             assert other.status().commit > session
 
 
+async def three_voters(first: Driver) -> None:
+    """The first one lets the others in, one after the other."""
+    await leading(first)
+    await let_in(first, "c1", learners=("c2",))
+    await let_in(first, "c1", "c2")
+    await let_in(first, "c1", "c2", learners=("c3",))
+    await let_in(first, "c1", "c2", "c3")
+
+
 async def led_by(group: Group, name: str) -> None:
     while not (group.drivers[name].is_leader and group.drivers[name].has_room):
         await asyncio.sleep(0.01)
@@ -232,11 +241,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_lead_goes_to_who_has_room_whoever_gets_it_and_whenever_there_is_room(group: Group) -> None:
     seats = [group.seat(name) for name in ("c1", "c2", "c3")]
     async with asyncio.timeout(DEADLINE_S), seats[0].run() as first, seats[1].run(), seats[2].run():
-        await leading(first)
-        await let_in(first, "c1", learners=("c2",))
-        await let_in(first, "c1", "c2")
-        await let_in(first, "c1", "c2", learners=("c3",))
-        await let_in(first, "c1", "c2", "c3")
+        await three_voters(first)
         seats[1].disk.is_full = True
         while group.drivers["c2"].has_room:
             await asyncio.sleep(0.01)
@@ -262,11 +267,7 @@ async def test_lead_goes_to_one_without_room_rather_than_to_one_that_is_far_behi
     seats = [group.seat(name) for name in ("c1", "c2", "c3")]
     async with asyncio.timeout(DEADLINE_S), seats[0].run() as first, seats[1].run() as second:
         async with seats[2].run():
-            await leading(first)
-            await let_in(first, "c1", learners=("c2",))
-            await let_in(first, "c1", "c2")
-            await let_in(first, "c1", "c2", learners=("c3",))
-            await let_in(first, "c1", "c2", "c3")
+            await three_voters(first)
         seats[1].disk.is_full = True
         while not first.status().progress["c2"].reluctant:
             await asyncio.sleep(0.01)
