@@ -1,17 +1,12 @@
-"""Copies of a live database: consistent, throttled, durable. SQLite's backup API; blocking, for a thread.
+"""Copies of a live database: consistent, throttled, durable. SQLite's backup API; blocking, for a thread."""
 
-SQLite's pages bear no checksums: a copy that is kept has its sha256 beside it, in a file that `sha256sum -c`
-reads too.
-"""
-
-import hashlib
 import os
 import sqlite3
 import time
 from contextlib import closing
 from pathlib import Path
 
-from ca.secretfiles import sync_directory, write_secret
+from ca.secretfiles import sync_directory
 
 PAUSE_S = 0.005  # after each step: a copy takes at most about 200 MB/s, and lets others to the disk
 PAGES_AT_ONCE = 256  # 1 MiB
@@ -35,31 +30,6 @@ def copy_database(source: Path, target: Path, *, pause_s: float = PAUSE_S) -> No
     finally:
         os.close(descriptor)
     sync_directory(target.parent)
-
-
-def sha256_of(path: Path) -> str:
-    """The digest of a whole file, in lower-case hexadecimal. Blocks."""
-    with open(path, "rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def digest_beside(copy: Path) -> Path:
-    """Where the digest of a copy lies."""
-    return copy.with_name(copy.name + ".sha256")
-
-
-def write_digest(copy: Path, *, kept_as: Path) -> None:
-    """Write the digest of `copy` beside the name that it has or will have, durably."""
-    write_secret(digest_beside(kept_as), os.fsencode(f"{sha256_of(copy)}  {kept_as.name}\n"))
-
-
-def matches_digest(copy: Path, *, kept_as: Path) -> bool:
-    """Whether `copy` is what the digest beside `kept_as` says; True when there is none."""
-    try:
-        line = digest_beside(kept_as).read_bytes()
-    except FileNotFoundError:
-        return True
-    return line.split(maxsplit=1)[:1] == [sha256_of(copy).encode("ascii")]
 
 
 def _copy(source: Path, target: Path, descriptor: int, pause_s: float) -> None:

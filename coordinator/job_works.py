@@ -13,7 +13,8 @@ from ca.secretfiles import sync_directory
 from coordinator.clock import now_ms
 from coordinator.commands import Expire
 from coordinator.config import CoordinatorFiles
-from coordinator.copying import copy_database, digest_beside, write_digest
+from coordinator.copying import copy_database
+from coordinator.filedigests import write_digest
 from coordinator.job_runs import Progress, Work
 from coordinator.jobs import EXPIRE, SNAPSHOT
 from coordinator.records import Expired
@@ -72,11 +73,10 @@ def _take_backup(files: CoordinatorFiles, at_ms: int) -> tuple[Path, int]:
     path = files.backups / f"{at:%Y%m%dT%H%M%S}-{taken.index}.sqlite"
     write_digest(making, kept_as=path)
     making.replace(path)
-    for digest in sorted(files.backups.glob("*.sha256")):  # what a crash left
-        if not digest.with_suffix("").exists():
-            digest.unlink()
     for older in sorted(files.backups.glob("*.sqlite"))[:-BACKUPS_KEPT]:
         older.unlink()
-        digest_beside(older).unlink(missing_ok=True)
+    for digest in sorted(files.backups.glob("*.sha256")):  # theirs, and what a crash left
+        if not digest.with_suffix("").exists():
+            digest.unlink()
     sync_directory(files.backups)
     return path, taken.index

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from ca.secretfiles import create_secret
 from coordinator.config import CoordinatorFiles
-from coordinator.copying import write_digest
+from coordinator.filedigests import write_digest
 from coordinator.log import SegmentLog
 from coordinator.member import StateLost, recover
 from coordinator.snapshots import SnapshotStore
@@ -60,4 +60,4 @@ def _keep_genesis(files: CoordinatorFiles, log: SegmentLog) -> None:
     """A coordinator of an older version has its first entry in the log alone, as long as that is kept."""
     if not files.genesis.exists() and log.first_index() == 1:
         create_secret(files.genesis, log.entries(1, 2, ENTRY_BYTES)[0].data)
-        write_digest(files.genesis, kept_as=files.genesis)
+        write_digest(files.genesis)

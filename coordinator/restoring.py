@@ -23,8 +23,9 @@ from coordinator.authority import INTERMEDIATE_PURPOSE, ClusterAuthority, Interm
 from coordinator.clock import now_ms
 from coordinator.commands import Envelope, RecordCoordinators, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
-from coordinator.copying import copy_database, digest_beside, matches_digest, write_digest
+from coordinator.copying import copy_database
 from coordinator.disk import kept_still
+from coordinator.filedigests import digest_beside, matches_digest, write_digest
 from coordinator.log import SegmentLog
 from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, MembershipChange, SnapshotMeta
@@ -92,7 +93,7 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
         raise Internal(f"{files.state} cannot be copied: {error}.") from error
     try:
-        write_digest(output, kept_as=output)
+        write_digest(output)
     except BaseException:
         output.unlink(missing_ok=True)
         raise

@@ -35,8 +35,8 @@ from coordinator.authority import (
 from coordinator.clock import now_ms
 from coordinator.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
 from coordinator.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
-from coordinator.copying import digest_beside, matches_digest, write_digest
 from coordinator.disk import kept_still
+from coordinator.filedigests import digest_beside, matches_digest, write_digest
 from coordinator.log import SegmentLog
 from coordinator.machine.rules import RULES
 from coordinator.raft.messages import Entry, EntryKind, HardState
@@ -133,7 +133,7 @@ def read_genesis(files: CoordinatorFiles) -> bytes:
         raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}") from error
     if files.root.exists() and files.root.read_bytes().split() != root.split():
         raise InvalidRequest(f"{files.genesis} is not of the cluster of {files.root}: {COPY_GENESIS}")
-    if not matches_digest(files.genesis, kept_as=files.genesis):
+    if not matches_digest(files.genesis):
         noted = digest_beside(files.genesis)
         raise InvalidRequest(f"{files.genesis} is not what {noted} says: {COPY_GENESIS}, without the latter")
     return genesis
@@ -364,5 +364,5 @@ def write_identity(files: CoordinatorFiles, bundle: Bundle) -> None:
     """What every coordinator of the cluster has: its key, its root, its first entry."""
     write_secret(files.cluster_key, bundle.cluster_key)
     write_secret(files.genesis, bundle.genesis)
-    write_digest(files.genesis, kept_as=files.genesis)
+    write_digest(files.genesis)
     write_durable(files.root, bootstrap_of(bundle.genesis).root_pem.encode("ascii"))

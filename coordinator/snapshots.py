@@ -23,7 +23,7 @@ from msgspec import Meta, Struct
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
 from coordinator.bounds import Count
-from coordinator.copying import sha256_of
+from coordinator.filedigests import sha256_of
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.store import Store, members_in
 

@@ -117,7 +117,7 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     after the snapshot is lost.
     """
     from coordinator import restoring
-    from coordinator.copying import digest_beside
+    from coordinator.filedigests import digest_beside
 
     if not (digest := digest_beside(snapshot_path)).exists():
         click.echo(

@@ -21,9 +21,9 @@ from coordinator.authority import make_intermediate
 from coordinator.clock import now_ms
 from coordinator.commands import AddIntermediate, AnyCommand, Envelope, PutUser, encode_envelope
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
-from coordinator.copying import digest_beside
 from coordinator.digests import StateDiverged, check_not_diverged, mark_diverged
 from coordinator.doctor import examine
+from coordinator.filedigests import digest_beside
 from coordinator.ledger import open_ledger
 from coordinator.log import SegmentLog
 from coordinator.metrics import Metrics, timed_sync

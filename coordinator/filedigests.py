@@ -1,0 +1,38 @@
+"""The sha256 of a file, in another one beside it, which `sha256sum -c` reads too. Blocking, real files.
+
+For files that are kept for years and bear no checksums themselves: SQLite's pages have none.
+"""
+
+import hashlib
+import os
+from pathlib import Path
+
+from ca.secretfiles import write_secret
+
+
+def sha256_of(path: Path) -> str:
+    """The digest of a whole file, in lower-case hexadecimal."""
+    with open(path, "rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def digest_beside(path: Path) -> Path:
+    """Where the digest of a file lies."""
+    return path.with_name(path.name + ".sha256")
+
+
+def write_digest(path: Path, *, kept_as: Path | None = None) -> None:
+    """Write the digest of a file beside it, or beside the name that it is going to have, durably."""
+    name = kept_as or path
+    write_secret(digest_beside(name), os.fsencode(f"{sha256_of(path)}  {name.name}\n"))
+
+
+def matches_digest(path: Path, *, kept_as: Path | None = None) -> bool:
+    """Whether a file is what the digest beside it, or beside the file that it is a copy of, says; True when
+    there is none.
+    """
+    try:
+        line = digest_beside(kept_as or path).read_bytes()
+    except FileNotFoundError:
+        return True
+    return line.split(maxsplit=1)[:1] == [sha256_of(path).encode("ascii")]
