@@ -52,7 +52,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The entry point of the console script; never returns."""
+    """What `deploy.entry` calls; never returns, except for an interrupt outside of click."""
     _open_standard_streams()
     try:
         answer = cli.main(standalone_mode=False)
@@ -71,7 +71,7 @@ def main() -> None:
         from deploy.commands.connection import reason_of
 
         fail(f"{error.filename or 'system'}: {reason_of(error)}")
-    except (KeyboardInterrupt, click.Abort):
+    except click.Abort:  # of an interrupt, for which click has begun a new line
         click.echo("interrupted", err=True)
         sys.exit(130)
     sys.exit(answer if isinstance(answer, int) else 0)

@@ -14,10 +14,10 @@ def main() -> None:
 
         gc.freeze()
         gc.enable()
+        cli.main()
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)  # noqa: T201
+        print("\ninterrupted", file=sys.stderr)  # noqa: T201  # behind the ^C of a terminal, as click has it
         sys.exit(130)
-    cli.main()
 
 
 if __name__ == "__main__":

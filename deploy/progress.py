@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Self
 
@@ -34,6 +34,8 @@ def end_at_once_when_interrupted() -> None:
 
     def end(*_: object) -> None:
         Console(stderr=True).show_cursor()
+        with suppress(OSError):  # nobody may read it
+            os.write(sys.stderr.fileno(), b"\ninterrupted\n")
         os._exit(130)
 
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:

@@ -143,7 +143,8 @@ def test_name_that_is_none_is_refused_in_one_line(cluster: Cluster, name: str) -
         assert len(done.stderr.splitlines()) == 1
 
 
-def test_interrupt_while_the_command_is_loaded_ends_it_like_any_other(cluster: Cluster) -> None:
+@pytest.mark.parametrize("loaded", ["ca.errors", "node.client", "deploy.resume"])
+def test_interrupt_while_the_command_is_loaded_ends_it_like_any_other(cluster: Cluster, loaded: str) -> None:
     process = subprocess.Popen(
         [FILESTORE, "put", "-"],
         env=cluster.command_environment(
@@ -152,17 +153,18 @@ def test_interrupt_while_the_command_is_loaded_ends_it_like_any_other(cluster: C
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        pipesize=4096,  # it cannot be far beyond what was read
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # as below
     )
     try:
         assert process.stderr is not None
         seen = ""
-        while not seen.rstrip().endswith("ca.errors"):
+        while not seen.rstrip().endswith(loaded):
             seen = process.stderr.readline()
             assert seen, "it ended by itself"
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read().splitlines()
-        assert [line for line in rest if not line.startswith("import time:")] == ["interrupted"]
+        assert [line for line in rest if not line.startswith("import time:")] == ["", "interrupted"]
         assert process.wait(timeout=10) == 130
     finally:
         process.kill()
@@ -186,6 +188,8 @@ def test_interrupt_ends_a_command_that_waits_for_a_pipe(cluster: Cluster, argume
         wait_until(lambda: waits_for_a_pipe(process.pid), what="a thread that waits", timeout_s=30)
         process.send_signal(signal.SIGINT)
         assert process.wait(timeout=10) == 130
+        assert process.stderr is not None
+        assert process.stderr.read() == b"\ninterrupted\n"
     finally:
         process.kill()
         process.communicate()
