@@ -46,6 +46,24 @@ class UnusableCredential(Internal):
     """A key, certificate or root bundle cannot be loaded; `details` names the file, never its content."""
 
 
+def read_roots(path: Path) -> str:
+    """The PEM text of the roots that a member trusts. Raises UnusableCredential, also where none is there."""
+    try:
+        certificates_in(pem := _text_of(path))
+    except (OSError, UntrustedCertificate) as error:
+        raise UnusableCredential(f"{path} cannot be used: {_reason_of(error)}") from error
+    return pem
+
+
+def _text_of(path: Path) -> str:
+    """What is no ASCII stays none, and is no PEM text to who asks for certificates. Raises OSError."""
+    return path.read_text("ascii", "replace")
+
+
+def _reason_of(error: Exception) -> str:
+    return getattr(error, "details", "") or getattr(error, "strerror", "") or str(error)
+
+
 @dataclass(frozen=True, slots=True)
 class Credential:
     """How a process proves who it is: one PEM file (key, leaf, intermediate), and the roots it trusts."""
@@ -58,8 +76,8 @@ class Credential:
         write_secret(self.path, key_to_pem(key) + chain_pem.encode("ascii"))
 
     def chain(self) -> list[x509.Certificate]:
-        """The leaf and what signed it, from the disk. Raises OSError, ValueError, UntrustedCertificate."""
-        return certificates_in(self.path.read_text("ascii"))
+        """The leaf and what signed it, from the disk. Raises OSError, UntrustedCertificate."""
+        return certificates_in(_text_of(self.path))
 
     def renewal(self) -> Renewal:
         """When the leaf on disk is to be replaced, a little different each time. Raises as `chain` does."""
@@ -69,9 +87,8 @@ class Credential:
         """Raises UnusableCredential when the certificate on disk is another member's, or none."""
         try:
             named = Identity.from_certificate(self.chain()[0])
-        except (OSError, ValueError, UntrustedCertificate, Unauthorized) as error:
-            reason = getattr(error, "details", "") or getattr(error, "strerror", "") or str(error)
-            raise UnusableCredential(f"{self.path} cannot be used: {reason}") from error
+        except (OSError, UntrustedCertificate, Unauthorized) as error:
+            raise UnusableCredential(f"{self.path} cannot be used: {_reason_of(error)}") from error
         if named != identity:
             raise UnusableCredential(f"{self.path} is the certificate of {named.uri}, not of {identity.uri}")
 

@@ -83,7 +83,7 @@ class ClusterAuthority:
         """Whether the newest intermediate begins after the one that signed this certificate on disk."""
         try:
             signed_by = credential.chain()[1]
-        except (OSError, ValueError, IndexError, UntrustedCertificate):
+        except (OSError, IndexError, UntrustedCertificate):
             return False  # what a renewal would say of it is said when one is due
         newest = certificates_in(self._newest().pem)[0]
         return newest.not_valid_before_utc > signed_by.not_valid_before_utc

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct
 from ca.errors import Conflict
 from ca.identity import Identity, Role
 from ca.secretfiles import read_secret, systemd_credential, write_durable
-from ca.tls import Credential
+from ca.tls import Credential, read_roots
 from coordinator.jobs import SCHEDULE_S_MAX, GraceSeconds
 from coordinator.records import CoordinatorRecord
 
@@ -82,7 +82,7 @@ class CoordinatorFiles:
 
     def credential(self) -> Credential:
         """Key, certificate and trusted root of this coordinator."""
-        return Credential(self.credential_path, self.root.read_text("ascii"))
+        return Credential(self.credential_path, read_roots(self.root))
 
     def read_cluster_key(self) -> bytes:
         """The key that the cluster's own keys are wrapped with: as systemd hands it over, else from the data

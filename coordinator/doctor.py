@@ -49,10 +49,7 @@ def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:
     findings = Findings()
     findings.fact(f"coordinator {config.id} of the cluster {config.cluster}")
     _check_secrets(findings, files)
-    if files.root.exists():
-        check_credential(findings, files.credential(), config.identity, config.own.address)
-    else:
-        findings.problem(files.root, "is missing", "Copy it from another member: it is the same everywhere.")
+    check_credential(findings, files, config.identity, config.own.address)
     check_known(findings, files.known)
     if files.diverged.exists():
         findings.problem(files.diverged, "this member's state differed from that of the majority", _REBUILD)

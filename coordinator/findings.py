@@ -6,7 +6,7 @@ Everything here reads and changes nothing.
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
@@ -29,6 +29,16 @@ class Problem:
     where: Path
     what: str
     advice: str
+
+
+class KeepsCredential(Protocol):
+    """Where the files of a member lie, of either role."""
+
+    root: Path
+    credential_path: Path
+
+    def credential(self) -> Credential:
+        """Raises UnusableCredential when the root cannot be used."""
 
 
 @dataclass(slots=True)
@@ -85,19 +95,26 @@ def check_known(findings: Findings, path: Path) -> None:
         findings.problem(path, f"cannot be read: {error}", advice)
 
 
-def check_credential(findings: Findings, credential: Credential, identity: Identity, address: str) -> None:
+def check_credential(findings: Findings, files: KeepsCredential, identity: Identity, address: str) -> None:
     """Key and certificate belong together, name this member and its address, chain up to the root, and have
     not ended.
     """
-    path = credential.path
+    path = files.credential_path
     check_secret(findings, path, required=True)
     try:
-        pem = path.read_text("ascii")
-        check_leaf_matches(pem, key_from_pem(pem.encode("ascii")), credential.root_pem, identity=identity)
+        credential = files.credential()
+    except UnusableCredential as error:
+        advice = "Copy it from another member: it is the same everywhere."
+        findings.problem(files.root, error.details, advice)
+        return
+    try:
+        content = path.read_bytes()
+        pem = content.decode("ascii", "replace")
+        check_leaf_matches(pem, key_from_pem(content), credential.root_pem, identity=identity)
         ends_at = certificates_in(pem)[0].not_valid_after_utc
     except FileNotFoundError:
         return  # which was told
-    except (OSError, ValueError, UnreadableKey, UntrustedCertificate) as error:
+    except (OSError, UnreadableKey, UntrustedCertificate) as error:
         reason = getattr(error, "details", "") or str(error)
         advice = (
             "Compare this machine's clock. One that has ended is renewed by the running process for 90 days;"

@@ -199,7 +199,7 @@ class _Member:
         self.removed = removed
         self.view = StateView(ledger.store)
         self.authority = ClusterAuthority(
-            ledger.store, files.read_cluster_key(), config.cluster, files.root.read_text("ascii")
+            ledger.store, files.read_cluster_key(), config.cluster, self._credential.root_pem
         )
         self.authority.require_key()
         self.driver = Driver(

@@ -23,6 +23,7 @@ from ca.certificates import new_intermediate as sign_intermediate
 from ca.errors import Conflict, InvalidRequest
 from ca.identity import Identity, check_address, check_cluster_name, check_member_id
 from ca.secretfiles import create_secret, read_secret, write_durable, write_secret
+from ca.tls import read_roots
 from coordinator.authority import (
     INTERMEDIATE_PURPOSE,
     USER_TOKEN_PURPOSE,
@@ -204,7 +205,7 @@ def new_intermediate(data: Path, root_key: Path) -> Intermediate:
     files = CoordinatorFiles(data)
     cluster, cluster_key = files.read_config().cluster, files.read_cluster_key()
     key = keys.key_from_pem(read_secret(root_key))
-    return make_intermediate(files.root.read_text("ascii"), key, cluster, cluster_key, now=datetime.now(UTC))
+    return make_intermediate(read_roots(files.root), key, cluster, cluster_key, now=datetime.now(UTC))
 
 
 def renew_certificate(data: Path, root_key: Path) -> None:
@@ -217,7 +218,7 @@ def renew_certificate(data: Path, root_key: Path) -> None:
     files, now = CoordinatorFiles(data), datetime.now(UTC)
     config = files.read_config()
     with kept_still(files.log):
-        root_pem = files.root.read_text("ascii")
+        root_pem = read_roots(files.root)
         key = keys.key_from_pem(read_secret(root_key))
         authority = Authority(root_pem, *sign_intermediate(root_pem, key, config.cluster, now=now))
         new_leaf(files, config, functools.partial(authority.sign_leaf, now=now))
@@ -236,9 +237,7 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
     config = files.read_config()
     store = Store(files.state)
     try:
-        authority = ClusterAuthority(
-            store, files.read_cluster_key(), config.cluster, files.root.read_text("ascii")
-        )
+        authority = ClusterAuthority(store, files.read_cluster_key(), config.cluster, read_roots(files.root))
         generation = store.token_generation(ADMIN_USER_ID)
         if generation is None:
             raise AdminDisabled(

@@ -15,7 +15,7 @@ from msgspec import Struct
 from ca.errors import Conflict
 from ca.identity import Identity, Role
 from ca.secretfiles import write_durable
-from ca.tls import Credential
+from ca.tls import Credential, read_roots
 from coordinator.records import CoordinatorRecord
 
 LOCK_PAUSE_S = 0.05  # between two looks at a lock that is about to be free
@@ -124,7 +124,7 @@ class NodeFiles:
 
     def credential(self) -> Credential:
         """Key, certificate and trusted root of this node."""
-        return Credential(self.credential_path, self.root.read_text("ascii"))
+        return Credential(self.credential_path, read_roots(self.root))
 
     def read_config(self) -> NodeConfig:
         """What node.json says. Raises NotJoined."""

@@ -49,10 +49,7 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
     findings = Findings()
     findings.fact(f"node {config.id} of the cluster {config.cluster}")
     check_private_directory(findings, files.data.resolve(), others=OTHERS_WRITE)
-    if files.root.exists():
-        check_credential(findings, files.credential(), config.identity, config.address)
-    else:
-        findings.problem(files.root, "is missing", "Copy it from another member: it is the same everywhere.")
+    check_credential(findings, files, config.identity, config.address)
     check_known(findings, files.known)
     if not files.lock.exists():
         findings.fact("this node has never run")

@@ -24,7 +24,7 @@ from ca.identity import Identity, Role, check_address, check_cluster_name, check
 from ca.jointoken import JoinToken
 from ca.keys import key_from_pem, key_to_pem, new_key
 from ca.secretfiles import create_secret, read_secret, write_durable
-from ca.tls import Credential, client_context, distrust, first_contact_context
+from ca.tls import Credential, client_context, distrust, first_contact_context, read_roots
 from coordinator.connector import Connector
 from coordinator.records import CoordinatorRecord
 from coordinator.roster import write_known
@@ -145,7 +145,7 @@ async def reconnect(data: Path, coordinator_url: str) -> list[CoordinatorRecord]
     """
     files = NodeFiles(data)
     config = files.read_config()
-    context = client_context(files.root.read_text("ascii"))
+    context = client_context(read_roots(files.root))
     url = f"{_base_url(coordinator_url)}/api/v1/cluster/ca"
     cluster = await _call("GET", url, context, _Cluster)
     if cluster.cluster != config.cluster:

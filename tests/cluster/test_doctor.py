@@ -170,6 +170,22 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda data: (data / "credential.pem").write_text(""),
         "cannot be used: the private key is not",
     ),
+    "certificate overwritten": (
+        "coordinator",
+        lambda data: (data / "credential.pem").write_bytes(bytes(range(256))),
+        "cannot be used: the private key is not",
+    ),
+    "root gone": ("node", lambda data: (data / "ca.pem").unlink(), "Copy it from another member"),
+    "root overwritten": (
+        "node",
+        lambda data: (data / "ca.pem").write_bytes(bytes(range(256))),
+        "ca.pem cannot be used: the certificates are not PEM text",
+    ),
+    "root of a coordinator cut": (
+        "coordinator",
+        lambda data: cut(data / "ca.pem"),
+        "ca.pem cannot be used: the certificates are not PEM text",
+    ),
     "blob flipped": ("node", lambda data: flip(only(data, BLOB), 7), "does not match its name"),
     "blob cut": ("node", lambda data: cut(only(data, BLOB)), "has 10 bytes, its sidecar says"),
     "blob a link": ("node", lambda data: to_link(only(data, BLOB)), "cannot be read"),

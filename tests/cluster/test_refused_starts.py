@@ -45,6 +45,18 @@ def test_credential_that_others_may_read_is_refused(cluster: Cluster, tmp_path: 
 
 
 @pytest.mark.parametrize("role", ["coordinator", "node"])
+@pytest.mark.parametrize("name", ["ca.pem", "credential.pem"])
+def test_certificate_that_was_overwritten_is_named(
+    cluster: Cluster, tmp_path: Path, role: str, name: str
+) -> None:
+    member = next(member for member in cluster.members if member.role == role)
+    data = copied(cluster, member, tmp_path)
+    (data / name).write_bytes(bytes(range(256)))
+    line = refusal(cluster, role, data)
+    assert f"{name} cannot be used: the certificates are not PEM text" in line
+
+
+@pytest.mark.parametrize("role", ["coordinator", "node"])
 def test_credential_of_another_member_is_refused(cluster: Cluster, tmp_path: Path, role: str) -> None:
     member, other = [member for member in cluster.members if member.role == role][:2]
     data = copied(cluster, member, tmp_path)
