@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import aiohttp
 
-from ca.errors import Internal
+from ca.errors import FilestoreError, Internal
 from node.client import TRY_AGAIN, Client
 
 READ_BYTES = 1 << 20
@@ -41,8 +41,7 @@ async def describe(client: Client, file_uuid: str) -> Content:
     patience = client.patience()
     while True:
         try:
-            async with client.exchange("HEAD", content_path(file_uuid)) as response:
-                return _content(response)
+            return await _head(client, content_path(file_uuid))
         except TRY_AGAIN as error:
             client.turn_away()
             await patience.pause(error)
@@ -75,6 +74,16 @@ async def download(client: Client, file_uuid: str, content: Content, sink: Sink)
 def content_path(file_uuid: str) -> str:
     """Where content is read."""
     return f"/api/v1/files/{quote(file_uuid, safe='')}"
+
+
+async def _head(client: Client, path: str) -> Content:
+    """One attempt. A refusal of HEAD has no body that would say why: that of GET has."""
+    try:
+        async with client.exchange("HEAD", path) as response:
+            return _content(response)
+    except FilestoreError:
+        async with client.exchange("GET", path, headers={"Range": "bytes=0-0"}):
+            raise
 
 
 def _content(response: aiohttp.ClientResponse) -> Content:

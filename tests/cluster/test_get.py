@@ -176,6 +176,13 @@ def test_file_deleted_meanwhile_ends_the_get_without_a_file(cluster: Cluster, tm
     assert not (tmp_path / "x").exists()
 
 
+def test_refusal_tells_what_the_server_says(cluster: Cluster, tmp_path: Path) -> None:
+    file_uuid = str(cluster.create("later.bin")["file_uuid"])
+    done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "x"))
+    assert done.returncode == 1
+    assert done.stderr == b"filestore: not_available: This file is pending: its content is not complete.\n"
+
+
 def leave_partial(target: Path, content: bytes, state: bytes) -> None:
     """What an interrupted get of other content would have left."""
     target.with_name(f"{target.name}.part").write_bytes(content)
