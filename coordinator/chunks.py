@@ -1,8 +1,8 @@
 """Where the content lies in a body of known length or in chunks (RFC 9112, section 7.1), however it is cut.
 
 Pure, and nothing is copied: content is told by its place among the bytes that were looked at. Extensions and
-trailers are skipped. Stricter than the RFC where only an attacker would gain: lines end with CR LF, and have
-a bound.
+trailers are skipped where they have the form of such. Stricter than the RFC where only an attacker would
+gain: lines end with CR LF, and have a bound.
 """
 
 import re
@@ -14,7 +14,11 @@ Span = tuple[int, int]  # start and stop
 LINE_BYTES_MAX: Final = 1024
 TRAILER_BYTES_MAX: Final = 8192
 LOOK_BYTES: Final = 4096  # taken at once behind a chunk: there may be very many small ones
-_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:[ \t]*;[\t\x20-\x7e\x80-\xff]*)?")
+_TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # RFC 9110, section 5.6
+_QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
+_EXTENSION: Final = rb"[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
+_SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:%b)*" % _EXTENSION)
+_TRAILER: Final = re.compile(rb"%b:[\t\x20-\x7e\x80-\xff]*" % _TOKEN)
 
 
 class MalformedBody(Exception):
@@ -111,6 +115,8 @@ class Chunks:
             self._trailer_bytes += len(line)
             if self._trailer_bytes > TRAILER_BYTES_MAX:
                 raise MalformedBody("the trailers are too long")
+            if not _TRAILER.fullmatch(line):
+                raise MalformedBody("a trailer is no header field")
         else:
             self.is_ended = True
 

@@ -76,6 +76,15 @@ def test_content_is_found_wherever_its_bytes_are_cut(
         b"0" * (LINE_BYTES_MAX + 1),
         b"0\r\n" + b"A: 1\r\n" * TRAILER_BYTES_MAX,
         b"0\r\nA: 1\n\r\n",
+        b"0;\r\n\r\n",
+        b"0;x:\r\n\r\n",
+        b"0;x=\r\n\r\n",
+        b'0;x="a\r\n\r\n',
+        b"0\r\n0\r\n\r\n",
+        b"0\r\nA : 1\r\n\r\n",
+        b"0\r\n: 1\r\n\r\n",
+        b"0\r\nA: 1\r\n b\r\n\r\n",
+        b"0\r\nA: \x00\r\n\r\n",
     ],
 )
 @pytest.mark.parametrize("size", [1, 1 << 20])
@@ -101,11 +110,34 @@ def test_no_more_is_taken_at_once_between_small_chunks_than_is_quickly_looked_at
     assert known.is_ended
 
 
-PIECES = [b"0", b"1", b"a", b"F", b"10", b"\r\n", b"\n", b"\r", b";x", b" ", b"A: b", b"-", b"\x00", b"aa"]
+PIECES = [
+    b"0",
+    b"1",
+    b":",
+    b"=",
+    b'"',
+    b'"a\\"b"',
+    b"a",
+    b"F",
+    b"10",
+    b"\r\n",
+    b"\n",
+    b"\r",
+    b";x",
+    b" ",
+    b"A: b",
+    b"-",
+    b"\x00",
+    b"aa",
+]
+
+
+RANDOM = st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join)
 
 
 @example(b"1\r\na\r\n0\r\n\r\n")
-@given(st.lists(st.sampled_from(PIECES), max_size=14).map(b"".join))
+@example(b"0\r\nA: b\r\n\r\n")
+@given(RANDOM | st.builds(b"0\r\n%b\r\n\r\n".__mod__, RANDOM))
 def test_what_is_taken_here_the_ordinary_parser_takes_for_the_same(body: bytes) -> None:
     try:
         content, behind, is_ended = scanned(body)
