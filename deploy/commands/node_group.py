@@ -15,9 +15,13 @@ PATH = "/api/v1/cluster/nodes"
 @click.argument("node_id")
 @connection_options
 def drain(connection: Connection, node_id: str) -> None:
-    """Place nothing new on a node. It goes on serving what it holds."""
+    """Place nothing new on a node. It goes on serving what it holds. Tells what is refused from now on."""
     _call(connection, "POST", node_id, "/drain")
     click.echo(f"{node_id} is draining.")
+    answer = connection.run(Client.status)
+    if answer.get("health") == "unavailable":
+        for problem in answer["problems"]:
+            click.echo(f"! {problem}", err=True)
 
 
 @click.command()

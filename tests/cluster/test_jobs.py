@@ -148,7 +148,8 @@ def test_drained_node_takes_nothing_new_and_a_removed_one_is_out(own_cluster: Cl
     cluster = own_cluster
     away = cluster.nodes[2]
     assert cluster.filestore("node", "remove", away.id).returncode == 1
-    assert cluster.filestore("node", "drain", away.id).returncode == 0
+    done = cluster.filestore("node", "drain", away.id)
+    assert (done.returncode, done.stderr) == (0, b"")
     file_uuid = cluster.store(b"on the two that are left")
     assert shown(cluster) == {
         cluster.nodes[0].id: "healthy",
@@ -163,6 +164,9 @@ def test_drained_node_takes_nothing_new_and_a_removed_one_is_out(own_cluster: Cl
     def is_out() -> bool:
         return cluster.get(f"/project-files/{file_uuid}", node=away).status == 503
 
+    done = cluster.filestore("node", "drain", cluster.nodes[1].id)
+    assert done.returncode == 0
+    assert b"! 1 nodes take new files, 2 must: uploads are refused." in done.stderr
     wait_until(is_out, what="the removed node knows nothing any more", timeout_s=SOON_S)
 
 
