@@ -6,6 +6,7 @@ JSON, errors as `{code, error, details}`, and the headers that every answer has.
 import logging
 import re
 from collections.abc import Mapping
+from email.utils import formatdate
 from typing import Final
 
 import msgspec
@@ -66,6 +67,7 @@ def lone_answer(error: FilestoreError) -> bytes:
     head = (
         f"HTTP/1.1 {error.status} {error.title}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nCache-Control: no-store\r\nServer: Filestore\r\n"
+        f"Date: {formatdate(usegmt=True)}\r\nX-Content-Type-Options: nosniff\r\n"
         f"X-Request-Id: {new_id}\r\nConnection: close\r\n\r\n"
     )
     return head.encode() + body

@@ -16,7 +16,7 @@ TRAILER_BYTES_MAX: Final = 8192
 LOOK_BYTES: Final = 4096  # taken at once behind a chunk: there may be very many small ones
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # RFC 9110, section 5.6
 _QUOTED: Final = rb'"(?:[\t \x21\x23-\x5b\x5d-\x7e\x80-\xff]|\\[\t\x20-\x7e\x80-\xff])*"'
-_EXTENSION: Final = rb"[ \t]*;[ \t]*%b(?:[ \t]*=[ \t]*(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)
+_EXTENSION: Final = rb";%b(?:=(?:%b|%b))?" % (_TOKEN, _TOKEN, _QUOTED)  # without blanks, as llhttp wants it
 _SIZE_LINE: Final = re.compile(rb"([0-9A-Fa-f]{1,15})(?:%b)*" % _EXTENSION)
 _TRAILER: Final = re.compile(rb"%b:[\t\x20-\x7e\x80-\xff]*" % _TOKEN)
 

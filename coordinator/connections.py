@@ -34,6 +34,7 @@ from coordinator.direct import CLIENT_GONE, Boundary, DirectAnswer, DirectConnec
 from coordinator.logs import REQUEST_ID, log_request, shown_path
 from coordinator.metrics import Metrics
 from coordinator.rates import Patience
+from coordinator.receiving import waits_to_go_on
 
 PEER_HEADERS_EXTRA: Final = 8  # what a member adds to a request that it passes on
 _STARTED_S: Final = web.RequestKey("started_s", float)
@@ -69,7 +70,7 @@ class Connections(web.Server):
             assert isinstance(connection, _Connection)
             is_idle = connection._waiter is not None and connection.sending is None
             if is_idle and not connection.headers_begun:
-                connection.close()
+                connection.force_close()
         if self.in_progress == 0:
             self.drained.set()
 
@@ -105,6 +106,8 @@ class Connections(web.Server):
             if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
                 raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")
             response = await self._route(request)
+            if waits_to_go_on(request):  # and may take what it sends next for a request
+                response.force_close()
         except web.HTTPRedirection:
             raise
         except Exception as problem:  # noqa: BLE001  # the edge: every error becomes an answer here
@@ -138,10 +141,11 @@ def _must_be_last(request: web.Request) -> bool:
     """Whether nothing that follows on this connection could be told, or was kept: close it with the answer.
 
     Behind the head of a request to upgrade the parser drops what came with it; behind that of a CONNECT it
-    reads the next request, whatever the head says of a body.
+    reads the next request, whatever the head says of a body; behind a length of 2^64 - 1 it takes everything
+    for a body that aiohttp 3.14.5 says is not there.
     """
-    is_swallowed = hdrs.UPGRADE in request.headers and not request.body_exists
-    return is_swallowed or request.version.major != 1 or request.method == hdrs.METH_CONNECT
+    is_swallowed = (hdrs.UPGRADE in request.headers or request.content_length) and not request.body_exists
+    return bool(is_swallowed) or request.version.major != 1 or request.method == hdrs.METH_CONNECT
 
 
 def _has_spoilt_the_parser(request: web.Request) -> bool:
@@ -156,10 +160,13 @@ def _has_spoilt_the_parser(request: web.Request) -> bool:
 
 
 def _require_plain_framing(request: web.Request) -> None:
-    """Raises InvalidRequest for a body in codings that nobody here decodes (RFC 9112, section 6.1).
+    """Raises InvalidRequest for a body in codings that nobody here decodes (RFC 9112, section 6.1), and for
+    one whose length is no number that a size can be (section 6.2).
 
-    The parser takes any list of them that ends with `chunked`, and in HTTP/1.0 too, which knows none.
+    The parser takes any list of codings that ends with `chunked`, and in HTTP/1.0 too, which knows none.
     """
+    if request.content_length and not request.body_exists:
+        raise errors.InvalidRequest("Content-Length: no body is so long.")
     coding = request.headers.get(hdrs.TRANSFER_ENCODING)
     if coding is not None and (coding.strip().lower() != "chunked" or request.version < HttpVersion11):
         raise errors.InvalidRequest("Transfer-Encoding: only `chunked` is taken, and in HTTP/1.1.")
@@ -173,6 +180,7 @@ class _Connection(DirectConnection):
         self._on_end = on_end
         self._connections = connections
         self._headers_timer: asyncio.TimerHandle | None = None
+        self._taking_timer: asyncio.TimerHandle | None = None  # while more was written than the client takes
         self.headers_begun = False
         self.has_ended = False  # the client sends nothing more, and waits for answers
         self.is_parser_new = False  # since the last request
@@ -200,6 +208,7 @@ class _Connection(DirectConnection):
         """The end; whoever reads the body is told by aiohttp."""
         self._on_end()
         self._stop_headers_timer()
+        self._stop_taking_timer()
         if self.sending is not None:
             self.sending.cancel()
         if self._task_handler is not None and not self._request_in_progress:
@@ -226,6 +235,17 @@ class _Connection(DirectConnection):
             self._stop_headers_timer()
             if getattr(self._messages[-1][0] if self._messages else None, "exc", None) is not None:
                 self._break_bodies()
+
+    def pause_writing(self) -> None:
+        """The client takes less than is written: from now on it has a deadline for taking some."""
+        super().pause_writing()
+        if self.transport is not None:  # None while it is closed, which nobody has to wait for
+            self._watch_taking(self.transport)
+
+    def resume_writing(self) -> None:
+        """It has taken enough."""
+        super().resume_writing()
+        self._stop_taking_timer()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # the base class never keeps it open
         """The client sends no more (RFC 9293, section 3.6.1); its whole requests are still answered.
@@ -328,6 +348,7 @@ class _Connection(DirectConnection):
         if not isinstance(exc, HttpProcessingError):
             self._record(request, CLIENT_GONE, 0)
             raise ConnectionResetError("no answer can be sent") from exc
+        request._cache["version"] = HttpVersion11  # that of the answer: none was understood
         response = error_response(from_malformed(exc), request)
         response.force_close()
         return response
@@ -373,6 +394,23 @@ class _Connection(DirectConnection):
         if self.headers_begun:
             self.transport.write(lone_answer(errors.RequestTimeout("The headers came too slowly.")))
         self.force_close()
+
+    def _watch_taking(self, transport: asyncio.Transport) -> None:
+        """A timer, as a wait for room that is cancelled spoils every later one on the connection."""
+        left_bytes = transport.get_write_buffer_size()
+
+        def look() -> None:
+            if transport.get_write_buffer_size() < left_bytes:
+                self._watch_taking(transport)
+            else:
+                transport.abort()
+
+        self._taking_timer = self._loop.call_later(self.patience.answer_stall_s, look)
+
+    def _stop_taking_timer(self) -> None:
+        if self._taking_timer is not None:
+            self._taking_timer.cancel()
+            self._taking_timer = None
 
     def _stop_headers_timer(self) -> None:
         self.headers_begun = False

@@ -27,6 +27,8 @@ def decode_json(data: bytes, body_type: type[T]) -> T:
         for name in _optional_fields(body_type):  # type: ignore[arg-type]  # a type is hashable
             if value.get(name, 0) in (None, ""):
                 del value[name]
+    if isinstance(value, str):  # whose surrogates nobody has looked for
+        raise InvalidRequest(_explain("Expected `object`, got `str`", body_type))
     try:
         return msgspec.convert(value, body_type, strict=True)
     except msgspec.ValidationError as error:

@@ -32,6 +32,7 @@ class Patience:
     keep_alive_s: float = 75.0  # longer than the minute after which proxies drop an idle connection
     body_stall_s: float = 30.0
     json_body_s: float = 30.0
+    answer_stall_s: float = 60.0  # in which some of an answer has to be taken
     linger_s: float = 5.0  # for what a client still sends after it was refused, so that it can read why
 
 

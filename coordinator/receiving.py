@@ -123,9 +123,14 @@ def _lender(request: web.Request) -> Lender:
     return request.protocol  # type: ignore[return-value]  # it is a connection of ours
 
 
-async def _say_continue(request: web.Request) -> None:
+def waits_to_go_on(request: web.Request) -> bool:
+    """Whether the client keeps its body back until it is told to go on (RFC 9110, section 10.1.1)."""
     wanted = request.headers.get(hdrs.EXPECT, "").lower() == "100-continue" and request.version >= (1, 1)
-    if wanted and not request.get(_CONTINUED) and not request.content.is_eof():
+    return wanted and not request.get(_CONTINUED) and not request.content.is_eof()
+
+
+async def _say_continue(request: web.Request) -> None:
+    if waits_to_go_on(request):
         request[_CONTINUED] = True
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
         request.writer.output_size = 0  # the answer proper has not begun

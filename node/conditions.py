@@ -17,7 +17,7 @@ from ca.errors import PreconditionFailed
 FILENAME_CHARACTERS_MAX = 255
 _HEADER_CHARACTERS_MAX = 8192  # the HTTP parser's own limit for one header
 
-_TAG = re.compile(r'[ \t]*(?:(W/)?("[\x21\x23-\x7e\x80-\uffff]*"))?[ \t]*(?:,|\Z)')
+_TAG = re.compile(r'[ \t]*(?:(W/)?("[\x21\x23-\x7e\x80-\uffff]*")[ \t]*)?(?:,|\Z)')
 _MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 _MONTH = rf"(?P<month>{_MONTHS})"
 _TIME = r"(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import aiohttp
-from aiohttp import web
+from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from ca.errors import FilestoreError, Unavailable
@@ -73,7 +73,9 @@ async def pass_on(
     """
     if holder.mark in request.headers:
         raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
-    kept = [(name, value) for name, value in request.headers.items() if name.lower() not in _NOT_PASSED]
+    named = request.headers.get(hdrs.CONNECTION, "").lower().split(",")
+    left_out = _NOT_PASSED.union(name.strip() for name in named)
+    kept = [(name, value) for name, value in request.headers.items() if name.lower() not in left_out]
     headers = CIMultiDict(kept)
     headers[holder.mark] = "1"
     headers["X-Request-Id"] = request_id(request)
@@ -127,6 +129,8 @@ async def _return(request: web.Request, holder: Holder, answer: aiohttp.ClientRe
     """The head of the answer, then its body as it comes. Raises PeerFailed before the head is out only."""
     headers = [(name, value) for name, value in answer.headers.items() if name.lower() not in _NOT_PASSED]
     response = web.StreamResponse(status=answer.status, reason=answer.reason)
+    if "close" in answer.headers.get(hdrs.CONNECTION, "").lower():  # what made it close does so here
+        response.force_close()
     response.headers.extend(headers)
     try:
         await response.prepare(request)

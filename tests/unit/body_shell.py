@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, Protocol
 
+import uvloop
 from aiohttp import web
 
 from ca.errors import PayloadTooLarge
@@ -20,6 +21,8 @@ from tests.unit.peer_nodes import CLUSTER
 
 CONTENT = random.Random(5).randbytes(6 << 20)
 HOST = b"Host: test\r\n"
+LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
+LARGE_BYTES = 16 << 20
 PATIENCE = Patience(body_stall_s=15.0, linger_s=0.3)
 GET = b"GET /count HTTP/1.1\r\n" + HOST + b"\r\n"
 
@@ -67,7 +70,7 @@ class Shell:
     async def __aenter__(self) -> "Shell":
         routes = [web.put("/take", self.take), web.get("/count", self.count)]
         routes += [web.put("/refuse", self.refuse), web.put("/leave", self.leave)]
-        routes += [web.put("/settle", self.settle)]
+        routes += [web.put("/settle", self.settle), web.get("/large", self.large)]
         app = new_application(routes, component="test")
         self.listener = await serve(
             app, host="127.0.0.1", port=0, ssl_context=self.listening, patience=self.patience
@@ -136,6 +139,9 @@ class Shell:
 
     async def count(self, request: web.Request) -> web.Response:
         return json_response({"served": self.served})
+
+    async def large(self, request: web.Request) -> web.Response:
+        return json_response({"large": "x" * LARGE_BYTES})
 
     async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         name = f"n1.node.{CLUSTER}.internal" if self.asking else None

@@ -1,6 +1,10 @@
-"""Fixtures: a state machine, peers that know each other, a store of uploads, a node that keeps replicas."""
+"""Fixtures: a state machine, peers that know each other, a store of uploads, a node that keeps replicas, a
+listener on each kind of loop.
+"""
 
-from collections.abc import AsyncIterator, Iterator
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -8,7 +12,12 @@ from pathlib import Path
 import pytest
 
 from ca.certificates import Authority, new_intermediate, new_root
+from ca.identity import Identity, Role
+from ca.keys import new_key
+from ca.tls import Credential, client_context, server_context
+from coordinator.rates import Patience
 from node import reporting
+from tests.unit.body_shell import LOOPS, PATIENCE, Run, Scenario, Shell
 from tests.unit.custody_node import Keeper
 from tests.unit.peer_nodes import CLUSTER, Node, introduce, running_node
 from tests.unit.state import State
@@ -55,3 +64,40 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
     running = Machine(tmp_path / "data")
     yield running
     running.stop()
+
+
+@pytest.fixture(scope="module")
+def tls(
+    peer_authority: Authority, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    key, path = new_key(), tmp_path_factory.mktemp("tls") / "credential.pem"
+    leaf = peer_authority.sign_leaf(
+        key.public_key(), Identity(CLUSTER, Role.NODE, "n1"), "127.0.0.1", now=datetime.now(UTC)
+    )
+    Credential(path, peer_authority.root_pem).write(key, leaf.pem)
+    return server_context(path), client_context(peer_authority.root_pem)
+
+
+@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
+    made: Callable[[], asyncio.AbstractEventLoop] = request.param
+    return made
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "tls"])
+def run(
+    request: pytest.FixtureRequest,
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+    tls: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> Run:
+    """Runs a scenario on each kind of loop, plain and over TLS."""
+
+    def with_shell(scenario: Scenario, patience: Patience = PATIENCE) -> None:
+        async def main() -> None:
+            async with Shell(tls if request.param else None, patience) as shell:
+                await scenario(shell)
+
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
+            runner.run(main())
+
+    return with_shell

@@ -8,10 +8,9 @@ from aiohttp import web
 
 from coordinator.web import json_response, new_application, serve
 from node.content.upload import _connection_of
-from tests.unit.body_shell import CONTENT, GET, PATIENCE, Shell, answer_of, chunked, put, told
+from tests.unit.body_shell import CONTENT, GET, LOOPS, PATIENCE, Shell, answer_of, chunked, put, told
 from tests.unit.hot_node import asking, exchange, hot_node, record, steady
 from tests.unit.peer_nodes import Node
-from tests.unit.test_receiving import LOOPS
 
 CHUNKED = b"PUT /take HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n"
 SMALL, LARGE = CONTENT[:5000], CONTENT[: 3 << 20]

@@ -123,6 +123,7 @@ SMUGGLED = [
     [f"PUT {FILE} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode(), HOT[0], END],
     [f"GET {FILE} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(HOT[0])}\r\n\r\n".encode(), HOT[0], END],
     [HOT[0].replace(b"\r\n\r\n", b"\r\nContent-Length: 5\r\n\r\n"), b"abcde" + HOT[1], END],
+    [b"GET /nowhere HTTP/1.1\r\nHost: x\r\nContent-Length: 18446744073709551615\r\n\r\n", HOT[0]],
     [b"\r\n", HOT[0], END],
 ]
 

@@ -64,6 +64,7 @@ REFUSED = [
     (b'{"name":"a","name":"b"}', "name: appears more than once"),
     (b'{"name":"\\ud800"}', "name: a lone surrogate is not text"),
     (b'{"name":"n","tags":["\\udfff"]}', "tags: a lone surrogate is not text"),
+    (b'"\\ud800"', "the body: expected an object, got a string"),
     (b'{"name":"\xff"}', "The body is not UTF-8."),
     (b"[" * 100_000, "The body is nested too deeply."),
     (b'{"name":' * 100_000, "The body is nested too deeply."),

@@ -1,7 +1,7 @@
 """Requests that are passed on while both sides talk, as links do: real sockets, a stand-in link."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,6 +28,8 @@ class Passed:
         self.received = asyncio.Queue[bytes | str]()
         self.pace: BodyPace | None = None
         self.thinks_s = 0.0
+        self.ends = False
+        self.asked: list[Mapping[str, str]] = []
         self._listeners: list[Listener] = []
 
     async def __aenter__(self) -> "Passed":
@@ -50,7 +52,10 @@ class Passed:
 
     async def _take(self, request: web.Request) -> web.StreamResponse:
         await asyncio.sleep(self.thinks_s)
+        self.asked.append(request.headers)
         response = web.StreamResponse()
+        if self.ends:
+            response.force_close()
         await response.prepare(request)
         if request.method != "HEAD":
             await response.write(TOLD)
@@ -131,3 +136,22 @@ async def test_only_what_may_complete_an_upload_is_waited_for_as_long_as_that_ta
         passed.thinks_s = 4 * ANSWER_S
         async with passed.session.request(method, passed.url) as answer:
             assert answer.status == (200 if is_waited_for else 503)
+
+
+async def test_fields_of_one_connection_are_not_passed_on() -> None:
+    sent = {"Connection": "keep-alive, X-Private", "X-Private": "1", "X-Public": "2"}
+    async with Passed() as passed, asyncio.timeout(10):
+        async with passed.session.put(passed.url, data=CONTENT, headers=sent) as answer:
+            assert await answer.read() == TOLD
+        (asked,) = passed.asked
+    assert "X-Private" not in asked
+    assert asked["X-Public"] == "2"
+
+
+async def test_answer_behind_which_the_connection_ends_says_so() -> None:
+    """What makes the holder end its connection, such as a body in chunks, ends that of the client too."""
+    async with Passed() as passed, asyncio.timeout(10):
+        for passed.ends in (False, True):
+            async with passed.session.put(passed.url, data=CONTENT) as answer:
+                assert answer.headers.get("Connection") == ("close" if passed.ends else None)
+                await answer.read()

@@ -4,18 +4,10 @@ import asyncio
 import contextlib
 import itertools
 import random
-import ssl
 import threading
-from collections.abc import Callable
-from datetime import UTC, datetime
 
 import pytest
-import uvloop
 
-from ca.certificates import Authority
-from ca.identity import Identity, Role
-from ca.keys import new_key
-from ca.tls import Credential, client_context, server_context
 from coordinator import body_ring
 from coordinator.answers import ClientGone
 from coordinator.body_ring import BUFFER_BYTES, BUFFERS_MAX, POOL
@@ -26,56 +18,15 @@ from tests.unit.body_shell import (
     EXPECTING,
     GET,
     HOST,
-    PATIENCE,
     Run,
-    Scenario,
     Shell,
     answer_of,
     chunked,
     put,
     told,
 )
-from tests.unit.peer_nodes import CLUSTER
 
-LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 IMPATIENCE = Patience(body_stall_s=0.3, linger_s=0.3)
-
-
-@pytest.fixture(scope="module")
-def tls(
-    peer_authority: Authority, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    key, path = new_key(), tmp_path_factory.mktemp("tls") / "credential.pem"
-    leaf = peer_authority.sign_leaf(
-        key.public_key(), Identity(CLUSTER, Role.NODE, "n1"), "127.0.0.1", now=datetime.now(UTC)
-    )
-    Credential(path, peer_authority.root_pem).write(key, leaf.pem)
-    return server_context(path), client_context(peer_authority.root_pem)
-
-
-@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
-def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
-    made: Callable[[], asyncio.AbstractEventLoop] = request.param
-    return made
-
-
-@pytest.fixture(params=[False, True], ids=["plain", "tls"])
-def run(
-    request: pytest.FixtureRequest,
-    loop_factory: Callable[[], asyncio.AbstractEventLoop],
-    tls: tuple[ssl.SSLContext, ssl.SSLContext],
-) -> Run:
-    """Runs a scenario on each kind of loop, plain and over TLS."""
-
-    def with_shell(scenario: Scenario, patience: Patience = PATIENCE) -> None:
-        async def main() -> None:
-            async with Shell(tls if request.param else None, patience) as shell:
-                await scenario(shell)
-
-        with asyncio.Runner(loop_factory=loop_factory) as runner:
-            runner.run(main())
-
-    return with_shell
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,106 @@
+"""When a connection ends and says so: what no request can follow, and who takes nothing."""
+
+import asyncio
+from email.utils import parsedate_to_datetime
+
+import pytest
+
+from coordinator.rates import Patience
+from tests.unit.body_shell import CONTENT, GET, HOST, LARGE_BYTES, Run, Shell, answer_of, put, told
+
+LENGTH_MAX = 2**64 - 1
+LARGE = b"GET /large HTTP/1.1\r\n" + HOST + b"\r\n"
+STALLED = Patience(answer_stall_s=0.3, linger_s=0.3)
+SLOW_PATIENCE = Patience(answer_stall_s=1.0, linger_s=0.3)
+
+
+async def all_of(reader: asyncio.StreamReader) -> bytes:
+    """What comes until the other side ends the connection."""
+    async with asyncio.timeout(20):
+        return await reader.read()
+
+
+def test_length_that_no_body_has_is_refused_and_nothing_behind_it_is_a_request(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(put("/take", LENGTH_MAX) + GET)
+        answer = await all_of(reader)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert answer.count(b"HTTP/1.1 ") == 1
+        assert b"\r\nConnection: close\r\n" in answer
+        assert b"Content-Length: no body is so long." in answer
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("path", ["/count", "/nowhere"])
+def test_answer_before_a_body_that_waits_to_be_wanted_ends_the_connection(run: Run, path: str) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        head = f"GET {path} HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n".encode()
+        writer.write(head + HOST + b"\r\n")
+        answer = await all_of(reader)
+        assert b"\r\nConnection: close\r\n" in answer
+
+    run(scenario)
+
+
+def test_draining_listener_closes_idle_connections_while_a_request_runs(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        asked, asking = await shell.connect()
+        asking.write(GET)
+        await answer_of(asked)
+        fresh, _ = await shell.connect()
+        reader, writer = await shell.connect()
+        writer.write(put("/take", len(CONTENT)) + CONTENT[:-1])
+        await shell.begun.wait()
+        closing = asyncio.create_task(shell.listener.close(30.0))
+        assert await all_of(asked) == b""
+        assert await all_of(fresh) == b""
+        writer.write(CONTENT[-1:])
+        assert await answer_of(reader) == (200, told(CONTENT))
+        await closing
+
+    run(scenario)
+
+
+def test_client_that_takes_nothing_of_an_answer_is_cut_off(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(GET)
+        await answer_of(reader)
+        reader._transport.pause_reading()  # type: ignore[attr-defined]
+        (connection,) = shell.listener._connections.connections
+        writer.write(LARGE)
+        async with asyncio.timeout(20):
+            while connection.transport is not None:
+                await asyncio.sleep(0.01)
+        assert shell.listener._connections.in_progress == 0
+
+    run(scenario, STALLED)
+
+
+def test_client_that_takes_an_answer_slowly_gets_all_of_it(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(LARGE)
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200 ")
+        left_bytes = LARGE_BYTES
+        while left_bytes:
+            left_bytes -= len(await reader.readexactly(min(left_bytes, LARGE_BYTES // 8)))
+            await asyncio.sleep(SLOW_PATIENCE.answer_stall_s / 6)
+
+    run(scenario, SLOW_PATIENCE)
+
+
+def test_what_is_no_http_gets_an_answer_of_our_version_with_a_date(run: Run) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        writer.write(b"GET / HTTP/1.1\r\nno field\r\n\r\n")
+        answer = await all_of(reader)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        (date,) = [line for line in answer.decode().split("\r\n") if line.startswith("Date: ")]
+        assert parsedate_to_datetime(date.removeprefix("Date: "))
+
+    run(scenario)
