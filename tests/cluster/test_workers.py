@@ -158,8 +158,8 @@ def test_second_writer_is_refused_at_another_worker_and_goes_on_when_the_first_i
 ) -> None:
     node = crowd.nodes[0]
     file_uuid = created_for(crowd, node, 1, WORKERS, 10)
+    second = connect(crowd, node, 2)  # which takes many tries: the first must not be silent meanwhile
     first = begin(crowd, node, 0, file_uuid, b"abcd", 10)
-    second = connect(crowd, node, 2)
     refused = send(crowd, second, "PATCH", file_uuid, b"x" * 10, Upload_Offset="0")
     assert (refused.status, refused.json["code"]) == (423, "upload_locked")
 

@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.rates import Patience
 from tests.unit.body_shell import CONTENT, GET, HOST, LARGE_BYTES, Run, Shell, answer_of, put, told
+from tests.unit.standstill import again_after_standstill
 
 LENGTH_MAX = 2**64 - 1
 LARGE = b"GET /large HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -81,6 +82,7 @@ def test_client_that_takes_nothing_of_an_answer_is_cut_off(run: Run) -> None:
 
 
 def test_client_that_takes_an_answer_slowly_gets_all_of_it(run: Run) -> None:
+    @again_after_standstill(SLOW_PATIENCE.answer_stall_s / 2)
     async def scenario(shell: Shell) -> None:
         reader, writer = await shell.connect()
         writer.write(LARGE)

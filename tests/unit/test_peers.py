@@ -10,6 +10,7 @@ from node import replication
 from node.peers import PeerFailed, pieces
 from node.segments import FinishedBlob
 from tests.unit.peer_nodes import CONTENT, SHA256, Answering, Node, get, impostor, introduce
+from tests.unit.standstill import again_after_standstill
 
 BLOB = FinishedBlob(SHA256, len(CONTENT))
 SECRET = b"Bearer-abc"
@@ -54,6 +55,7 @@ async def take_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
         return
 
 
+@again_after_standstill(0.1)
 async def test_slow_copy_that_makes_progress_is_waited_for(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +72,7 @@ async def test_slow_copy_that_makes_progress_is_waited_for(
 
 
 @pytest.mark.parametrize("size_bytes", [140_000, 200_000, 250_000])
+@again_after_standstill(0.2)
 async def test_connection_whose_time_ran_out_while_it_was_idle_fails_nobody(
     nodes: list[Node], size_bytes: int
 ) -> None:

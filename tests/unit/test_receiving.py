@@ -25,6 +25,7 @@ from tests.unit.body_shell import (
     put,
     told,
 )
+from tests.unit.standstill import again_after_standstill
 
 IMPATIENCE = Patience(body_stall_s=0.3, linger_s=0.3)
 
@@ -145,26 +146,32 @@ def test_chunks_of_anybody_else_go_through_the_parser(run: Run) -> None:
 def test_memory_that_a_thread_still_reads_is_not_used_again_when_a_window_of_the_pace_ends(run: Run) -> None:
     """A write outlasts a window in which enough came, and at whose end nothing did."""
     patience = Patience(body_stall_s=0.8, linger_s=1.2)
-    writes, quiet = itertools.count(1), threading.Event()
 
-    def write_slowly() -> None:
-        if next(writes) == 3:
-            assert quiet.wait(10)
-
+    @again_after_standstill(0.1)
     async def scenario(shell: Shell) -> None:
+        writes, quiet = itertools.count(1), threading.Event()
+
+        def write_slowly() -> None:
+            if next(writes) == 3:
+                assert quiet.wait(10)
+
         shell.writing = write_slowly
         reader, writer = await shell.connect()
-        writer.write(put("/take", len(CONTENT)))
-        sent = 0
-        for size in (200_000, 200_000, 200_000):
-            writer.write(CONTENT[sent : sent + size])
-            sent += size
-            await asyncio.sleep(0.04)
-        await asyncio.sleep(1)
-        writer.write(CONTENT[sent:])
-        await asyncio.sleep(0.1)
-        quiet.set()
-        assert await answer_of(reader) == (200, told(CONTENT))
+        try:
+            writer.write(put("/take", len(CONTENT)))
+            sent = 0
+            for size in (200_000, 200_000, 200_000):
+                writer.write(CONTENT[sent : sent + size])
+                sent += size
+                await asyncio.sleep(0.04)
+            await asyncio.sleep(1)
+            writer.write(CONTENT[sent:])
+            await asyncio.sleep(0.1)
+            quiet.set()
+            assert await answer_of(reader) == (200, told(CONTENT))
+        finally:
+            quiet.set()
+            writer.transport.abort()
 
     run(scenario, patience)
 

@@ -10,6 +10,7 @@ from ca.errors import Unavailable
 from coordinator.web import new_application, serve
 from node import sending
 from node.sending import send_body
+from tests.unit.standstill import again_after_standstill
 
 SIZE_BYTES = 64 << 20  # more than the kernel's buffers on both sides take
 
@@ -55,21 +56,26 @@ async def test_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPa
     await listener.close()
 
 
+@again_after_standstill(0.2)
 async def test_slow_client_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "STALL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(sending, "STALL_TIMEOUT_S", 0.4)
     listener = await serve(
         await answer_of(zeros(SIZE_BYTES), asyncio.Event()), host="127.0.0.1", port=0, ssl_context=None
     )
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port, limit=1 << 16)
-    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-    await reader.readuntil(b"\r\n\r\n")
-    received_bytes, started_s = 0, asyncio.get_running_loop().time()
-    while received_bytes < SIZE_BYTES:
-        received_bytes += len(await reader.read(1 << 19))
-        await asyncio.sleep(0.005)  # the slowness under test
-    assert asyncio.get_running_loop().time() - started_s > 0.2
-    writer.close()
-    await listener.close()
+    try:
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        received_bytes, started_s = 0, asyncio.get_running_loop().time()
+        while received_bytes < SIZE_BYTES:
+            piece = await reader.read(1 << 19)
+            assert piece, "cut off"
+            received_bytes += len(piece)
+            await asyncio.sleep(0.01)  # the slowness under test
+        assert asyncio.get_running_loop().time() - started_s > 0.8
+    finally:
+        writer.close()
+        await listener.close()
 
 
 async def test_body_that_fails_in_the_middle_breaks_the_connection() -> None:

@@ -16,6 +16,7 @@ import uvloop
 
 from coordinator.accepting import Acceptor, Places, listening_socket
 from coordinator.tlsprotocol import SLICE_BYTES, TlsListening
+from tests.unit.standstill import again_after_standstill
 from tests.unit.tls_pairs import (
     BIG,
     SHUTDOWN_S,
@@ -145,6 +146,7 @@ def test_slow_client_gets_the_end_of_its_answer_after_the_close(context: ssl.SSL
             time.sleep(0.05)  # it is slow: twice the time for the end, and takes something all the while
         return bytes(taken)
 
+    @again_after_standstill(0.5)
     async def test() -> None:
         async with connection(context, shutdown_s=1.2, buffer_bytes=20_000) as (taker, client):
             taker.transport.write(ANSWER)

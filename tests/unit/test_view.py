@@ -99,7 +99,9 @@ async def test_member_that_only_followers_answer_knows_that_changes_fail(
         await until_leader_is(view, heard=True)
         coordinators["c1"].is_silent = True
         await until_leader_is(view, heard=False)
-        view.require_fresh()
+        await asyncio.wait_for(view.wait_until_fresh(), DEADLINE_S)
+        with pytest.raises(Unavailable, match="leads does not answer"):
+            view.require_leader()
 
 
 def token_of(at_ms: int) -> str:
