@@ -292,6 +292,7 @@ def test_same_content_twice_is_stored_once(cluster: Cluster) -> None:
     for _ in range(2):
         assert Upload(cluster, size_bytes=1000).put(content).status == 200
     sha256 = hashlib.sha256(content).hexdigest()
+    cluster.wait_everywhere(sha256)
     for node in cluster.nodes:
         path = cluster.replica(node, sha256)
         assert path.read_bytes() == content
