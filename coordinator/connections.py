@@ -8,6 +8,7 @@ requests: read its changes before an upgrade.
 
 import asyncio
 import logging
+import re
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -37,6 +38,8 @@ from coordinator.rates import Patience
 from coordinator.receiving import waits_to_go_on
 
 PEER_HEADERS_EXTRA: Final = 8  # what a member adds to a request that it passes on
+# RFC 9112, section 3.2: a name or an address, which may be empty, and a port.
+_HOST: Final = re.compile(r"(?:\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z._~%!$&'()*+,;=-]*)(?::[0-9]*)?")
 _STARTED_S: Final = web.RequestKey("started_s", float)
 _log = logging.getLogger("filestore.http")
 
@@ -102,6 +105,8 @@ class Connections(web.Server):
             if request.version.major != 1:  # the parser lets HTTP/0.9 and 2.0 through
                 request._cache["version"] = HttpVersion11  # that of the answer
                 raise errors.InvalidRequest("The request line must end with HTTP/1.1 or HTTP/1.0.")
+            if _HOST.fullmatch(request.headers.get(hdrs.HOST, "")) is None:
+                raise errors.InvalidRequest("Host: no host, or host and port.")
             _require_plain_framing(request)
             if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
                 raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")

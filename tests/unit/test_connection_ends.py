@@ -11,6 +11,7 @@ from tests.unit.standstill import again_after_standstill
 
 LENGTH_MAX = 2**64 - 1
 LARGE = b"GET /large HTTP/1.1\r\n" + HOST + b"\r\n"
+HOSTS = ("a_b.example:80", "[::1]:80", "[fe80::1%25e0]", "127.0.0.1", "a:", "")
 STALLED = Patience(answer_stall_s=0.3, linger_s=0.3)
 SLOW_PATIENCE = Patience(answer_stall_s=1.0, linger_s=0.3)
 
@@ -94,6 +95,17 @@ def test_client_that_takes_an_answer_slowly_gets_all_of_it(run: Run) -> None:
             await asyncio.sleep(SLOW_PATIENCE.answer_stall_s / 6)
 
     run(scenario, SLOW_PATIENCE)
+
+
+@pytest.mark.parametrize("host", ["a b", "a/b", "user@a", "<a>", "a:b", "[::1", "[]", "a:80:80", "\\"])
+def test_host_that_is_none_is_refused(run: Run, host: str) -> None:
+    async def scenario(shell: Shell) -> None:
+        reader, writer = await shell.connect()
+        for each, status in ((host, 400), *((good, 200) for good in HOSTS)):
+            writer.write(f"GET /count HTTP/1.1\r\nHost: {each}\r\n\r\n".encode())
+            assert (await answer_of(reader))[0] == status, each
+
+    run(scenario)
 
 
 def test_what_is_no_http_gets_an_answer_of_our_version_with_a_date(run: Run) -> None:
