@@ -82,7 +82,15 @@ def test_same_content_uploaded_again_replaces_every_damaged_replica(mended: Clus
     for node in (noticed, unnoticed):
         change_byte(replica(cluster, node, content), 10)
     assert cluster.get(f"/files/{file_uuid}", node=noticed).body == content
-    again = cluster.store(content)
+    created = cluster.create(size_bytes=len(content))
+
+    def is_stored() -> bool:
+        answer = cluster.request("PUT", created["upload_url"], content=content)
+        assert answer.status in (200, 503), answer.body  # 503: the damage was told between look and commit
+        return answer.status == 200
+
+    wait_until(is_stored, what="the same content again", timeout_s=60)
+    again = created["file_uuid"]
     for node in cluster.nodes:
         assert replica(cluster, node, content).read_bytes() == content, node.id
         for known in (file_uuid, again):
