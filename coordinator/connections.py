@@ -146,11 +146,18 @@ def _must_be_last(request: web.Request) -> bool:
     """Whether nothing that follows on this connection could be told, or was kept: close it with the answer.
 
     Behind the head of a request to upgrade the parser drops what came with it; behind that of a CONNECT it
-    reads the next request, whatever the head says of a body; behind a length of 2^64 - 1 it takes everything
-    for a body that aiohttp 3.14.5 says is not there.
+    reads the next request, whatever the head says of a body.
     """
-    is_swallowed = (hdrs.UPGRADE in request.headers or request.content_length) and not request.body_exists
-    return bool(is_swallowed) or request.version.major != 1 or request.method == hdrs.METH_CONNECT
+    is_swallowed = hdrs.UPGRADE in request.headers and not request.body_exists
+    is_odd = request.version.major != 1 or request.method == hdrs.METH_CONNECT
+    return is_swallowed or is_odd or _has_endless_body(request)
+
+
+def _has_endless_body(request: web.Request) -> bool:
+    """Whether its length is 2^64 - 1: aiohttp 3.14.5 says that there is no body, and its parser takes
+    everything that follows for one.
+    """
+    return bool(request.content_length) and not request.body_exists
 
 
 def _has_spoilt_the_parser(request: web.Request) -> bool:
@@ -170,7 +177,7 @@ def _require_plain_framing(request: web.Request) -> None:
 
     The parser takes any list of codings that ends with `chunked`, and in HTTP/1.0 too, which knows none.
     """
-    if request.content_length and not request.body_exists:
+    if _has_endless_body(request):
         raise errors.InvalidRequest("Content-Length: no body is so long.")
     coding = request.headers.get(hdrs.TRANSFER_ENCODING)
     if coding is not None and (coding.strip().lower() != "chunked" or request.version < HttpVersion11):

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing
 from typing import Any, Protocol
 
-import uvloop
 from aiohttp import web
 
 from ca.errors import PayloadTooLarge
@@ -21,7 +20,6 @@ from tests.unit.peer_nodes import CLUSTER
 
 CONTENT = random.Random(5).randbytes(6 << 20)
 HOST = b"Host: test\r\n"
-LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 LARGE_BYTES = 16 << 20
 PATIENCE = Patience(body_stall_s=15.0, linger_s=0.3)
 GET = b"GET /count HTTP/1.1\r\n" + HOST + b"\r\n"

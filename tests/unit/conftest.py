@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from ca.certificates import Authority, new_intermediate, new_root
 from ca.identity import Identity, Role
@@ -17,7 +18,7 @@ from ca.keys import new_key
 from ca.tls import Credential, client_context, server_context
 from coordinator.rates import Patience
 from node import reporting
-from tests.unit.body_shell import LOOPS, PATIENCE, Run, Scenario, Shell
+from tests.unit.body_shell import PATIENCE, Run, Scenario, Shell
 from tests.unit.custody_node import Keeper
 from tests.unit.peer_nodes import CLUSTER, Node, introduce, running_node
 from tests.unit.state import State
@@ -78,7 +79,7 @@ def tls(
     return server_context(path), client_context(peer_authority.root_pem)
 
 
-@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
 def loop_factory(request: pytest.FixtureRequest) -> Callable[[], asyncio.AbstractEventLoop]:
     made: Callable[[], asyncio.AbstractEventLoop] = request.param
     return made

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import uvloop
 from aiohttp import ClientSession, web
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
@@ -36,7 +35,6 @@ from ca.tls import (
 NODE = Identity("lab", Role.NODE, "n1")
 PEER = Identity("lab", Role.COORDINATOR, "c1")
 REFUSALS = (ssl.SSLError, ConnectionError, EOFError)
-LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
 DEADLINE_S = 10
 
 Run = Callable[[Coroutine[Any, Any, None]], None]
@@ -73,10 +71,10 @@ def cluster(tmp_path: Path) -> Cluster:
     return _cluster(tmp_path / "ours")
 
 
-@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+@pytest.fixture
+def run(loop_factory: Callable[[], asyncio.AbstractEventLoop]) -> Iterator[Run]:
     """Runs a test's coroutine on either event loop, with a deadline."""
-    with asyncio.Runner(loop_factory=request.param) as runner:
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
         yield lambda work: runner.run(asyncio.wait_for(work, DEADLINE_S))
 
 

@@ -22,29 +22,31 @@ async def all_of(reader: asyncio.StreamReader) -> bytes:
         return await reader.read()
 
 
-def test_length_that_no_body_has_is_refused_and_nothing_behind_it_is_a_request(run: Run) -> None:
+def last_answer(run: Run, sent: bytes) -> bytes:
+    """What a client gets for these bytes until the other side ends the connection."""
+    answers = []
+
     async def scenario(shell: Shell) -> None:
         reader, writer = await shell.connect()
-        writer.write(put("/take", LENGTH_MAX) + GET)
-        answer = await all_of(reader)
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert answer.count(b"HTTP/1.1 ") == 1
-        assert b"\r\nConnection: close\r\n" in answer
-        assert b"Content-Length: no body is so long." in answer
+        writer.write(sent)
+        answers.append(await all_of(reader))
 
     run(scenario)
+    return answers[0]
+
+
+def test_length_that_no_body_has_is_refused_and_nothing_behind_it_is_a_request(run: Run) -> None:
+    answer = last_answer(run, put("/take", LENGTH_MAX) + GET)
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert b"\r\nConnection: close\r\n" in answer
+    assert b"Content-Length: no body is so long." in answer
 
 
 @pytest.mark.parametrize("path", ["/count", "/nowhere"])
 def test_answer_before_a_body_that_waits_to_be_wanted_ends_the_connection(run: Run, path: str) -> None:
-    async def scenario(shell: Shell) -> None:
-        reader, writer = await shell.connect()
-        head = f"GET {path} HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n".encode()
-        writer.write(head + HOST + b"\r\n")
-        answer = await all_of(reader)
-        assert b"\r\nConnection: close\r\n" in answer
-
-    run(scenario)
+    head = f"GET {path} HTTP/1.1\r\nContent-Length: 5\r\nExpect: 100-continue\r\n".encode()
+    assert b"\r\nConnection: close\r\n" in last_answer(run, head + HOST + b"\r\n")
 
 
 def test_draining_listener_closes_idle_connections_while_a_request_runs(run: Run) -> None:
@@ -109,12 +111,7 @@ def test_host_that_is_none_is_refused(run: Run, host: str) -> None:
 
 
 def test_what_is_no_http_gets_an_answer_of_our_version_with_a_date(run: Run) -> None:
-    async def scenario(shell: Shell) -> None:
-        reader, writer = await shell.connect()
-        writer.write(b"GET / HTTP/1.1\r\nno field\r\n\r\n")
-        answer = await all_of(reader)
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        (date,) = [line for line in answer.decode().split("\r\n") if line.startswith("Date: ")]
-        assert parsedate_to_datetime(date.removeprefix("Date: "))
-
-    run(scenario)
+    answer = last_answer(run, b"GET / HTTP/1.1\r\nno field\r\n\r\n")
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    (date,) = [line for line in answer.decode().split("\r\n") if line.startswith("Date: ")]
+    assert parsedate_to_datetime(date.removeprefix("Date: "))

@@ -8,7 +8,7 @@ from aiohttp import web
 
 from coordinator.web import json_response, new_application, serve
 from node.content.upload import _connection_of
-from tests.unit.body_shell import CONTENT, GET, LOOPS, PATIENCE, Shell, answer_of, chunked, put, told
+from tests.unit.body_shell import CONTENT, GET, PATIENCE, Shell, answer_of, chunked, put, told
 from tests.unit.hot_node import asking, exchange, hot_node, record, steady
 from tests.unit.peer_nodes import Node
 
@@ -23,8 +23,10 @@ PARTS = [b"GET /cou", put("/take", 5000) + SMALL[:-1], CHUNKED + chunked(SMALL, 
 Said = Iterable[bytes]
 
 
-@pytest.fixture(params=LOOPS, ids=["asyncio", "uvloop"])
-def answers(request: pytest.FixtureRequest) -> Callable[[Said], list[tuple[int, bytes]]]:
+@pytest.fixture
+def answers(
+    loop_factory: Callable[[], asyncio.AbstractEventLoop],
+) -> Callable[[Said], list[tuple[int, bytes]]]:
     """What comes back, until the other side closes, for requests with an end of the stream behind them."""
 
     async def ask(said: Said) -> list[tuple[int, bytes]]:
@@ -44,7 +46,7 @@ def answers(request: pytest.FixtureRequest) -> Callable[[Said], list[tuple[int, 
             return received
 
     def run(said: Said) -> list[tuple[int, bytes]]:
-        with asyncio.Runner(loop_factory=request.param) as runner:
+        with asyncio.Runner(loop_factory=loop_factory) as runner:
             return runner.run(ask(said))
 
     return run
