@@ -33,6 +33,7 @@ from node.api.pages import (
     NEXT_PAGE,
     PAGE_PARAMETERS,
     cursor_text,
+    numbered_page,
     page_response,
     query_cursor,
     query_limit,
@@ -74,10 +75,12 @@ async def _require_node(services: ApiServices, caller: Caller, node_id: str) -> 
 
 
 async def list_jobs(request: web.Request) -> web.Response:
-    """Every job there is, with its newest run, and when the leading coordinator runs it by itself. Admins
-    only.
+    """The jobs there are, by name, with the newest run of each, and when the leading coordinator runs it by
+    itself. Admins only.
     """
     caller = await authenticate(request)
+    kinds = sorted(JOBS, key=lambda kind: kind.name)
+    page, next_cursor = numbered_page(request, enumerate(kinds, start=1))
     metadata = request.app[API].metadata
     runs = await metadata.read(GetLastRuns(caller=caller), list[JobRunRecord])
     newest = {run.job_name: body_of(run) for run in runs}
@@ -89,9 +92,10 @@ async def list_jobs(request: web.Request) -> web.Response:
             schedule_s=math.ceil(schedules.get(kind.name, kind.schedule_s)),
             last_run=newest.get(kind.name, msgspec.UNSET),
         )
-        for kind in sorted(JOBS, key=lambda kind: kind.name)
+        for kind in page
     ]
-    return json_response(JobList(count=len(jobs), jobs=jobs))
+    answer = JobList(count=len(jobs), jobs=jobs, next_cursor=cursor_text(next_cursor))
+    return page_response(request, answer, next_cursor)
 
 
 async def list_runs(request: web.Request) -> web.Response:
@@ -160,7 +164,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_PATH,
         handler=list_jobs,
         summary="List the jobs",
-        answers={200: Answer(description="The jobs.", body=JobList)},
+        query=PAGE_PARAMETERS,
+        answers={200: Answer(description="A page of jobs.", body=JobList, headers=NEXT_PAGE)},
     ),
     Operation(
         name="list_job_runs",

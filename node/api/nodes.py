@@ -1,5 +1,7 @@
 """Nodes: `/api/v1/cluster/nodes`. Admins only."""
 
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
 from typing import Final
 
 from aiohttp import web
@@ -17,7 +19,14 @@ from node.api.bodies.cluster import NodeBody, NodeList
 from node.api.bodies.nodes import RemovedNode
 from node.api.cluster import url_of
 from node.api.operation import Answer, Operation, Parameter
-from node.api.pages import query_text
+from node.api.pages import (
+    NEXT_PAGE,
+    PAGE_PARAMETERS,
+    cursor_text,
+    numbered_page,
+    page_response,
+    query_text,
+)
 from node.api.services import API, ApiServices
 
 _NODES: Final = "/api/v1/cluster/nodes"
@@ -29,16 +38,19 @@ _MAYBE_REMOVAL: type[NodeRemoval | None] = NodeRemoval | None  # type: ignore[as
 
 
 async def list_all(request: web.Request) -> web.Response:
-    """Every node that has joined, by id. Admins only."""
+    """Every node that has joined, oldest first. Admins only."""
     nodes = await _nodes(request)
-    return json_response(NodeList(count=len(nodes), nodes=nodes))
+    page, next_cursor = numbered_page(request, numbered(nodes))
+    bodies = [_body_of(request.app[API], node) for node in page]
+    answer = NodeList(count=len(bodies), nodes=bodies, next_cursor=cursor_text(next_cursor))
+    return page_response(request, answer, next_cursor)
 
 
 async def get(request: web.Request) -> web.Response:
     """Admins only."""
     for node in await _nodes(request):
-        if node.id == request.match_info["id"]:
-            return json_response(node)
+        if node.node_id == request.match_info["id"]:
+            return json_response(_body_of(request.app[API], node))
     raise NotFound("No such node.")
 
 
@@ -118,11 +130,19 @@ async def _set_draining(request: web.Request, *, draining: bool) -> web.Response
     return json_response(_body_of(services, record))
 
 
-async def _nodes(request: web.Request) -> list[NodeBody]:
+async def _nodes(request: web.Request) -> list[NodeRecord]:
     caller = await authenticate(request)
-    services = request.app[API]
-    records = await services.metadata.read(ListNodes(caller=caller), list[NodeRecord])
-    return [_body_of(services, record) for record in records]
+    return await request.app[API].metadata.read(ListNodes(caller=caller), list[NodeRecord])
+
+
+def numbered(nodes: Iterable[NodeRecord]) -> Iterator[tuple[int, NodeRecord]]:
+    """By when they joined, each with a number of its own that the list gives it every time: two that joined
+    within one millisecond take the next one free.
+    """
+    number = 0
+    for node in sorted(nodes, key=attrgetter("joined_at_ms", "node_id")):
+        number = max(number + 1, node.joined_at_ms)
+        yield number, node
 
 
 def _is_set(request: web.Request, name: str) -> bool:
@@ -163,7 +183,8 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_NODES,
         handler=list_all,
         summary="List the nodes",
-        answers={200: Answer(description="All nodes.", body=NodeList)},
+        query=PAGE_PARAMETERS,
+        answers={200: Answer(description="A page of nodes.", body=NodeList, headers=NEXT_PAGE)},
     ),
     Operation(
         name="get_node",

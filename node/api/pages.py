@@ -1,9 +1,12 @@
 """Pages of a list: what the query asks for, and where the next page is.
 
-A cursor is the log index of the last element shown, so that a list stays stable while others come and go.
+A cursor is the log index of the last element shown, or what stands for it in a list that has none, so that
+a list stays stable while others come and go.
 """
 
-from typing import Annotated, Final
+from collections.abc import Iterable
+from itertools import islice
+from typing import Annotated, Final, TypeVar
 from urllib.parse import urlencode
 
 from aiohttp import web
@@ -15,6 +18,8 @@ from coordinator.queries import LIST_LIMIT_MAX
 from coordinator.web import json_response
 from node.api.bodies.fields import NextCursor
 from node.api.operation import Parameter
+
+_T = TypeVar("_T")
 
 NUMBER_DIGITS_MAX: Final = 16  # COUNT_MAX has as many
 NEXT_PAGE: Final = {"Link": 'Where the next page is (RFC 8288, `rel="next"`); absent on the last one.'}
@@ -37,6 +42,16 @@ def page_response(request: web.Request, answer: Struct, next_cursor: int, **filt
         query["limit"] = request.query["limit"]
     query["cursor"] = str(next_cursor)
     return json_response(answer, headers={"Link": f'<{request.path}?{urlencode(query)}>; rel="next"'})
+
+
+def numbered_page(request: web.Request, elements: Iterable[tuple[int, _T]]) -> tuple[list[_T], int]:
+    """The page of `elements`, whose numbers rise from 1 or more, that the query asks for; and the cursor of
+    the next one, 0 when nothing remains. For short lists that are in memory. Raises InvalidRequest.
+    """
+    limit, cursor = query_limit(request), query_cursor(request)
+    page = list(islice((each for each in elements if each[0] > cursor), limit + 1))
+    next_cursor = page[limit - 1][0] if len(page) > limit else 0
+    return [element for _, element in page[:limit]], next_cursor
 
 
 def cursor_text(next_cursor: int) -> str | UnsetType:

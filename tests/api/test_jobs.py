@@ -44,6 +44,7 @@ def test_jobs_are_listed_with_schedule_and_last_run(cluster: Cluster) -> None:
     assert answer.json["count"] == len(jobs)
     assert {"expire", "snapshot"} <= set(jobs)
     assert list(jobs) == sorted(jobs)
+    assert [job["job_name"] for job in pages(cluster, "/jobs", "jobs", limit=2)] == list(jobs)
     for job in jobs.values():
         last_run = job.pop("last_run", None)
         check_shape(job, JOB)

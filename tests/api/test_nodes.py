@@ -1,10 +1,11 @@
 """Nodes over HTTP: taken out of placement, taken back in, and not removed while they hold anything."""
 
 from collections.abc import Iterator
+from operator import itemgetter
 
 import pytest
 
-from tests.api.expectations import check_refused, check_shape, person, store
+from tests.api.expectations import check_refused, check_shape, pages, person, store
 from tests.cluster.harness import Cluster
 
 NODE = {
@@ -32,9 +33,12 @@ def drained(cluster: Cluster) -> Iterator[str]:
 def test_nodes_are_listed_and_shown(cluster: Cluster) -> None:
     answer = cluster.get("/cluster/nodes")
     assert set(answer.json) == {"count", "nodes"}
-    assert [node["id"] for node in answer.json["nodes"]] == sorted(member.id for member in cluster.nodes)
+    nodes = answer.json["nodes"]
+    assert {node["id"] for node in nodes} == {member.id for member in cluster.nodes}
+    assert nodes == sorted(nodes, key=itemgetter("joined_at", "id"))
     assert answer.json["count"] == len(cluster.nodes)
-    for node in answer.json["nodes"]:
+    assert pages(cluster, "/cluster/nodes", "nodes", limit=1) == nodes
+    for node in nodes:
         check_shape(node, NODE)
         assert cluster.get(f"/cluster/nodes/{node['id']}").json == node
 

@@ -136,10 +136,11 @@ class NodeBody(Struct, frozen=True, kw_only=True):
 
 
 class NodeList(Struct, frozen=True, kw_only=True):
-    """All nodes, by id."""
+    """A page of nodes, those that joined first before others."""
 
     count: Count
     nodes: Annotated[list[NodeBody], Meta(description="The nodes.")]
+    next_cursor: NextCursor | UnsetType = UNSET
 
 
 class JoinTokenBody(Struct, frozen=True, kw_only=True):

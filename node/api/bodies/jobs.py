@@ -109,7 +109,8 @@ class JobBody(Struct, frozen=True, kw_only=True):
 
 
 class JobList(Struct, frozen=True, kw_only=True):
-    """All jobs, by name."""
+    """A page of jobs, by name."""
 
     count: Count
     jobs: Annotated[list[JobBody], Meta(description="The jobs.")]
+    next_cursor: NextCursor | UnsetType = UNSET
