@@ -24,6 +24,7 @@ MODULES: Final = {  # below deploy.commands
     "ls": "files",
     "node": "node",
     "put": "files",
+    "rm": "files",
     "status": "status",
     "token": "token",
 }

@@ -220,6 +220,10 @@ class Client:
                 return
             cursor = f"&cursor={quote(str(page['next_cursor']), safe='')}"
 
+    async def delete_file(self, file_uuid: str) -> None:
+        """Delete a file of any kind, or its upload. Raises what the API answers."""
+        await self.call("DELETE", f"/api/v1/files/{quote(file_uuid, safe='')}", dict[str, str])
+
     async def status(self) -> dict[str, Any]:
         """The cluster as its coordinators see it (admin only)."""
         return await self.call("GET", "/api/v1/cluster/status", dict[str, Any])

@@ -1,4 +1,4 @@
-"""`filestore put`, `get` and `ls`: files up, files down, and what there is."""
+"""`filestore put`, `get`, `ls` and `rm`: files up, files down, what there is, and away with it."""
 
 import json
 import mimetypes
@@ -177,6 +177,30 @@ def ls(connection: Connection, project_id: str, as_json: bool) -> None:
     records = connection.run(work)
     if records is not None:
         table_console().print(files_table(records))
+
+
+@click.command()
+@click.argument("file_uuids", metavar="FILE_UUID...", nargs=-1, required=True)
+@connection_options
+def rm(connection: Connection, file_uuids: tuple[str, ...]) -> int:
+    """Delete files for good, of any kind, and uploads that have not ended. Needs admin on each; asks nothing.
+
+    One that is refused does not keep the others.
+    """
+
+    async def work(client: Client) -> int:
+        code = 0
+        for file_uuid in file_uuids:
+            try:
+                await client.delete_file(file_uuid)
+            except FilestoreError as error:
+                click.echo(f"filestore: {printable_name(file_uuid)}: {line_of(error)}", err=True)
+                code = 1
+            else:
+                click.echo(f"{printable_name(file_uuid)} is deleted.")
+        return code
+
+    return connection.run(work)
 
 
 def files_table(records: list[dict[str, Any]]) -> Table:

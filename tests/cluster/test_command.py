@@ -1,4 +1,4 @@
-"""The installed `filestore` command against a real cluster: put, get, ls, status, and its errors."""
+"""The installed `filestore` command against a real cluster: put, get, ls, rm, status, and its errors."""
 
 import datetime
 import hashlib
@@ -158,6 +158,40 @@ def test_ls_lists_what_was_stored(cluster: Cluster) -> None:
     assert "listed [x].gns3p" in table
     lines = cluster.filestore("ls", "--project-id", "ls", "--json").stdout.splitlines()
     assert [json.loads(line)["file_uuid"] for line in lines] == [file_uuid]
+
+
+def test_rm_deletes_files_of_any_kind_and_goes_on_behind_one_that_is_refused(cluster: Cluster) -> None:
+    stored = cluster.store(b"to be deleted")
+    pending = cluster.post("/vms", {"filename": "half.qcow2", "virt_type": "qemu", "format": "qcow2"})
+    assert pending.status == 201
+    file_uuids = [stored, "no-such-file", pending.json["file_uuid"]]
+    done = cluster.filestore("rm", *file_uuids)
+    assert done.returncode == 1
+    assert done.stdout.decode().splitlines() == [f"{each} is deleted." for each in file_uuids[::2]]
+    assert [line[:34] for line in done.stderr.decode().splitlines()] == ["filestore: no-such-file: not_found"]
+    for file_uuid in file_uuids[::2]:
+        assert cluster.get(f"/files/{file_uuid}").status == 404
+    assert cluster.filestore("rm", stored).returncode == 1
+
+
+def test_put_begins_anew_when_its_upload_was_deleted(cluster: Cluster, tmp_path: Path) -> None:
+    path = tmp_path / "lab.gns3p"
+    sha256 = random_file(path, FILE_BYTES)
+    arguments = ["put", str(path), "--project-id", "anew", "--only-url"]
+    with ThrottlingProxy(cluster.nodes[0].api_port, bytes_per_s=4 << 20) as proxy:
+        environment = cluster.command_environment(FILESTORE_URL=proxy.url)
+        process = subprocess.Popen([FILESTORE, *arguments], env=environment, stdout=subprocess.PIPE)
+        wait_until(lambda: proxy.passed_bytes > FILE_BYTES // 8, what="bytes of the file", timeout_s=30)
+        process.kill()
+        process.communicate(timeout=30)
+    (record,) = cluster.get("/project-files?project_id=anew").json["project_files"]
+    done = cluster.filestore("rm", record["file_uuid"])
+    assert (done.returncode, done.stderr) == (0, b"")
+    done = run_filestore(arguments, cluster.command_environment())
+    assert done.returncode == 0, done.stderr
+    (again,) = cluster.get("/project-files?project_id=anew").json["project_files"]
+    assert again["file_uuid"] == done.stdout.decode().strip() != record["file_uuid"]
+    assert again["blob_sha256"] == sha256
 
 
 def test_status_of_a_healthy_cluster_is_0(cluster: Cluster) -> None:
