@@ -244,13 +244,22 @@ def _check_chain(
     roots: list[x509.Certificate],
     now: datetime,
 ) -> None:
+    begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
+    if not begins <= now <= ends:
+        life = f"from {_shown(begins)} to {_shown(ends)}"
+        raise UntrustedCertificate(f"the certificate is valid {life}, and the clock here says {_shown(now)}")
     policy = verification.PolicyBuilder().store(verification.Store(roots)).time(now).max_chain_depth(2)
     try:
         policy.build_client_verifier().verify(leaf, intermediates)
     except (verification.VerificationError, *X509_FAILURES) as error:
+        reason = str(error).split(" (encountered", 1)[0]  # behind it: how Python shows the object
         raise UntrustedCertificate(
-            f"the certificate does not lead to the cluster's root, or the clock here is wrong: {error}"
+            f"the certificate does not lead to the cluster's root: {reason}"
         ) from error
+
+
+def _shown(time: datetime) -> str:
+    return f"{time.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 _LEAF_PURPOSES: Final = x509.ExtendedKeyUsage(
