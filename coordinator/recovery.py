@@ -3,6 +3,8 @@
 Rules: the newest base segment begins the log and older files are void. A missing beginning is compaction, a
 gap is damage. A torn tail is cut in the last segment alone; elsewhere a record that does not check is damage.
 What this start relies on is durable when it returns, for the process before may have died before its sync.
+That sync may even have failed: then the kernel shows what never reached the disk, and takes it for written.
+So all that no batch says to have been synced is written once more.
 """
 
 from dataclasses import dataclass
@@ -16,10 +18,13 @@ from coordinator.segment import Header, HeaderFlag, LogDamaged, Record, RecordKi
 
 @dataclass(slots=True)
 class Recovered:
-    """What was found beside the index. `end_bytes`: where the next record goes in the last segment."""
+    """What was found beside the index. `end_bytes`: where the next record goes in the last segment, of which
+    `synced_bytes` are known to have been synced.
+    """
 
     hard_state: HardState
     end_bytes: int
+    synced_bytes: int = form.HEADER_BYTES
 
 
 def recover(directory: Directory, index: LogIndex, segment_bytes: int) -> Recovered:
@@ -37,7 +42,7 @@ def recover(directory: Directory, index: LogIndex, segment_bytes: int) -> Recove
             _follow(index, each)
             _replay(index, each, recovered, is_last=each is opened[0])
         if opened:
-            _settle_tail(opened[0].file, recovered.end_bytes, segment_bytes)
+            _settle_tail(opened[0].file, recovered, segment_bytes)
     except BaseException:
         index.segments.clear()
         for each in opened:
@@ -91,7 +96,7 @@ def _follow(index: LogIndex, each: Segment) -> None:
 def _replay(index: LogIndex, each: Segment, recovered: Recovered, *, is_last: bool) -> None:
     """Reads the records of the last segment in the index."""
     data = each.file.read(0, each.file.size_bytes())
-    end = form.HEADER_BYTES
+    end = recovered.synced_bytes = form.HEADER_BYTES
     for record in form.read_records(data, end):
         if not _replay_record(index, each.header, record, recovered):
             raise LogDamaged(each.path, record.offset, "a record checks but makes no sense here")
@@ -109,6 +114,7 @@ def _replay_record(index: LogIndex, header: Header, record: Record, recovered: R
     """False if the record makes no sense where it is."""
     match record.kind:
         case RecordKind.BATCH:
+            recovered.synced_bytes = form.synced_bytes(record)
             return record.payload.startswith(header.marker)
         case RecordKind.HARD_STATE:
             hard_state = form.decode_hard_state(record.payload)
@@ -130,11 +136,12 @@ def _replay_record(index: LogIndex, header: Header, record: Record, recovered: R
     return False
 
 
-def _settle_tail(file: File, end_bytes: int, segment_bytes: int) -> None:
+def _settle_tail(file: File, found: Recovered, segment_bytes: int) -> None:
     """Makes what was found durable. Without room for the rest of the segment reads can go on all the same."""
     try:
-        file.allocate(max(segment_bytes, end_bytes))
+        file.allocate(max(segment_bytes, found.end_bytes))
     except OSError as error:
         if error.errno not in NO_ROOM_ERRORS:
             raise
+    file.write(found.synced_bytes, file.read(found.synced_bytes, found.end_bytes - found.synced_bytes))
     file.sync()

@@ -213,15 +213,15 @@ def is_damage(data: bytes, offset: int, marker: bytes) -> bool:
     found = data.find(marker, offset)
     while found >= 0:
         record = read_record(data, found - _RECORD.size) if found >= offset + _RECORD.size else None
-        if record is not None and _synced_bytes(record) > offset:
+        if record is not None and synced_bytes(record) > offset:
             return True
         found = data.find(marker, found + 1)
     return False
 
 
-def _synced_bytes(record: Record) -> int:
+def synced_bytes(record: Record) -> int:
     """What a BATCH record testifies; 0 for any other."""
     if record.kind != RecordKind.BATCH or len(record.payload) != _BATCH.size:
         return 0
-    synced_bytes: int = _BATCH.unpack(record.payload)[1]
-    return synced_bytes
+    found: int = _BATCH.unpack(record.payload)[1]
+    return found

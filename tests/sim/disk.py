@@ -25,17 +25,39 @@ class Crashed(BaseException):
 
 
 class Node:
-    """One file's content, and the changes since its last sync in a form that can be undone."""
+    """One file's content, and the changes since its last sync in a form that can be undone.
 
-    __slots__ = ("content", "is_poisoned", "unsynced")
+    What a failed sync should have saved is never durable, unless it is written anew: the kernel takes it for
+    saved, and shows it to whoever reads.
+    """
+
+    __slots__ = ("_certain", "_taken", "content", "unsynced")
 
     def __init__(self) -> None:
         self.content = bytearray()
         self.unsynced: list[_Change] = []
-        self.is_poisoned = False  # a sync failed: none after it makes durable what was lost then
+        self._taken = 0  # so many of them a sync has taken, which may have failed
+        self._certain: set[int] = set()  # those that one has saved behind others that one has not
 
-    def settle(self, rand: random.Random) -> None:
-        """What a crash leaves: the synced content, and whatever the dice keep of the rest, in its order."""
+    def sync(self, *, fails: bool) -> None:
+        """Saves what no sync has taken yet, or takes it all the same."""
+        if not fails and not self._taken:
+            self.unsynced.clear()
+            return
+        if not fails:
+            self._certain.update(range(self._taken, len(self.unsynced)))
+        self._taken = len(self.unsynced)
+
+    def settled(self, rand: random.Random) -> "Node":
+        """What a crash leaves; a process that lives on by mistake writes into this one."""
+        left = Node()
+        left.content, self.content = self.content, bytearray()
+        left.unsynced, left._certain = self.unsynced, self._certain
+        left._settle(rand)
+        return left
+
+    def _settle(self, rand: random.Random) -> None:
+        """The synced content, and whatever the dice keep of the rest, in its order."""
         made: list[tuple[int, int, int, bytes]] = []
         for what, start, end, before in reversed(self.unsynced):
             made.append((what, start, end, bytes(self.content[start:end]) if what == _WRITE else b""))
@@ -45,17 +67,17 @@ class Node:
                 del self.content[start:]
             else:
                 self.content += before
-        for what, start, end, data in reversed(made):
-            self._redo(what, start, end, data, rand)
-        self.unsynced.clear()
-        self.is_poisoned = False
+        for number, (what, start, end, data) in enumerate(reversed(made)):
+            self._redo(what, start, end, data, None if number in self._certain else rand)
+        self.unsynced, self._certain = [], set()
 
-    def _redo(self, what: int, start: int, end: int, data: bytes, rand: random.Random) -> None:
+    def _redo(self, what: int, start: int, end: int, data: bytes, rand: random.Random | None) -> None:
+        """All of it without dice."""
         if what == _WRITE:
-            for low, high in surviving(start, end, rand):
+            for low, high in [(start, end)] if rand is None else surviving(start, end, rand):
                 self._extend(low)
                 self.content[low:high] = data[low - start : high - start]
-        elif rand.random() < 0.5:
+        elif rand is None or rand.random() < 0.5:
             if what == _ALLOCATE:
                 self._extend(end)
             else:
@@ -140,12 +162,10 @@ class SimulatedFile:
         directory = self._directory
         if directory.is_armed:
             directory.count()
+        self._node.sync(fails=directory.sync_fails)
         if directory.sync_fails:
-            self._node.is_poisoned = True
             directory.refuse_sync()
         directory.syncs += 1
-        if not self._node.is_poisoned:
-            self._node.unsynced.clear()
 
     def close(self) -> None:
         pass
@@ -179,9 +199,7 @@ class SimulatedDirectory:
                     nodes[made] = node
         self._unsynced.clear()
         for name, node in nodes.items():
-            settled = nodes[name] = Node()  # a process that lives on by mistake writes into the old one
-            settled.content, settled.unsynced, node.content = node.content, node.unsynced, bytearray()
-            settled.settle(self._rand)
+            nodes[name] = node.settled(self._rand)
         self._nodes, self._synced_nodes = dict(nodes), nodes
         self.used_bytes = sum(len(node.content) for node in nodes.values())
         self.kill()
@@ -197,7 +215,7 @@ class SimulatedDirectory:
         self._operations_left = operations
 
     def fail_next_sync(self) -> None:
-        """The next sync raises EIO, and what it should have saved is never durable."""
+        """The next sync raises EIO, and what it should have saved is not durable until it is written anew."""
         self.sync_fails = True
 
     def refuse_sync(self) -> None:

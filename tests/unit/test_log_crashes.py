@@ -209,14 +209,17 @@ def test_log_survives_a_crash_at_every_operation(seed: int) -> None:
     assert crash_at > STEPS
 
 
+@pytest.mark.parametrize("sync_fails_share", [0, 0.1])
 @pytest.mark.parametrize("seed", range(100, 140))
-def test_log_survives_a_life_of_crashes(seed: int) -> None:
+def test_log_survives_a_life_of_crashes(seed: int, sync_fails_share: float) -> None:
     run = Run(seed, cache_bytes_max=run_cache(seed))
     crashes = 0
     for _ in range(STEPS * 5):
+        if run.rand.random() < sync_fails_share:
+            run.disk.fail_next_sync()
         try:
             run.step()
-        except Crashed:
+        except (Crashed, LogFailed):
             crashes += 1
             run.recoveries = 0
             run.recover(power_lasts=run.rand.random() < 0.4, crash_again=run.rand.random() < 0.3)
@@ -404,6 +407,25 @@ def test_failed_sync_is_final_and_its_batch_may_be_lost(disk: SimulatedDirectory
     disk.crash()
 
     assert make_log(disk).last_index() in (3, 4)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_failed_sync_left_is_written_anew_before_a_start_counts_on_it(seed: int) -> None:
+    """The kernel takes it for written, so that no later sync would save it."""
+    disk = SimulatedDirectory(random.Random(seed))
+    log = make_log(disk, entries=1)
+    disk.fail_next_sync()
+    with pytest.raises(LogFailed):
+        log.append(HardState(2, "c2", 1), None, [Entry(2, 2, EntryKind.COMMAND, bytes(90))], sync=True)
+    log.close()
+    disk.kill()
+
+    log = make_log(disk)
+    promised = (log.hard_state, read_all(log))
+    disk.crash()
+
+    log = make_log(disk)
+    assert (log.hard_state, read_all(log)) == promised
 
 
 @pytest.mark.parametrize("call", ["rotate", "reset", "discard", "spare"])
