@@ -91,6 +91,9 @@ class Store:
         connections = _connections(path)
         try:
             self._begin(path, *connections)
+            # The last sync of the process before may have failed: then nobody knows what of the WAL is on the
+            # disk, and no later sync would tell. What is copied from it is written, and synced, by us.
+            self._shorten_wal()
         except BaseException:
             self.close()
             raise

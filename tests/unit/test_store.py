@@ -1,6 +1,8 @@
 """The database under the state machine: whole batches or nothing, full disks, copies while it changes."""
 
 import contextlib
+import errno
+import os
 import sqlite3
 import subprocess
 import threading
@@ -38,6 +40,10 @@ def creations(first_index: int, count: int) -> list[Entry]:
         )
         for index in range(first_index, first_index + count)
     ]
+
+
+def _fails(_descriptor: int) -> None:
+    raise OSError(errno.EIO, os.strerror(errno.EIO))
 
 
 def file_count(db: sqlite3.Connection) -> int:
@@ -185,6 +191,30 @@ def test_wal_is_found_in_the_file_and_the_log_alone_after_a_checkpoint(tmp_path:
     with closing(Store(copy)) as recovered:
         assert recovered.applied_index() == index
     assert dump(copy) == state.dump()
+
+
+def test_start_counts_on_nothing_that_a_failed_sync_of_the_wal_left(
+    tmp_path: Path, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel shows it and takes it for written, so that no later sync would save it."""
+    state.store.apply(creations(2, 50))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", _fails)
+        with pytest.raises(OSError, match="Input/output error"):
+            state.store.checkpoint()
+    left = tmp_path / "left.sqlite"
+    wal = left.with_name("left.sqlite-wal")
+    left.write_bytes(state.path.read_bytes())
+    wal.write_bytes(state.path.with_name("state.sqlite-wal").read_bytes())
+
+    with closing(Store(left)) as store:
+        index = store.checkpoint()
+        after_power_cut = tmp_path / "after.sqlite"
+        after_power_cut.write_bytes(left.read_bytes())
+        after_power_cut.with_name("after.sqlite-wal").write_bytes(bytes(wal.stat().st_size))
+
+    with closing(Store(after_power_cut)) as store:
+        assert store.applied_index() == index == 51
 
 
 def test_wal_begins_anew_although_queries_come_all_the_time(state: State) -> None:
