@@ -124,7 +124,7 @@ class Incoming:
 
     def finish(self) -> None:
         """Verify what came. Raises InvalidRequest, and removes it all, unless it is the snapshot that was
-        asked.
+        asked; OSError, and removes it too, when the disk refuses.
 
         Afterwards it is durable and waits for SnapshotStore.install.
         """
@@ -143,7 +143,11 @@ class Incoming:
         if found != self._meta:
             self.restart()
             raise InvalidRequest(f"snapshot: what came holds {_name(found)}, or other members.")
-        _sync_file(self._path)
+        try:
+            _sync_file(self._path)
+        except OSError:
+            self.restart()  # the same bytes would seem to be durable at the next try
+            raise
         self._path.replace(self._verified_path)
         self._note_path.unlink()
         sync_directory(self._path.parent)

@@ -1,6 +1,8 @@
 """Snapshot files: taken, handed out in parts, fetched over a bad network, installed at any cost."""
 
+import errno
 import hashlib
+import os
 import shutil
 import sqlite3
 import zlib
@@ -333,6 +335,23 @@ def test_wrong_digest_removes_what_came(tmp_path: Path, source: SnapshotStore, t
     assert incoming.offset == 0
     assert files_of(tmp_path / "target" / "snapshots") == []
     fetch(source, target)
+
+
+def test_snapshot_whose_sync_failed_comes_again(
+    tmp_path: Path, source: SnapshotStore, target: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel may have dropped it, and would call a second sync of the same bytes a success."""
+
+    def fail(_descriptor: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(snapshots, "_sync_file", fail)
+        with pytest.raises(OSError, match="Input/output error"):
+            fetch(source, target)
+    assert target.incoming(meta_of(source)).offset == 0
+    assert files_of(tmp_path / "target" / "snapshots") == []
+    assert fetch(source, target) == meta_of(source)
 
 
 def test_file_that_is_no_state_is_refused(tmp_path: Path, target: SnapshotStore) -> None:
