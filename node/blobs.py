@@ -161,17 +161,20 @@ class BlobStore:
     def delete(self, sha256: str, *, unless: Callable[[], bool] = lambda: False) -> bool:
         """Removes the blob; False if it was not there. Readers that have it open go on.
 
-        It stays, and that is False too, when `unless` says so, which is asked while nothing comes or goes.
+        It stays, its name durable, and that is False too, when `unless` says so, which is asked while nothing
+        comes or goes.
         """
         require_sha256(sha256)
         try:
             with self.placing, self.leaf(sha256) as leaf:
-                if unless():
-                    return False
-                removed = unlink(sha256, parent=leaf)
-                unlink(sha256 + SIDECAR, parent=leaf)
-                self.forget(sha256)
-                self.disk.fsync(leaf)
+                stays, removed = unless(), False
+                if not stays:
+                    removed = unlink(sha256, parent=leaf)
+                    unlink(sha256 + SIDECAR, parent=leaf)
+                    self.forget(sha256)
+                    self.disk.fsync(leaf)
+            if stays:
+                self.sync_placement(sha256)
         except FileNotFoundError:
             return False
         except OSError as error:

@@ -156,10 +156,13 @@ class Comparison:
 
     async def _add(self, sha256: str, as_of: int, run: Pass) -> None:
         """Tell the log of a blob that it wants, if it is sound. `as_of` was known before this look."""
+        means = self._means
         await self._losses.settle_notes()  # as above
-        if await self._is_sound(sha256) and await self._reporter.add(sha256, as_of):
+        if not await self._is_sound(sha256) or not await means.disk.run(means.blobs.affirm, sha256):
+            return
+        if await self._reporter.add(sha256, as_of):
             run.add(added=1)
-            self._means.record("replica.add", sha256, "ok")
+            means.record("replica.add", sha256, "ok")
 
     async def _is_sound(self, sha256: str) -> bool:
         means, pace = self._means, self._means.budget.take

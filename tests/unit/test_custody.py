@@ -2,16 +2,18 @@
 
 import asyncio
 import os
+from pathlib import Path
 
 import pytest
 
 from node.damage import miss, withdraw
+from node.durable import Disk
 from node.keeping import Stopped
 from node.quarantine import Quarantine
 from node.segments import BlobDamaged
 from node.uploads import UploadStore
 from tests.unit import replica_acts as acts
-from tests.unit.custody_node import DAY_S, SIZE_BYTES, Keeper, until_stopped
+from tests.unit.custody_node import DAY_S, NODES, SIZE_BYTES, Keeper, until_stopped
 
 WEEK_S = 7 * DAY_S
 UUID = "0192d3a4-0000-7000-8000-000000000001"
@@ -311,6 +313,26 @@ async def test_whole_blob_that_the_log_wants_becomes_a_replica(keeper: Keeper) -
     keeper.age(name)
     assert (await keeper.compare())["added"] == 1
     assert keeper.held() == [name]
+
+
+@pytest.mark.parametrize("told", ["added", "spared"])
+async def test_name_of_a_replica_is_durable_before_the_log_counts_on_it(keeper: Keeper, told: str) -> None:
+    """A process that was killed may have put it there, and synced nothing."""
+    name = keeper.store(nodes=("n2", "n3") if told == "added" else NODES)
+    if told == "spared":
+        keeper.doom(name)
+    keeper.restart()
+    synced: list[Path] = []
+
+    def sync(descriptor: int) -> None:
+        os.fsync(descriptor)
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    keeper.blobs.disk = Disk(fsync=sync)
+    counts = await (keeper.compare() if told == "added" else keeper.collect())
+    assert counts[told] == 1
+    leaf = keeper.path(name).parent
+    assert {leaf, leaf.parent, leaf.parent.parent} <= set(synced)
 
 
 async def test_damage_is_reported_while_a_long_comparison_reads_other_blobs(
