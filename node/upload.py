@@ -267,6 +267,26 @@ class Upload:
             raise storage_error(error) from error
         return found
 
+    def give_way(self, prefix: bytes) -> None:
+        """Finished content gives way to its first bytes, `prefix`: the next `open` finds these, durable.
+
+        One step: until the data has its name, what is finished counts, and the offset does not. Raises
+        InsufficientStorage or Internal.
+        """
+        assert self.finished is not None
+        self.broken = True  # the files tell from now on, whatever becomes of this
+        try:
+            self._allocated_bytes = 0  # what was reserved is the finished content's
+            if prefix:
+                self._require_room(0, len(prefix))
+            name = self._blobs.write_incoming(prefix)
+            self._record.write(len(prefix))
+            os.rename(name, "data", src_dir_fd=self._blobs.uploads_directory, dst_dir_fd=self._directory)
+            self._disk.fsync(self._directory)
+            os.unlink("finished", dir_fd=self._directory)  # what is left of it keeps a blob for nothing
+        except OSError as error:
+            raise storage_error(error) from error
+
     def md5(self) -> str:
         """The MD5 of finished content, 32 lower-case hexadecimal digits; "" unless it was asked for.
 

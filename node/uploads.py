@@ -95,25 +95,16 @@ class UploadStore:
     def reopen(self, upload: Upload, stop: int) -> Upload:
         """Finished content gives way to an upload of its first `stop` bytes, durable, for the same caller.
 
-        Another node may have gone on from there after a takeover, and rest on this copy. Of more than
-        PREFIX_BYTES_MAX, or when the disk has lost the content, nothing is kept. Raises what `open` and
-        `Upload.sync` do.
+        Another node may have gone on from there after a takeover, and rest on this copy: a crash leaves one
+        or the other. Of more than PREFIX_BYTES_MAX, or when the disk has lost the content, nothing is kept.
+        Raises what `open` and `Upload.give_way` do.
         """
         size_bytes = upload.size_bytes
         try:
-            prefix = _prefix(upload, stop) if 0 < stop <= PREFIX_BYTES_MAX else b""
+            upload.give_way(_prefix(upload, stop) if 0 < stop <= PREFIX_BYTES_MAX else b"")
         finally:
             upload.close()
-        self.discard(upload.file_uuid)
-        fresh = self.open(upload.file_uuid, size_bytes, with_md5=upload.with_md5)
-        try:
-            if prefix:
-                fresh.append(prefix)
-                fresh.sync()
-        except BaseException:
-            fresh.close()
-            raise
-        return fresh
+        return self.open(upload.file_uuid, size_bytes, with_md5=upload.with_md5)
 
     def durable_offset(self, file_uuid: str) -> int:
         """How many bytes of the upload survive a crash; hashes nothing and waits for no holder.

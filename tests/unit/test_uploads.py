@@ -77,6 +77,34 @@ def test_finished_content_gives_way_to_an_upload_of_what_it_began_with(
     assert machine.uploads.durable_offset(UUID) == kept_bytes
 
 
+def test_crash_while_finished_content_gives_way_loses_nothing_that_stays(tmp_path: Path) -> None:
+    """The write quorum may rest on this copy of the first bytes."""
+    calls, survived = 0, False
+    while not survived:
+        machine = Machine(tmp_path / str(calls))
+        finished = machine.uploads.open(UUID, None)
+        finished.append(CONTENT)
+        finished.enter_epoch(3)
+        finished.finish()
+        machine.faults.fail_after(calls, Crash())
+        try:
+            machine.uploads.reopen(finished, 70_000).close()
+            survived = True
+        except Crash:
+            calls += 1
+        machine.restart()
+        assert machine.uploads.prefix_sha256(UUID, 70_000) == hashlib.sha256(CONTENT[:70_000]).hexdigest()
+        assert machine.uploads.epoch(UUID) == 3
+        with machine.uploads.open(UUID, None) as upload:
+            assert upload.offset in (70_000, len(CONTENT))
+            if upload.finished is None:
+                upload.append(CONTENT[70_000:])
+            upload.finish(SHA256)
+        assert_stored(machine, CONTENT)
+        machine.stop()
+    assert calls > 3
+
+
 def test_finished_upload_whose_blob_is_gone_starts_over(machine: Machine) -> None:
     with machine.uploads.open(UUID, None) as upload:
         upload.append(CONTENT)
