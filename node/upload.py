@@ -26,7 +26,7 @@ SYNC_S = 5.0  # and so old a byte is, however few came since: what a crash costs
 UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # further ahead of the disk nobody writes; a crash costs no more
 PREALLOCATED_BYTES = 64 << 20  # room that is reserved at once, so that a large file lies in few pieces
 
-_OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 _log = logging.getLogger(__name__)
 
@@ -34,9 +34,9 @@ _log = logging.getLogger(__name__)
 def open_or_create(name: str, *, parent: int) -> int:
     """A small file of an upload, for reading and writing. Raises OSError."""
     try:
-        return os.open(name, _OPEN_FLAGS, dir_fd=parent)
+        return os.open(name, OPEN_FLAGS, dir_fd=parent)
     except FileNotFoundError:
-        return os.open(name, _OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
+        return os.open(name, OPEN_FLAGS | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=parent)
 
 
 class Unreadable(DiskFailed):

@@ -41,7 +41,7 @@ from node.segments import (
     SegmentHasher,
     decode_finished,
 )
-from node.upload import EPOCH_FILE, Upload, open_or_create
+from node.upload import EPOCH_FILE, OPEN_FLAGS, Upload, open_or_create
 
 PREFIX_BYTES_MAX = 4 << 20  # of finished content that goes on as an upload; larger content was settled whole
 OPEN_UPLOADS_MAX = 384  # three descriptors each; of one in three this node is the holder
@@ -263,11 +263,12 @@ class UploadStore:
             if finished is None:
                 data = _open_data(parent=directory)
                 opened.callback(os.close, data)
-            epoch = _read_slots(EPOCH_FILE, parent=directory, disk=disk)
+            epoch = 0
             if not is_new:  # what is new promises nothing before its first sync
+                record.confirm()  # before anything is done in reliance on it
+                epoch = _confirmed_epoch(parent=directory, disk=disk)
                 if finished is None:
                     _cut_to_durable(data, record, disk)
-                record.confirm()
                 for descriptor in (directory, uploads):
                     disk.fsync(descriptor)
             opened.pop_all()
@@ -335,6 +336,20 @@ def _open_data(*, parent: int) -> int:
         os.fchmod(sealed, 0o600)
         os.close(sealed)
         return open_or_create("data", parent=parent)
+
+
+def _confirmed_epoch(*, parent: int, disk: Disk) -> int:
+    """The epoch that is noted, durable from now on; 0 when there is none."""
+    try:
+        descriptor = os.open(EPOCH_FILE, OPEN_FLAGS, dir_fd=parent)
+    except FileNotFoundError:
+        return 0
+    try:
+        record = OffsetRecord(descriptor, disk)
+        record.confirm()
+        return record.offset
+    finally:
+        os.close(descriptor)
 
 
 def _read_slots(name: str, *, parent: int, disk: Disk) -> int:

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import os
 import threading
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from ca import errors
 from deploy.processes import wait_until
 from node import upload as upload_module
+from node.durable import Disk
 from node.upload import Upload
 from tests.unit.upload_machine import (
     CONTENT,
@@ -350,3 +352,77 @@ def test_buffers_that_the_disk_refuses_are_not_part_of_the_hash(machine: Machine
         upload.append(CONTENT[50_000:])
         upload.finish(SHA256)
     assert_stored(machine, CONTENT)
+
+
+class Slots:
+    """The small records of an upload as they are on the medium: a write is there once it was synced."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.machine = machine
+        self.synced: dict[str, bytes] = {}
+        self.kill_at = ""  # the sync of this record is never reached
+
+    def disk(self) -> Disk:
+        return Disk(fdatasync=self.sync)
+
+    def sync(self, descriptor: int) -> None:
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if path.name == self.kill_at:
+            raise Crash
+        os.fdatasync(descriptor)
+        if path.name in ("offset", "epoch"):
+            self.synced[path.name] = path.read_bytes()
+
+    def cut_power(self) -> None:
+        for name in ("offset", "epoch"):
+            self.machine.path(name).write_bytes(self.synced.get(name, b""))
+
+
+@pytest.fixture
+def slots(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Slots:
+    made = Slots(machine)
+    monkeypatch.setattr(machine.faults, "disk", made.disk)
+    machine.restart()
+    return made
+
+
+def test_going_back_that_was_interrupted_twice_keeps_what_stays(machine: Machine, slots: Slots) -> None:
+    """The record of the lower offset is durable before the data is cut to it."""
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        upload.sync()
+        slots.kill_at = "offset"
+        with pytest.raises(Crash):
+            upload.rollback_to(100_000)
+    machine.restart()
+    with pytest.raises(Crash):
+        machine.uploads.open(UUID, None)
+    slots.cut_power()
+    slots.kill_at = ""
+    machine.restart()
+    with machine.uploads.open(UUID, None) as upload:
+        assert upload.offset >= 100_000
+        assert upload.sha256 == hashlib.sha256(CONTENT[: upload.offset]).hexdigest()
+
+
+def test_epoch_that_a_killed_process_left_is_durable_before_bytes_come_in_it(
+    machine: Machine, slots: Slots
+) -> None:
+    """Else a holder of before could have them dropped."""
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT[:1000])
+        upload.sync()
+        upload.enter_epoch(1)
+        slots.kill_at = "epoch"
+        with pytest.raises(Crash):
+            upload.enter_epoch(2)
+    slots.kill_at = ""
+    machine.restart()
+    with machine.uploads.open(UUID, None) as upload:
+        upload.enter_epoch(2)
+        upload.append(CONTENT[1000:])
+        upload.sync()
+    machine.stop()
+    slots.cut_power()
+    machine.start()
+    assert machine.uploads.epoch(UUID) == 2
