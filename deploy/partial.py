@@ -74,6 +74,7 @@ class PartialFile:
         self._recorded_at_s = time.monotonic()
         self._is_recording = False
         self._is_over = True  # until there is something of ours to leave
+        self._sync_failed = False  # what a second one tells is not true
         self._grown = asyncio.Event()
         self._hash = hashlib.sha256()
         self._hashed_bytes = 0
@@ -224,8 +225,18 @@ class PartialFile:
         finally:
             self._is_recording = False
 
+    def _sync(self, sync: Callable[[int], None]) -> None:
+        """Raises OSError; from then on nothing more counts as durable, and it comes again."""
+        if self._sync_failed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        try:
+            sync(self._descriptor)
+        except OSError:
+            self._sync_failed = True
+            raise
+
     def _sync_and_write(self, state: PartialState) -> None:
-        os.fdatasync(self._descriptor)
+        self._sync(os.fdatasync)
         with suppress(OSError):  # an older state is true as well: this costs only the resumption
             write_durable(self._state_path, msgspec.json.encode(state))
 
@@ -240,7 +251,7 @@ class PartialFile:
     def _settle(self) -> None:
         if (mode := self._mode_of_target()) is not None:
             os.fchmod(self._descriptor, mode)
-        os.fsync(self._descriptor)
+        self._sync(os.fsync)
         if not self._is_in_place():
             self._is_over = True
             self._state_path.unlink(missing_ok=True)  # it does not describe what is there now
