@@ -42,6 +42,19 @@ def create_secret(path: Path, data: bytes) -> None:
         raise Conflict(f"{path} exists already and is not replaced") from error
 
 
+def make_directory(path: Path) -> None:
+    """Make a directory for its owner alone, with those above it that are missing; their names are durable
+    when this returns. Raises OSError.
+
+    Also when it was there: who made it may have died before the sync. Not where its parent cannot be read.
+    """
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for each in missing or [path]:
+        with contextlib.suppress(PermissionError):
+            sync_directory(each.parent)
+
+
 def reserve_secret(path: Path) -> None:
     """Make an empty file of mode 0600, for who writes to it by its name. Raises FileExistsError, OSError."""
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, SECRET_MODE))

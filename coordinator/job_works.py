@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from ca.errors import InsufficientStorage
-from ca.secretfiles import sync_directory
+from ca.secretfiles import make_directory, sync_directory
 from coordinator.clock import now_ms
 from coordinator.commands import Expire
 from coordinator.config import CoordinatorFiles
@@ -62,7 +62,7 @@ def take_backup(files: CoordinatorFiles, *, at_ms: int) -> tuple[Path, int]:
 
 
 def _take_backup(files: CoordinatorFiles, at_ms: int) -> tuple[Path, int]:
-    files.backups.mkdir(mode=0o700, exist_ok=True)
+    make_directory(files.backups)
     making = files.backups / MAKING_NAME
     size_bytes, free_bytes = files.state.stat().st_size, shutil.disk_usage(files.backups).free
     if free_bytes < size_bytes + SNAPSHOT_RESERVE_BYTES:

@@ -22,7 +22,7 @@ from ca.certificates import Authority, LeafCertificate, new_root
 from ca.certificates import new_intermediate as sign_intermediate
 from ca.errors import Conflict, InvalidRequest
 from ca.identity import Identity, check_address, check_cluster_name, check_member_id
-from ca.secretfiles import create_secret, read_secret, write_durable, write_secret
+from ca.secretfiles import create_secret, make_directory, read_secret, write_durable, write_secret
 from ca.tls import read_roots
 from coordinator.authority import (
     INTERMEDIATE_PURPOSE,
@@ -303,7 +303,7 @@ def check_empty(files: CoordinatorFiles) -> None:
 
 def prepare(files: CoordinatorFiles) -> None:
     """Make the directory, for its owner alone."""
-    files.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(files.data)
     files.data.chmod(0o700)
 
 

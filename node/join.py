@@ -23,7 +23,7 @@ from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequ
 from ca.identity import Identity, Role, check_address, check_cluster_name, check_member_id, check_port
 from ca.jointoken import JoinToken
 from ca.keys import key_from_pem, key_to_pem, new_key
-from ca.secretfiles import create_secret, read_secret, write_durable
+from ca.secretfiles import create_secret, make_directory, read_secret, write_durable
 from ca.tls import Credential, client_context, distrust, first_contact_context, read_roots
 from coordinator.connector import Connector
 from coordinator.records import CoordinatorRecord
@@ -131,7 +131,7 @@ def _own_directory(data: Path) -> NodeFiles:
     files = NodeFiles(data)
     if files.config.exists():
         raise Conflict(f"{data} holds a node already.")
-    data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_directory(data)
     if data.stat().st_mode & OTHERS_WRITE:
         raise InvalidRequest(f"data: others may write to {data}: chmod go-w it.")
     return files
