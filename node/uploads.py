@@ -269,6 +269,8 @@ class UploadStore:
                 epoch = _confirmed_epoch(parent=directory, disk=disk)
                 if finished is None:
                     _cut_to_durable(data, record, disk)
+                else:  # before it is durable that the data is gone from here
+                    self.blobs.sync_placement(finished.sha256)
                 for descriptor in (directory, uploads):
                     disk.fsync(descriptor)
             opened.pop_all()

@@ -77,6 +77,19 @@ def test_finished_content_gives_way_to_an_upload_of_what_it_began_with(
     assert machine.uploads.durable_offset(UUID) == kept_bytes
 
 
+def test_name_of_finished_content_is_durable_before_its_end_as_an_upload(machine: Machine) -> None:
+    """A process that was killed may have synced neither."""
+    with machine.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        upload.finish()
+    machine.restart()
+    machine.faults.synced.clear()
+    machine.uploads.open(UUID, None).close()
+    synced = [path for path, _ in machine.faults.synced]
+    leaf = machine.directory / "blobs" / SHA256[:2] / SHA256[2:4]
+    assert synced.index(leaf) < synced.index(machine.path("data").parent)
+
+
 def test_crash_while_finished_content_gives_way_loses_nothing_that_stays(tmp_path: Path) -> None:
     """The write quorum may rest on this copy of the first bytes."""
     calls, survived = 0, False
