@@ -11,7 +11,9 @@ lost connection.
 import asyncio
 import itertools
 import logging
+import math
 import random
+import secrets
 import ssl
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
@@ -21,6 +23,7 @@ import msgspec
 from ca.errors import CATALOGUE, FilestoreError, Internal, Unavailable
 from ca.identity import Identity
 from coordinator import wire
+from coordinator.bounds import COUNT_MAX
 from coordinator.calls import (
     CALL_TIMEOUT_S,
     AddCoordinatorCall,
@@ -43,7 +46,7 @@ from coordinator.calls import (
     StatusReply,
     TransferLeaderCall,
 )
-from coordinator.commands import SESSION_ENDED, AnyCommand, OpenSession
+from coordinator.commands import SESSION_ENDED, SESSION_NUMBER_MIN, AnyCommand, OpenSession
 from coordinator.link import dialling
 from coordinator.peerlink import LinkDown, PeerLink
 from coordinator.queries import AnyQuery
@@ -56,6 +59,8 @@ RETRY_S_MAX = 0.25
 STATUS_PAUSES_S = (0.05, 0.1, 0.2, 0.4)  # in which a coordinator that is a little behind has caught up
 TRY_TIMEOUT_S = 2.0  # one try; a coordinator that is silent for so long is left for another
 
+GUESSABLE_S = 600.0  # a session with a number by older rules is used so long before another is asked for
+
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _ERRORS: dict[str, Callable[[str], FilestoreError]] = {
@@ -64,10 +69,15 @@ _ERRORS: dict[str, Callable[[str], FilestoreError]] = {
 
 
 class _Session:
-    """Duplicate suppression of one process: numbers for changes, and which of them are still under way."""
+    """Duplicate suppression of one process: numbers for changes, and which of them are still under way.
 
-    def __init__(self, number: int) -> None:
+    Its own number is a secret, see OpenSession. `ends_at_s`, by the clock of the loop: no change begins in it
+    later.
+    """
+
+    def __init__(self, number: int, *, ends_at_s: float = math.inf) -> None:
         self.number = number
+        self.ends_at_s = ends_at_s
         self._sequences = itertools.count(1)
         self._under_way: set[int] = set()
 
@@ -279,7 +289,7 @@ class MetadataClient:
         """
         ends_at = _ends_at(timeout_s)
         for _ in range(2):
-            session = self._session or await self._open_session(ends_at)
+            session = await self._open_session(ends_at)
             sequence = session.begin()
             try:
                 call = build(session.number, sequence, session.acknowledged_below())
@@ -294,16 +304,26 @@ class MetadataClient:
         raise Unavailable("The coordinators end sessions too quickly.")
 
     async def _open_session(self, ends_at: float) -> _Session:
+        """The session that is open, or a new one."""
+        if (known := self._usable_session()) is not None:
+            return known
         try:
             # Who holds the lock may have longer than this caller.
             async with asyncio.timeout_at(ends_at), self._opening:
-                if self._session is None:
-                    call = ProposeCall(0, 0, 0, OpenSession(nonce=""))
-                    answer = await self._at_leader(call, ends_at)
-                    self._session = _Session(msgspec.msgpack.decode(answer, type=int))
+                if (known := self._usable_session()) is not None:
+                    return known
+                drawn = SESSION_NUMBER_MIN + secrets.randbelow(COUNT_MAX - SESSION_NUMBER_MIN)
+                call = ProposeCall(0, 0, 0, OpenSession(nonce="", number=drawn))
+                number = msgspec.msgpack.decode(await self._at_leader(call, ends_at), type=int)
+                is_drawn = number == drawn  # else by older rules, and not for long
+                self._session = _Session(number, ends_at_s=math.inf if is_drawn else _ends_at(GUESSABLE_S))
                 return self._session
         except TimeoutError as error:
             raise _no_answer() from error
+
+    def _usable_session(self) -> _Session | None:
+        is_open = self._session is not None and asyncio.get_running_loop().time() < self._session.ends_at_s
+        return self._session if is_open else None
 
     async def _at_leader(self, call: AnyCall, ends_at: float) -> bytes:
         """Try the leader, and whoever may be it, until one answers. Raises Unavailable at `ends_at`."""

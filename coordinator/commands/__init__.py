@@ -35,6 +35,7 @@ from coordinator.commands.blobs import (
 from coordinator.commands.cluster import (
     COORDINATORS_LISTED_MAX,
     HASH_ROWS_MAX,
+    SESSION_NUMBER_MIN,
     SESSIONS_MAX,
     AddIntermediate,
     AnnounceNode,
@@ -91,6 +92,7 @@ __all__ = [
     "OWN_COMMANDS",
     "SESSIONS_MAX",
     "SESSION_ENDED",
+    "SESSION_NUMBER_MIN",
     "AddIntermediate",
     "AddReplica",
     "AdmitUser",

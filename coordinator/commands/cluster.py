@@ -11,6 +11,7 @@ from coordinator.records import Caller, CertificateRecord, CoordinatorRecord
 COORDINATORS_LISTED_MAX = 64  # voters and learners; far beyond what Raft admits
 HASH_ROWS_MAX = 100_000  # in one slice: a second of every member's time
 SESSIONS_MAX = 4096  # client processes with duplicate suppression; the longest unused goes first
+SESSION_NUMBER_MIN = 2**48  # of drawn ones: no log comes to so many entries
 
 
 class Bootstrap(Command, frozen=True, kw_only=True, tag="bootstrap"):
@@ -32,9 +33,15 @@ class Bootstrap(Command, frozen=True, kw_only=True, tag="bootstrap"):
 
 
 class OpenSession(Command, frozen=True, kw_only=True, tag="open_session"):
-    """A client process asks for duplicate suppression; replies with the session number (the log index)."""
+    """A client process asks for duplicate suppression; replies with the number of its session.
+
+    That is `number`, at least SESSION_NUMBER_MIN, which the process has drawn so that no other can guess it:
+    whoever knows it reads the replies of its changes, and lets changes of its own count as theirs. By older
+    rules, and of older processes (0), it is the log index.
+    """
 
     nonce: Text
+    number: Count = 0
 
 
 class AddIntermediate(Command, frozen=True, kw_only=True, tag="add_intermediate"):

@@ -18,7 +18,8 @@ from coordinator.machine.change import Change
 FIRST: Final = 1
 SIZES_WITHIN_QUOTA: Final = 2  # a size beyond the quota is refused when it is declared
 PROVED_SERIALS_STAY: Final = 2  # an expired certificate stays while a renewal is proved with it
-RULES: Final = 3  # the newest that this program knows
+SESSIONS_ARE_DRAWN: Final = 4  # a session has the number that its process has drawn
+RULES: Final = 4  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {AddIntermediate: 3}  # a command, and from which rules on
 

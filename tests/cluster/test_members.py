@@ -5,8 +5,9 @@ import contextlib
 import os
 import signal
 import socket
+import sqlite3
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 
 import aiohttp
@@ -18,8 +19,8 @@ from ca.secretfiles import read_secret
 from ca.tls import peer_client_context
 from coordinator import commands, queries, wire
 from coordinator.authority import ClusterAuthority
-from coordinator.calls import HeartbeatCall
-from coordinator.client import MetadataClient
+from coordinator.calls import AnyCall, HeartbeatCall, MintCall, ProposeCall
+from coordinator.client import MetadataClient, _SessionEnded
 from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
 from coordinator.link import dialling
@@ -33,6 +34,7 @@ from tests.cluster.harness import Cluster
 
 POLL_S = 0.05
 HANG_S = 14.0  # longer than two WebSocket pings, so that the others take the link down
+SEQUENCES_TRIED = 60  # more than any session of a young cluster has come to
 
 
 @contextlib.asynccontextmanager
@@ -123,6 +125,62 @@ async def test_node_cannot_propose_what_only_coordinators_do(cluster: Cluster) -
     async with as_node(cluster, cluster.nodes[0]) as client:
         with pytest.raises(Forbidden):
             await client.propose(admit, UserRecord)
+
+
+def sessions_of_members(cluster: Cluster) -> list[int]:
+    """What no node knows: the numbers of the sessions that are open."""
+    path = CoordinatorFiles(cluster.data(cluster.coordinators[0])).state
+    with contextlib.closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as db:
+        return [number for (number,) in db.execute("SELECT session FROM sessions ORDER BY session")]
+
+
+async def answered(
+    client: MetadataClient, sessions: Iterable[int], build: Callable[[int, int], AnyCall]
+) -> list[bytes]:
+    """What the leader answers to calls in sessions of others, at every place that a change may have there."""
+    answers = []
+    for session in sessions:
+        for sequence in range(1, SEQUENCES_TRIED):
+            ends_at_s = asyncio.get_running_loop().time() + 20
+            try:
+                answers.append(await client._at_leader(build(session, sequence), ends_at_s))
+            except _SessionEnded:
+                break
+            except FilestoreError:
+                continue
+    return answers
+
+
+async def test_node_gets_no_token_for_what_another_was_answered(cluster: Cluster) -> None:
+    plain = cluster.user_token("plain-one")
+    cluster.user_token("chief-one", roles=["admin"])
+    caller = Caller("plain-one", 1, plain)
+    async with as_node(cluster, cluster.nodes[0]) as client:
+        assert not await answered(
+            client,
+            sessions_of_members(cluster)[-20:],
+            lambda session, sequence: MintCall(caller, "chief-one", None, None, 0, session, sequence, 0),
+        )
+
+
+async def test_node_makes_no_change_of_another_count_as_done(own_cluster: Cluster) -> None:
+    cluster, victim = own_cluster, own_cluster.nodes[1]
+    plain, revoked = cluster.user_token("plain"), cluster.user_token("revoked")
+    file_uuid = cluster.store(b"x", token=plain)
+    link = cluster.post(f"/files/{file_uuid}/public-token", {}, token=plain).headers["location"]
+    harmless = commands.RevokePublicToken(
+        caller=Caller("plain", 1, plain), file_uuid=file_uuid, token_id=link.rsplit("/", 1)[1]
+    )
+    assert cluster.create(node=victim)  # so that it has a session
+    log_index = cluster.get("/cluster/status").json["coordinators"][0]["last_index"]
+    async with as_node(cluster, cluster.nodes[2]) as client:
+        assert not await answered(
+            client,
+            range(1, log_index + 1),
+            lambda session, sequence: ProposeCall(session, sequence, 0, harmless),
+        )
+    assert cluster.post("/auth/revoke", {"user_id": "revoked"}, node=victim).status == 200
+    assert cluster.get("/auth/whoami", token=revoked).status == 401
 
 
 async def test_change_beyond_a_bound_is_refused_and_every_coordinator_lives(cluster: Cluster) -> None:

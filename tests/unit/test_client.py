@@ -18,7 +18,7 @@ from coordinator import client as client_module
 from coordinator import peerlink, wire
 from coordinator.calls import AnyCall, ProposeCall, ReadCall
 from coordinator.client import MetadataClient
-from coordinator.commands import SESSION_ENDED, OpenSession
+from coordinator.commands import SESSION_ENDED, SESSION_NUMBER_MIN, OpenSession
 from coordinator.link import dialling
 from coordinator.peerlink import LinkDown, PeerLink
 from coordinator.queries import GetView
@@ -44,6 +44,7 @@ class Answering:
     hangs_at: Callable[[AnyCall], bool] = lambda _: False
     calls: list[AnyCall] = field(default_factory=list)
     sessions: int = 0
+    takes_drawn: bool = False  # as sessions by newer rules do; else they are counted
     released: asyncio.Event = field(default_factory=asyncio.Event)
     hanging: "asyncio.Queue[AnyCall]" = field(default_factory=asyncio.Queue)
     given_up: "asyncio.Queue[AnyCall]" = field(default_factory=asyncio.Queue)
@@ -56,7 +57,7 @@ class Answering:
             raise refusal
         if is_of(0, call):
             self.sessions += 1
-            return msgspec.msgpack.encode(self.sessions)
+            return msgspec.msgpack.encode(drawn([call])[0] if self.takes_drawn else self.sessions)
         return msgspec.msgpack.encode(self.coordinator_id)
 
     async def _hang(self, call: AnyCall) -> None:
@@ -133,6 +134,12 @@ def always(_: AnyCall) -> bool:
 
 def is_of(session: int, call: AnyCall) -> bool:
     return isinstance(call, ProposeCall) and call.session == session
+
+
+def drawn(calls: list[AnyCall]) -> list[int]:
+    """The numbers that sessions were asked for with."""
+    opening = [call.command for call in calls if isinstance(call, ProposeCall) and call.session == 0]
+    return [command.number for command in opening if isinstance(command, OpenSession)]
 
 
 async def test_coordinator_that_is_silent_for_a_try_is_left_for_another(
@@ -353,3 +360,26 @@ async def test_coordinator_that_was_reached_for_long_is_not_called_unreachable_a
         while not told("WARNING"):
             await asyncio.sleep(0.05)
     assert told("WARNING")[0] - told("DEBUG")[0] > peerlink.UNREACHABLE_S / 2
+
+
+async def test_session_whose_number_can_be_guessed_is_left_for_another(
+    client: MetadataClient, coordinators: list[Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GUESSABLE_S", 0.0)
+    client._session = None
+    for _ in range(2):
+        assert await change(client) == "c1"
+    numbers = drawn(coordinators[0].calls)
+    assert len(numbers) == len(set(numbers)) == 2
+    assert min(numbers) >= SESSION_NUMBER_MIN
+
+
+async def test_session_with_the_number_that_was_drawn_lasts(
+    client: MetadataClient, coordinators: list[Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(client_module, "GUESSABLE_S", 0.0)
+    client._session = None
+    monkeypatch.setattr(coordinators[0], "takes_drawn", True)
+    for _ in range(3):
+        assert await change(client) == "c1"
+    assert len(drawn(coordinators[0].calls)) == 1

@@ -172,6 +172,21 @@ def test_retried_command_is_applied_once(state: State) -> None:
     assert unsuppressed == "invalid_request"
 
 
+def test_session_has_the_number_that_its_process_has_drawn(state: State) -> None:
+    drawn = commands.OpenSession(nonce="", number=commands.SESSION_NUMBER_MIN)
+    assert [state.apply(drawn), state.apply(drawn)] == [drawn.number, drawn.number]
+    state.nodes("n1", "n2")
+    first = state.apply(create(ADMIN, "f1"), session=drawn.number, sequence=1, acknowledged_below=1)
+    assert state.apply(drawn) == drawn.number  # once more: its answer was lost
+    assert state.apply(create(ADMIN, "f1"), session=drawn.number, sequence=1) == first
+
+
+def test_number_of_a_session_that_may_be_a_log_index_to_come_is_not_taken(state: State) -> None:
+    for number in (state.log_index + 3, commands.SESSION_NUMBER_MIN - 1):
+        assert state.apply(commands.OpenSession(nonce="", number=number)) == state.log_index
+    assert state.apply(commands.OpenSession(nonce="")) == state.log_index
+
+
 def test_refusals_are_remembered_too(state: State) -> None:
     session = state.apply(commands.OpenSession(nonce="x"))
     delete = commands.DeleteFile(caller=ADMIN, file_uuid="f1", kind="")

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from coordinator import commands
+from coordinator.commands import SESSION_NUMBER_MIN
 from coordinator.machine.rules import FIRST, RULES
 from coordinator.records import DEFAULT_BUCKET_ID
 from coordinator.store import Store, TooOld
@@ -51,6 +52,13 @@ def test_expired_certificate_that_proves_a_renewal_stays_from_the_rules_on_that_
     assert state.apply(raise_to(2)) == 2
     assert state.apply(renew("second", "third"))["serial"] == "third"
     assert state.apply(renew("second", "fourth"))["serial"] == "fourth"
+
+
+def test_session_has_the_number_that_was_drawn_from_the_rules_on_that_say_so(state: State) -> None:
+    first, second = (commands.OpenSession(nonce="", number=SESSION_NUMBER_MIN + each) for each in (1, 2))
+    assert state.apply(first) == state.log_index
+    before, raised, after = state.apply_batch(first, raise_to(4), second)
+    assert (before, raised, after) == (state.log_index - 2, 4, second.number)
 
 
 def test_rules_are_never_lowered(state: State) -> None:
