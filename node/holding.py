@@ -17,11 +17,13 @@ from typing import NoReturn
 from ca.errors import (
     Conflict,
     FilestoreError,
+    Forbidden,
     InsufficientStorage,
     Internal,
     NotFound,
     OffsetMismatch,
     PayloadTooLarge,
+    Unauthorized,
     Unavailable,
 )
 from coordinator.commands import DeclareSize, RecordProgress, RewindUpload
@@ -263,6 +265,18 @@ class Holding:
         await self._services.disk.run(self.upload.enter_epoch, self.record.epoch)
         self._marked_offset = 0
 
+    async def drop_unrecorded(self) -> None:
+        """Drop what the log was never told of, for a caller that may not have it told anything any more."""
+        await self._end_chain()
+        stop = max(self.record.offset_bytes, self._proposed_offset)
+        if self.upload.offset <= stop:
+            return
+        if self.upload.finished is not None:
+            await self._reopen(stop)
+        await self._services.disk.run(self.upload.rollback_to, stop)
+        await self._services.disk.run(self.upload.enter_epoch, self.record.epoch)
+        self._marked_offset = 0
+
     async def _open_source(self) -> Source:
         """Raises OffsetMismatch when the disk has lost finished content, which is dropped then."""
         try:
@@ -382,19 +396,22 @@ class Holding:
                 await self._report(self.record.offset_bytes, self.record.prefix_sha256)
 
     async def _report(self, offset: int, sha256: str) -> None:
-        self._proposed_offset = max(self._proposed_offset, offset)
-        record = self.record
-        await self._propose(
-            RecordProgress(
-                caller=self._caller,
-                file_uuid=record.file_uuid,
-                node_id=self._services.node_id,
-                offset_bytes=offset,
-                epoch=record.epoch,
-                prefix_sha256=sha256,
-                placement=self._placement(offset),
-            )
+        record, proposed_before = self.record, self._proposed_offset
+        self._proposed_offset = max(proposed_before, offset)
+        command = RecordProgress(
+            caller=self._caller,
+            file_uuid=record.file_uuid,
+            node_id=self._services.node_id,
+            offset_bytes=offset,
+            epoch=record.epoch,
+            prefix_sha256=sha256,
+            placement=self._placement(offset),
         )
+        try:
+            await self._propose(command)
+        except (Forbidden, Unauthorized):
+            self._proposed_offset = proposed_before  # it will not come true any more
+            raise
 
     def _placement(self, offset: int) -> list[str]:
         """The new placement when a node outside the present one has the bytes; [] leaves it."""

@@ -180,7 +180,7 @@ class Session:
             raise
         except BaseException:
             with suppress(FilestoreError):
-                await (self._roll_back(start, start_sha256) if hashes else self.holding.settle())
+                await (self._roll_back(start, start_sha256) if hashes else self._keep())
             raise
 
     @contextmanager
@@ -194,9 +194,18 @@ class Session:
             self.hold.receiving = False
 
     async def _roll_back(self, offset: int, sha256: str) -> None:
-        """Drop the bytes from `offset` on, as far as the log lets this caller."""
-        with suppress(Forbidden, Unauthorized, NotFound, Gone):
+        """Drop the bytes from `offset` on; of a caller who may not any more, what the log does not know."""
+        try:
             await self.holding.rewind(offset, sha256)
+        except (Forbidden, Unauthorized, NotFound, Gone):
+            await self.holding.drop_unrecorded()
+
+    async def _keep(self) -> None:
+        """Keep what came, if the caller may write still."""
+        try:
+            await self.holding.settle()
+        except (Forbidden, Unauthorized):
+            await self.holding.drop_unrecorded()
 
     def require_whole(self, sha256: str) -> None:
         """Raises WrongContent when all bytes are here and do not hash to `sha256`, if that is declared.
@@ -230,6 +239,11 @@ class Session:
             return await self._complete(sha256)
         except WrongContent:
             raise  # nothing of it shall be acknowledged
+        except (Forbidden, Unauthorized):
+            if self.kept is not None:
+                with suppress(FilestoreError):  # else whoever may complete it would, with these bytes
+                    await self.holding.drop_unrecorded()
+            raise
         except FilestoreError:
             if self.kept is not None:
                 with suppress(FilestoreError):  # small content is nowhere else yet

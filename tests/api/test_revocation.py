@@ -2,6 +2,7 @@
 
 import http.client
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,6 +12,7 @@ from tests.api.expectations import Person, check_refused, create, grant, person,
 from tests.cluster.harness import Answer, Cluster
 
 PART = b"x" * 1000
+OTHER = b"y" * len(PART)
 ROUNDS = 3  # each node takes its turn as the one that is told
 
 
@@ -110,27 +112,54 @@ class Upload:
 
     def put_whole(self, between: Callable[[], None]) -> Answer:
         """Both parts in one request; `between` is called when the first is on its way."""
-        parts = urlsplit(self.url)
-        connection = http.client.HTTPSConnection(
-            parts.hostname or "", parts.port, timeout=30, context=self.cluster.context
-        )
-        headers = {"Authorization": f"Bearer {self.user.token}", "Content-Length": str(2 * len(PART))}
 
         def pieces() -> Iterator[bytes]:
             yield PART
             between()
             yield PART
 
+        return self._send(pieces(), {"Content-Length": str(2 * len(PART))})
+
+    def put_other(self, take: Callable[["Upload"], None], *, is_cut: bool = False) -> Answer | None:
+        """Another second part. The permission goes after its first byte; `is_cut`: the end never comes."""
+
+        def pieces() -> Iterator[bytes]:
+            yield OTHER[:1]
+            take(self)
+            yield OTHER[1 : len(OTHER) // 2]
+            if is_cut:
+                raise ConnectionError("the client has gone")
+            yield OTHER[len(OTHER) // 2 :]
+
+        span = f"bytes {len(PART)}-{2 * len(PART) - 1}/{2 * len(PART)}"
+        with suppress(ConnectionError):
+            return self._send(pieces(), {"Content-Length": str(len(PART)), "Content-Range": span})
+        return None
+
+    def _send(self, pieces: Iterator[bytes], headers: dict[str, str]) -> Answer:
+        parts = urlsplit(self.url)
+        connection = http.client.HTTPSConnection(
+            parts.hostname or "", parts.port, timeout=30, context=self.cluster.context
+        )
+        headers["Authorization"] = f"Bearer {self.user.token}"
         try:
-            connection.request("PUT", parts.path, body=pieces(), headers=headers)
+            connection.request("PUT", parts.path, body=pieces, headers=headers)
             response = connection.getresponse()
             return Answer(response.status, {}, response.read())
         finally:
             connection.close()
 
+    def put_by_owner(self, content: bytes, start: int) -> Answer:
+        """A piece of the admin's, whose file it is."""
+        span = {"Content-Range": f"bytes {start}-{start + len(content) - 1}/{2 * len(PART)}"}
+        return self.cluster.request("PUT", self.url, content=content, headers=span)
+
     def check_nothing_kept(self) -> None:
-        """Nothing that came after the permission went may become content."""
+        """Nothing that came after the permission went may become content, even if its owner asks for it."""
         assert self.cluster.get(f"/files/{self.file_uuid}/status").json == {"offset": 0}
+        nothing_more = {"Content-Range": f"bytes */{2 * len(PART)}"}
+        answer = self.cluster.request("PUT", self.url, content=b"", headers=nothing_more)
+        assert (answer.status, answer.json) == (202, {"offset": 0})
 
     def check_not_available(self) -> None:
         record = self.cluster.get(f"/project-files/{self.file_uuid}").json
@@ -165,6 +194,30 @@ def test_upload_is_refused_when_its_permission_goes_while_the_bytes_come(
     check_refused(upload.put_whole(lambda: take(upload)), code)
     upload.check_nothing_kept()
     upload.check_not_available()
+
+
+@pytest.mark.parametrize(("take", "code"), [(Upload.withdraw, "forbidden"), (Upload.revoke, "unauthorized")])
+def test_bytes_that_came_without_permission_do_not_stand_in_the_place_of_others(
+    cluster: Cluster, take: Callable[[Upload], None], code: str
+) -> None:
+    upload = Upload(cluster)
+    assert upload.put_by_owner(PART, 0).status == 202
+    refused = upload.put_other(take)
+    assert refused is not None
+    check_refused(refused, code)
+    assert upload.put_by_owner(PART, len(PART)).status == 200
+    assert cluster.get(f"/files/{upload.file_uuid}").body == PART + PART
+
+
+@pytest.mark.parametrize("take", [Upload.withdraw, Upload.revoke])
+def test_bytes_that_came_without_permission_are_not_acknowledged_to_others(
+    cluster: Cluster, take: Callable[[Upload], None]
+) -> None:
+    upload = Upload(cluster)
+    assert upload.put_by_owner(PART, 0).status == 202
+    assert upload.put_other(take, is_cut=True) is None
+    answer = upload.put_by_owner(PART[1:], len(PART) + 1)
+    assert (answer.status, answer.headers["upload-offset"]) == (409, str(len(PART)))
 
 
 def test_permission_that_comes_back_lets_the_upload_complete(cluster: Cluster) -> None:
