@@ -6,6 +6,7 @@ from typing import Any
 
 from ca.errors import Conflict, NotFound, Unauthorized
 from coordinator.commands import CreateJoinToken, DeleteJoinToken
+from coordinator.machine import rules
 from coordinator.machine.access import is_enabled_admin, require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
@@ -59,8 +60,12 @@ def delete(change: Change, command: DeleteJoinToken) -> None:
 
 
 def delete_all(change: Change, user_id: str) -> None:
-    """Take back what this user has made and nobody has used."""
+    """Take back what this user has made. Tokens that were used stay to be seen, and admit nobody more."""
     change.db.execute("DELETE FROM join_tokens WHERE created_by = ? AND uses = 0", (user_id,))
+    if rules.in_force(change.db) >= rules.USED_TOKENS_END:
+        change.db.execute(
+            "UPDATE join_tokens SET uses_max = uses WHERE created_by = ? AND uses < uses_max", (user_id,)
+        )
 
 
 def list_page(question: Question, query: ListJoinTokens) -> JoinTokenPage:

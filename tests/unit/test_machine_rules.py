@@ -12,7 +12,7 @@ from coordinator.commands import SESSION_NUMBER_MIN
 from coordinator.machine.rules import FIRST, RULES
 from coordinator.records import DEFAULT_BUCKET_ID
 from coordinator.store import Store, TooOld
-from tests.unit.state import ADMIN, State, certificate, create, dump
+from tests.unit.state import ADMIN, State, certificate, create, dump, join, join_token
 
 
 @pytest.fixture
@@ -59,6 +59,18 @@ def test_session_has_the_number_that_was_drawn_from_the_rules_on_that_say_so(sta
     assert state.apply(first) == state.log_index
     before, raised, after = state.apply_batch(first, raise_to(4), second)
     assert (before, raised, after) == (state.log_index - 2, 4, second.number)
+
+
+def test_join_token_that_was_used_ends_with_its_maker_from_the_rules_on_that_say_so(state: State) -> None:
+    maker, revoke = state.user("maker", roles=["admin"]), commands.RevokeUser(caller=ADMIN, user_id="maker")
+    state.done(join_token("t1", caller=maker, uses_max=9))
+    for node_id in ("n2", "n3"):
+        state.done(join("t1", node_id))
+        state.done(revoke)
+    state.done(raise_to(4))
+    state.done(join("t1", "n4"))
+    state.done(revoke)
+    assert state.apply(join("t1", "n5")) == "unauthorized"
 
 
 def test_rules_are_never_lowered(state: State) -> None:

@@ -284,3 +284,19 @@ def test_join_token_ends_with_what_its_maker_may(state: State, ending: str) -> N
     state.done(endings[ending])
     assert state.apply(join("t1", "n1")) == "unauthorized"
     assert state.ask(queries.ListNodes(caller=ADMIN)) == []
+
+
+@pytest.mark.parametrize("ending", ["revoke", "delete"])
+def test_join_token_that_was_used_admits_nobody_after_the_end_of_its_maker(state: State, ending: str) -> None:
+    maker = state.user("maker", roles=["admin"])
+    other = state.user("other", roles=["admin"])
+    for token_id, caller in (("t1", maker), ("t2", other)):
+        state.done(join_token(token_id, caller=caller, uses_max=3))
+        state.done(join(token_id, f"{token_id}-1"))
+    state.done(revoke("maker") if ending == "revoke" else delete("maker"))
+    state.user("maker", roles=["admin"])
+    assert state.apply(join("t1", "t1-2")) == "unauthorized"
+    state.done(join("t1", "t1-1"))  # again, as the answer may have been lost
+    state.done(join("t2", "t2-2"))
+    tokens = state.ask(queries.ListJoinTokens(caller=ADMIN))["join_tokens"]
+    assert [(token["uses"], token["uses_max"]) for token in tokens] == [(1, 1), (2, 3)]
