@@ -18,6 +18,7 @@ from coordinator.machine.change import Change
 FIRST: Final = 1
 SIZES_WITHIN_QUOTA: Final = 2  # a size beyond the quota is refused when it is declared
 PROVED_SERIALS_STAY: Final = 2  # an expired certificate stays while a renewal is proved with it
+GENERATIONS_BY_CLOCK: Final = 4  # of users: none comes twice, also where a snapshot was restored
 USED_TOKENS_END: Final = 4  # a join token that was used, and may be again, ends with what its maker had
 SESSIONS_ARE_DRAWN: Final = 4  # a session has the number that its process has drawn
 RULES: Final = 4  # the newest that this program knows

@@ -10,7 +10,7 @@ import msgspec
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from coordinator.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
-from coordinator.machine import join_tokens, permissions, public_tokens
+from coordinator.machine import join_tokens, permissions, public_tokens, rules
 from coordinator.machine.access import require_admin, require_user
 from coordinator.machine.change import Change, Question
 from coordinator.machine.pages import LIST_SCAN_MAX
@@ -29,6 +29,7 @@ from coordinator.records import (
 _names = msgspec.json.Decoder(list[str]).decode
 NAMES_CHARS_MAX = 2000  # all names with their quotes and commas: what fits into a token of 4 KiB
 _COLUMNS = "user_id, roles, groups, generation, disabled, created_at_ms, updated_at_ms"
+_GENERATIONS_SINCE_MS = 1_577_836_800_000  # 2020-01-01: nine digits in a token instead of ten
 
 
 def admit(change: Change, command: AdmitUser) -> UserRecord:
@@ -149,10 +150,21 @@ def _end_what_it_was_given(change: Change, user_id: str) -> None:
     public_tokens.revoke_all(change, user_id)
     join_tokens.delete_all(change, user_id)
     change.db.execute(
-        "UPDATE users SET generation = generation + 1, updated_at_ms = ? WHERE user_id = ?",
-        (change.at_ms, user_id),
+        "UPDATE users SET generation = MAX(generation + 1, ?), updated_at_ms = ? WHERE user_id = ?",
+        (_least_generation(change), change.at_ms, user_id),
     )
     change.users.forget(user_id)
+
+
+def _least_generation(change: Change) -> int:
+    """The generation that a user comes to now has at least: by the clock it is none that the user had before.
+
+    A cluster that was restored knows nothing of the generations after its snapshot. Counting would come to
+    them again, and the tokens of then, revoked long ago, would live.
+    """
+    if rules.in_force(change.db) < rules.GENERATIONS_BY_CLOCK:
+        return 1
+    return max(1, (change.at_ms - _GENERATIONS_SINCE_MS) // 1000)
 
 
 def _put(
@@ -173,10 +185,10 @@ def _put(
         raise InvalidRequest(f"roles: roles and groups have at most {NAMES_CHARS_MAX} characters together.")
     if known is None:
         change.db.execute(
-            f"INSERT INTO users ({_COLUMNS}, sequence) VALUES (?, '[]', '[]', 1, 0, ?, ?, ?)"
+            f"INSERT INTO users ({_COLUMNS}, sequence) VALUES (?, '[]', '[]', ?, 0, ?, ?, ?)"
             " ON CONFLICT (user_id) DO UPDATE SET deleted = 0, created_at_ms = excluded.created_at_ms,"
             " updated_at_ms = excluded.updated_at_ms, sequence = excluded.sequence",
-            (user_id, change.at_ms, change.at_ms, change.log_index),
+            (user_id, _least_generation(change), change.at_ms, change.at_ms, change.log_index),
         )
     if roles is not None:
         _store(change, user_id, "roles", json.dumps(sorted(set(roles))))

@@ -353,12 +353,14 @@ def test_coordinator_whose_state_differs_stops_itself_and_is_rebuilt(small_clust
 
 def test_snapshot_makes_a_new_cluster_to_which_others_are_added(small_cluster: Cluster) -> None:
     cluster = small_cluster
+    cluster.user_token("alice")
     file_uuid = cluster.create()["file_uuid"]
     data = str(cluster.data(cluster.coordinators[0]))
     snapshot, bundle = cluster.directory / "kept.snapshot", cluster.directory / "kept.bundle"
     done(cluster, "coordinator", "snapshot", "--data", data, "--output", str(snapshot))
     done(cluster, "coordinator", "bundle", "--data", data, "--output", str(bundle))
     assert snapshot.stat().st_mode & 0o777 == 0o600
+    stolen = [revoked_twice(cluster, "alice"), cluster.user_token("newcomer")]
     later = cluster.create()["file_uuid"]
     cluster.kill(*cluster.coordinators)
     first = Guest(cluster, "r1")
@@ -396,6 +398,10 @@ def test_snapshot_makes_a_new_cluster_to_which_others_are_added(small_cluster: C
         for guest in (first, second):
             assert cluster.get(f"/project-files/{file_uuid}", node=guest.member).status == 200
             assert cluster.get(f"/project-files/{later}", node=guest.member).status == 404
+        assert cluster.post("/auth/revoke", {"user_id": "alice"}, node=first.member).status == 200
+        assert cluster.request("PUT", "/auth/users/newcomer", body={}, node=first.member).status == 200
+        for token in stolen:
+            assert cluster.get("/auth/whoami", node=first.member, token=token).status == 401
         node = cluster.nodes[0]
         cluster.terminate(node)
         data = str(cluster.data(node))
@@ -405,6 +411,14 @@ def test_snapshot_makes_a_new_cluster_to_which_others_are_added(small_cluster: C
         wait_until(lambda: answers(cluster, node), what="the node is back", timeout_s=SOON_S)
         assert cluster.create()["status"] == "pending"
     assert "installed the snapshot" in second.log.read_text()
+
+
+def revoked_twice(cluster: Cluster, user_id: str) -> str:
+    """A token between the two revocations: for its sake there was a second one."""
+    assert cluster.post("/auth/revoke", {"user_id": user_id}).status == 200
+    token = cluster.user_token(user_id)
+    assert cluster.post("/auth/revoke", {"user_id": user_id}).status == 200
+    return token
 
 
 def answers(cluster: Cluster, node: Member) -> bool:

@@ -1,7 +1,9 @@
 """What members may do to each other, and survive of each other: the peer ports of real processes."""
 
 import asyncio
+import base64
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -66,6 +68,12 @@ def forged(subject: str = "admin") -> list[Caller]:
     return [Caller(subject, 1), Caller(subject, 1, "eyJ.eyJ.x")]
 
 
+def caller_of(user_id: str, token: str) -> Caller:
+    """Who has this token, of the generation that it says."""
+    claims = token.split(".")[1]
+    return Caller(user_id, json.loads(base64.urlsafe_b64decode(claims + "=="))["gen"], token)
+
+
 def join_token(caller: Caller) -> commands.CreateJoinToken:
     return commands.CreateJoinToken(
         caller=caller, token_id="t", secret_sha256="x", node_id="", uses_max=1, ttl_seconds=60
@@ -90,7 +98,7 @@ async def test_node_cannot_use_one_users_token_for_another(cluster: Cluster) -> 
     cluster.remember(answer.json["token"])
     async with as_node(cluster, cluster.nodes[0]) as client:
         alice = await client.read(
-            queries.GetUser(caller=Caller("alice", 1, answer.json["token"])), UserRecord
+            queries.GetUser(caller=caller_of("alice", answer.json["token"])), UserRecord
         )
         assert alice.user_id == "alice"
         with pytest.raises(Unauthorized):
@@ -154,7 +162,7 @@ async def answered(
 async def test_node_gets_no_token_for_what_another_was_answered(cluster: Cluster) -> None:
     plain = cluster.user_token("plain-one")
     cluster.user_token("chief-one", roles=["admin"])
-    caller = Caller("plain-one", 1, plain)
+    caller = caller_of("plain-one", plain)
     async with as_node(cluster, cluster.nodes[0]) as client:
         assert not await answered(
             client,
@@ -169,7 +177,7 @@ async def test_node_makes_no_change_of_another_count_as_done(own_cluster: Cluste
     file_uuid = cluster.store(b"x", token=plain)
     link = cluster.post(f"/files/{file_uuid}/public-token", {}, token=plain).headers["location"]
     harmless = commands.RevokePublicToken(
-        caller=Caller("plain", 1, plain), file_uuid=file_uuid, token_id=link.rsplit("/", 1)[1]
+        caller=caller_of("plain", plain), file_uuid=file_uuid, token_id=link.rsplit("/", 1)[1]
     )
     assert cluster.create(node=victim)  # so that it has a session
     log_index = cluster.get("/cluster/status").json["coordinators"][0]["last_index"]

@@ -73,6 +73,23 @@ def test_join_token_that_was_used_ends_with_its_maker_from_the_rules_on_that_say
     assert state.apply(join("t1", "n5")) == "unauthorized"
 
 
+def test_generations_of_users_go_by_the_clock_from_the_rules_on_that_say_so(state: State) -> None:
+    revoke = commands.RevokeUser(caller=ADMIN, user_id="alice")
+    state.at_ms = 1_800_000_000_000
+    assert state.user("alice").generation == 1
+    state.done(revoke)
+    assert state.user("alice").generation == 2
+    state.done(raise_to(4))
+    seconds = (state.at_ms - 1_577_836_800_000) // 1000
+    for expected in (seconds, seconds + 1):
+        state.done(revoke)
+        assert state.user("alice").generation == expected
+    state.at_ms += 60_000
+    assert state.user("bob").generation == seconds + 60
+    state.done(revoke)
+    assert state.user("alice").generation == seconds + 60
+
+
 def test_rules_are_never_lowered(state: State) -> None:
     assert state.store.rules() == FIRST
     for version, expected in ((2, 2), (1, 2), (0, 2)):

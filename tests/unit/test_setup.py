@@ -28,7 +28,7 @@ from coordinator.ledger import open_ledger
 from coordinator.log import SegmentLog
 from coordinator.metrics import Metrics, timed_sync
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.records import VOTER, CoordinatorRecord
+from coordinator.records import VOTER, Caller, CoordinatorRecord
 from coordinator.roster import read_known, write_known
 from coordinator.store import Store
 from deploy.commands.coordinator import coordinator
@@ -108,7 +108,7 @@ def signs_anew(files: CoordinatorFiles) -> str:
 
 def applied(files: CoordinatorFiles, *commands: AnyCommand) -> None:
     with closing(Store(files.state)) as store:
-        for index, command in enumerate(commands, 2):
+        for index, command in enumerate(commands, store.applied_index() + 1):
             envelope = encode_envelope(Envelope(0, 0, 0, now_ms(), command))
             store.apply([Entry(index, 1, EntryKind.COMMAND, envelope)])
 
@@ -429,9 +429,10 @@ def test_restore_that_fails_leaves_nothing_and_can_be_tried_again(
 def test_restore_of_a_cluster_whose_first_admin_is_disabled_comes_without_a_token(
     files: CoordinatorFiles, tmp_path: Path
 ) -> None:
-    alice = msgspec.structs.replace(ADMIN, subject="alice")
-    admits = PutUser(caller=ADMIN, user_id="alice", roles=["admin"], groups=None, disabled=None)
-    applied(files, admits, PutUser(caller=alice, user_id="admin", roles=None, groups=None, disabled=True))
+    applied(files, PutUser(caller=ADMIN, user_id="alice", roles=["admin"], groups=None, disabled=None))
+    with closing(Store(files.state)) as store:
+        alice = Caller("alice", store.token_generation("alice") or 0)
+    applied(files, PutUser(caller=alice, user_id="admin", roles=None, groups=None, disabled=True))
     path = snapshot_of(files)
     data = tmp_path / "r1"
     ended = CliRunner().invoke(
