@@ -85,6 +85,7 @@ from coordinator.rpc import Refused, value_of
 from coordinator.snapshots import Chunk, SnapshotStore
 from coordinator.state_view import StateView
 from coordinator.store import Store
+from coordinator.telling import counted
 
 SHOWN_MAX = 3  # nodes that are named in a refusal
 _encode = msgspec.msgpack.Encoder().encode
@@ -219,15 +220,17 @@ class Service:
             failed = [n.node_id for n in view.nodes if self._health.disk(n.node_id) == DISK_FAILED]
             why = f" The disks of these take no bytes: {', '.join(failed[:SHOWN_MAX])}." if failed else ""
             raise Refused(
-                Unavailable.code, f"{len(candidates)} nodes take new files, {view.write_quorum} must.{why}"
+                Unavailable.code,
+                f"{counted(len(candidates), 'node takes', 'nodes take')} new files, {view.write_quorum} must."
+                f"{why}",
             )
         roomy = [candidate for candidate in candidates if candidate.has_room(command.size_bytes or 0)]
         if len(roomy) < view.write_quorum:
             raise Refused(
                 InsufficientStorage.code,
-                f"{len(roomy)} nodes have room for {command.size_bytes or 0} bytes more,"
-                f" {view.write_quorum} must have it: delete files or add nodes."
-                f" Short: {_shortage(candidates, roomy)}.",
+                f"{counted(len(roomy), 'node has', 'nodes have')} room for"
+                f" {command.size_bytes or 0} bytes more, {view.write_quorum} must have it:"
+                f" delete files or add nodes. Short: {_shortage(candidates, roomy)}.",
             )
         placement = choose(command.file_uuid, roomy, view.replicas)
         return msgspec.structs.replace(command, placement=placement)

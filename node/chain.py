@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ca.errors import InsufficientStorage, Unavailable
+from coordinator.telling import counted
 from coordinator.view import View
 from node.laid import next_laid
 from node.link import Link, LinkTerms, Source
@@ -114,7 +115,8 @@ class Chain:
             lacking = self._idle(self._members)
             if lacking and self._full.issuperset(lacking):
                 raise InsufficientStorage(
-                    f"{len(self.durable()) + 1} nodes have room for these bytes, {self._needed + 1} must:"
+                    f"{counted(len(self.durable()) + 1, 'node has', 'nodes have')} room for these bytes,"
+                    f" {self._needed + 1} must:"
                     f" delete files or add nodes. Full: {', '.join(sorted(self._full)[:SHOWN_MAX])}."
                 )
             raise Unavailable(

@@ -4,6 +4,7 @@ from typing import Final
 
 from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, StatusReply
 from coordinator.replica_records import HELD_MAX
+from coordinator.telling import counted
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
 
 HEALTHY: Final = "healthy"
@@ -11,6 +12,12 @@ DEGRADED: Final = "degraded"
 UNAVAILABLE: Final = "unavailable"
 CLOCK_OFFSET_MS_MAX: Final = 5000
 _WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
+_AUTHORITY: Final = frozenset({"root", "intermediate"})  # whose certificates are no member's
+# Just joined; or heard before by another leader, or before a restore: a new leader has heard nobody.
+_UNHEARD: Final = (
+    "has not been heard by the coordinator that leads: start it; where it runs, its log says why (after a"
+    " restore of the coordinators: `filestore node reconnect`)."
+)
 
 
 def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: list[NodeState]) -> bool:
@@ -37,7 +44,7 @@ def health_of(
     blockers = _blockers(leader, coordinators)
     takers = sum(node.state == "healthy" and node.disk == DISK_OK for node in nodes)
     if takers < best.write_quorum:
-        blockers.append(f"{takers} nodes take new files, {best.write_quorum} must: uploads are refused.")
+        blockers.append(f"{_nodes_take(takers)} new files, {best.write_quorum} must: uploads are refused.")
     others = [
         *["The member that was asked has lost the coordinators and refuses requests."] * (not is_served),
         *_of_coordinators(coordinators, leader),
@@ -53,7 +60,10 @@ def health_of(
 
 def _of_certificate(certificate: EndingCertificate, now: str) -> str:
     ends = "ended" if certificate.expires_at <= now else "ends"
-    return f"The certificate of {certificate.holder} {ends} at {certificate.expires_at}."
+    of = f"{certificate.holder} certificate"
+    if certificate.holder not in _AUTHORITY:
+        of = f"certificate of {certificate.holder}"
+    return f"The {of} {ends} at {certificate.expires_at}."
 
 
 def _blockers(leader: str, coordinators: list[CoordinatorState]) -> list[str]:
@@ -85,9 +95,7 @@ def _of_nodes(nodes: list[NodeState]) -> list[str]:
         for kind in node.custody_stopped
     ]
     states = [
-        f"The node {node.id} has joined, and has not been heard since: start it."
-        if node.state == "joined"
-        else f"The node {node.id} is {node.state}."
+        f"The node {node.id} {_UNHEARD}" if node.state == "joined" else f"The node {node.id} is {node.state}."
         for node in nodes
         if node.state not in _WELL
     ]
@@ -106,14 +114,18 @@ def _of_replicas(best: StatusReply, takers: int) -> list[str]:
         found.append(f"{least}{_several(counts.absent, 'blob')} {where}.")
     short = sum(counts.short.values()) - counts.absent
     if short > 0:
-        cannot = f"{takers} nodes take replicas, {best.replicas_wanted} must: start or add one"
+        cannot = f"{_nodes_take(takers)} replicas, {best.replicas_wanted} must: start or add one"
         hope = cannot if takers < best.replicas_wanted else "repair makes them where nodes have room"
         found.append(f"{_several(short, 'blob')} short of replicas: {hope}.")
     return found
 
 
 def _several(count: int, noun: str) -> str:
-    return f"1 {noun} is" if count == 1 else f"{count} {noun}s are"
+    return counted(count, f"{noun} is", f"{noun}s are")
+
+
+def _nodes_take(count: int) -> str:
+    return counted(count, "node takes", "nodes take")
 
 
 def _of_clocks(coordinators: list[CoordinatorState], nodes: list[NodeState]) -> list[str]:

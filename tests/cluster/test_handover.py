@@ -88,7 +88,7 @@ def test_want_of_room_for_the_quorum_is_told(four: Cluster, tmp_path: Path) -> N
     with without_room(four, steps.others, tmp_path):
         refused = steps.patch(0, SIZE)
         assert (refused.status, refused.json["code"]) == (507, "insufficient_storage")
-        assert "1 nodes have room" in refused.json["details"]
+        assert "1 node has room" in refused.json["details"]
     assert steps.patch(steps.offset(), SIZE).status == 204
     assert steps.stored(steps.others[0]) == steps.content
 

@@ -125,17 +125,23 @@ def test_clock_and_certificate_degrade_it_though_the_members_are_well() -> None:
     assert members_are_well("c1", [coordinator()], nodes)
 
 
-def test_node_that_never_ran_is_told_as_such() -> None:
+def test_node_that_the_leader_has_not_heard_is_told_with_what_to_do() -> None:
+    """It may never have run; or it runs, and does not know the coordinators that a restore made."""
     _, problems = health_of(reply(), "c1", [coordinator()], [*NODES, node("n9", state="joined")], [])
-    assert problems == ["The node n9 has joined, and has not been heard since: start it."]
+    (told,) = problems
+    assert told.startswith("The node n9 has not been heard by the coordinator that leads: start it;")
+    assert "`filestore node reconnect`" in told
 
 
 def test_certificate_that_has_ended_is_told_as_such() -> None:
     at = "2026-12-01T00:00:00.000Z"
     for now, word in (("2026-11-30T23:59:59.999Z", "ends"), (at, "ended")):
-        ending = [EndingCertificate(holder="the node n3", expires_at=at)]
+        ending = [EndingCertificate(holder=holder, expires_at=at) for holder in ("intermediate", "node n3")]
         _, problems = health_of(reply(), "c1", [coordinator()], NODES, ending, now=now)
-        assert problems == [f"The certificate of the node n3 {word} at {at}."]
+        assert problems == [
+            f"The intermediate certificate {word} at {at}.",
+            f"The certificate of node n3 {word} at {at}.",
+        ]
 
 
 def test_clock_within_its_bound_is_no_problem() -> None:
@@ -151,7 +157,7 @@ def test_fewer_nodes_than_the_write_quorum_is_unavailable() -> None:
     nodes = [NODES[0], node("n2", state="draining"), node("n3", state="draining")]
     health, problems = health_of(reply(), "c1", [coordinator()], nodes, [])
     assert health == "unavailable"
-    assert "uploads are refused" in problems[0]
+    assert problems == ["1 node takes new files, 2 must: uploads are refused."]
 
 
 def test_draining_node_alone_is_healthy() -> None:
