@@ -20,6 +20,7 @@ from coordinator.deadlines import Deadlines
 from coordinator.link import PING_S, Outbox, OutboxFull, end
 from coordinator.logs import REQUEST_ID
 from coordinator.records import CoordinatorRecord
+from coordinator.telling import connection_trouble
 from coordinator.transport import DIAL_TIMEOUT_S, REDIAL_S_MAX, REDIAL_S_MIN, peer_url
 
 UNREACHABLE_S = 10.0  # without a connection, before the log says so
@@ -108,7 +109,7 @@ class PeerLink:
         is_over = time.monotonic() - self._trouble.since_s > UNREACHABLE_S
         if (is_refusal or is_over) and not self._trouble.is_told:
             self._trouble.is_told = True
-            why = _NOT_WANTED if is_refusal else str(error) or type(error).__name__
+            why = _NOT_WANTED if is_refusal else connection_trouble(error)
             _log.warning("coordinator %s cannot be reached: %s", self.coordinator.coordinator_id, why)
         _log.debug("coordinator %s: %s", self.coordinator.coordinator_id, error)
 

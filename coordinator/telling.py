@@ -1,6 +1,32 @@
-"""How numbers are told to people. No I/O here."""
+"""How numbers and failed connections are told to people. No I/O here."""
+
+import errno
+import os
+import ssl
+
+import aiohttp
 
 
 def counted(count: int, one: str, many: str) -> str:
     """`1 node takes`, `2 nodes take`: a number with the words that go with it."""
     return f"{count} {one if count == 1 else many}"
+
+
+def connection_trouble(error: Exception) -> str:
+    """Why a connection failed, with the address where it is known, and without how a library shows it."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return f"{error.host}:{error.port}: {_of_system(error.os_error)}"
+    if isinstance(error, aiohttp.ServerDisconnectedError):
+        return "the connection was closed without an answer"
+    if isinstance(error, TimeoutError) and not str(error):
+        return "no answer in time"
+    if isinstance(error, OSError):
+        return _of_system(error)
+    return str(error) or type(error).__name__
+
+
+def _of_system(error: OSError) -> str:
+    """The kernel's words; asyncio puts others of its own, with tuples, into what it raises."""
+    if error.errno is not None and error.errno in errno.errorcode and not isinstance(error, ssl.SSLError):
+        return os.strerror(error.errno)
+    return error.strerror or str(error) or type(error).__name__

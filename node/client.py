@@ -36,6 +36,7 @@ from ca.errors import (
 )
 from ca.tls import client_context, distrust
 from coordinator.connector import Connector
+from coordinator.telling import connection_trouble
 
 DEADLINE_S = 30.0
 CONNECT_TIMEOUT_S = 5.0
@@ -68,6 +69,7 @@ class Patience:
         """Something went forward: the deadline and the pauses begin anew."""
         self._give_up_at = time.monotonic() + self._deadline_s
         self._pause_s = PAUSE_S_MIN
+        self._refusal: FilestoreError | None = None  # the last answer, while other nodes give none
 
     async def pause(self, reason: Exception) -> None:
         """Wait before the next attempt.
@@ -84,10 +86,15 @@ class Patience:
             raise UntrustedServer(
                 f"{reason.host}:{reason.port}: the certificate {distrust(reason.certificate_error)}."
             ) from reason
+        if isinstance(reason, FilestoreError):
+            self._refusal = reason
         if time.monotonic() + after_s > self._give_up_at:
             if isinstance(reason, FilestoreError):
                 raise reason
-            raise Unavailable(f"No node answered within {self._deadline_s:g} s: {_cause(reason)}") from reason
+            why = connection_trouble(reason)
+            if self._refusal is None:
+                raise Unavailable(f"No node answered within {self._deadline_s:g} s: {why}") from reason
+            raise Unavailable(f"{self._refusal.details} Not every node answers: {why}") from reason
 
 
 class Client:
@@ -311,8 +318,3 @@ async def _body(response: aiohttp.ClientResponse) -> bytes:
 
 def _number(text: str | None) -> int:
     return int(text) if text and text.isascii() and text.isdigit() else 0
-
-
-def _cause(reason: Exception) -> str:
-    """aiohttp's exceptions often have no text; then the class says what happened."""
-    return str(reason) or type(reason).__name__

@@ -28,6 +28,7 @@ from ca.tls import Credential, client_context, distrust, first_contact_context, 
 from coordinator.connector import Connector
 from coordinator.records import CoordinatorRecord
 from coordinator.roster import write_known
+from coordinator.telling import connection_trouble
 from node.config import OTHERS_WRITE, NodeConfig, NodeFiles
 
 TRIES_MAX = 8  # an election takes less than two seconds
@@ -224,7 +225,7 @@ async def _try(
     except aiohttp.InvalidURL as error:
         raise InvalidRequest(f"coordinator: {url} is no URL: https://HOST:PORT is wanted.") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
-        raise Unavailable(f"{url} cannot be reached: {type(error).__name__}.") from error
+        raise Unavailable(f"{url} cannot be reached: {connection_trouble(error)}.") from error
     except ValueError as error:
         raise InvalidRequest("coordinator: is not an address.") from error
     return _decode(status, content, answer_type)
