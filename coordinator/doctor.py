@@ -32,6 +32,7 @@ from coordinator.segment import LogDamaged
 from coordinator.setup import read_genesis
 from coordinator.snapshots import damage_of
 from coordinator.store import newest_key
+from coordinator.telling import counted
 
 _REBUILD: Final = (
     "Do not repair it by hand and do not start it: set this member up again from its peers with"
@@ -66,7 +67,7 @@ def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:
 
 
 def _check_secrets(findings: Findings, files: CoordinatorFiles) -> None:
-    check_private_directory(findings, files.data)
+    check_private_directory(findings, files.data.resolve())
     handed_over = systemd_credential(files.cluster_key.name)
     if handed_over is not None:
         check_secret(findings, handed_over, required=True)
@@ -167,8 +168,8 @@ def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
         findings.problem(path, "holds no segment: the log was lost", _REBUILD)
         return None
     findings.fact(
-        f"log: {len(index.segments)} segments, entries {index.first} to {index.last}, term"
-        f" {recovered.hard_state.term}, committed {recovered.hard_state.commit}"
+        f"log: {counted(len(index.segments), 'segment', 'segments')}, entries {index.first} to {index.last},"
+        f" term {recovered.hard_state.term}, committed {recovered.hard_state.commit}"
     )
     if recovered.hard_state.commit > index.last:
         findings.problem(path, "entries that were committed are missing", _REBUILD)

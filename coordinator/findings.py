@@ -3,6 +3,7 @@
 Everything here reads and changes nothing.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -74,6 +75,10 @@ def check_secret(findings: Findings, path: Path, *, required: bool) -> None:
 
 def check_private_directory(findings: Findings, path: Path, *, others: int = OTHERS) -> None:
     """A directory in which nobody but its owner may do what `others` says, in mode bits; no link."""
+    if not path.is_symlink() and not path.exists():
+        advice = "Is the disk mounted that belongs here? A start makes an empty directory."
+        findings.problem(path, "is missing", advice)
+        return
     if path.is_symlink() or not path.is_dir():
         findings.problem(path, "is no directory", "Put the directory itself there; links are not followed.")
         return
@@ -99,7 +104,7 @@ def check_credential(findings: Findings, files: KeepsCredential, identity: Ident
     """Key and certificate belong together, name this member and its address, chain up to the root, and have
     not ended.
     """
-    path = files.credential_path
+    path, pem = files.credential_path, ""
     check_secret(findings, path, required=True)
     try:
         credential = files.credential()
@@ -116,11 +121,7 @@ def check_credential(findings: Findings, files: KeepsCredential, identity: Ident
         return  # which was told
     except (OSError, UnreadableKey, UntrustedCertificate) as error:
         reason = getattr(error, "details", "") or str(error)
-        advice = (
-            "Compare this machine's clock. One that has ended is renewed by the running process for 90 days;"
-            " a member whose certificate is lost, or ended before that, joins anew."
-        )
-        findings.problem(path, f"cannot be used: {reason}", advice)
+        findings.problem(path, f"cannot be used: {reason}", _advice_on_certificate(pem))
         return
     try:
         credential.require_address(address)
@@ -133,3 +134,20 @@ def check_credential(findings: Findings, files: KeepsCredential, identity: Ident
     left_s = int((ends_at - datetime.now(UTC)).total_seconds())
     ends_at_ms = int(ends_at.timestamp() * 1000)
     findings.fact(f"certificate of {identity.uri}: until {rfc3339(ends_at_ms)}, {left_s // 3600} hours")
+
+
+def _advice_on_certificate(pem: str) -> str:
+    """What helps a leaf that cannot be used; another thing where what signed it has ended as well."""
+    with suppress(UntrustedCertificate, IndexError):
+        ended_at = certificates_in(pem)[1].not_valid_after_utc
+        if ended_at < datetime.now(UTC):
+            shown = rfc3339(int(ended_at.timestamp() * 1000))
+            return (
+                f"Compare this machine's clock. The intermediate certificate that signed it ended at {shown}:"
+                " unless the coordinators have a newer one, nothing is renewed by itself. What to do then is"
+                " in the runbook at FilestoreAuthorityExpires."
+            )
+    return (
+        "Compare this machine's clock. One that has ended is renewed by the running process for 90 days;"
+        " a member whose certificate is lost, or ended before that, joins anew."
+    )

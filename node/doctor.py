@@ -15,6 +15,7 @@ from typing import Final
 
 from coordinator.disk import kept_still
 from coordinator.findings import Findings, check_credential, check_known, check_private_directory
+from coordinator.telling import counted
 from node.blobs import INCOMING, SIDECAR
 from node.config import OTHERS_WRITE, NodeFiles
 from node.directories import READ_FLAGS
@@ -89,9 +90,12 @@ def _leaves(findings: Findings, blobs: Path) -> Iterator[Path]:
 
 
 def _entries(findings: Findings, directory: Path) -> "list[os.DirEntry[str]]":
+    """By name; none where there is no such directory, which was told of before."""
     try:
         with os.scandir(directory) as entries:
             return sorted(entries, key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
     except OSError as error:
         findings.problem(
             directory, f"cannot be read: {error.strerror}", "Look at the disk and its file system."
@@ -182,4 +186,5 @@ def _check_upload(findings: Findings, path: Path) -> None:
 def _tell_quarantine(findings: Findings, quarantine: Path) -> None:
     names = [entry.name for entry in _entries(findings, quarantine) if is_sha256(entry.name)]
     if names:
-        findings.fact(f"quarantine: {len(names)} blobs that were found damaged, or that nobody knew")
+        found = counted(len(names), "blob that was", "blobs that were")
+        findings.fact(f"quarantine: {found} found damaged, or that nobody knew")

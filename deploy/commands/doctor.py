@@ -7,6 +7,7 @@ import click
 
 from ca.errors import InvalidRequest
 from coordinator.findings import Findings
+from coordinator.telling import counted
 from deploy.commands.options import data_option
 
 
@@ -22,7 +23,7 @@ def doctor(data: Path, deep: bool) -> int:
     for findings in _examined(data, deep=deep):
         print_findings(findings)
         problem_count += findings.problem_count
-    click.echo(f"{problem_count} problems" if problem_count else "sound")
+    click.echo(counted(problem_count, "problem", "problems") if problem_count else "sound")
     return 1 if problem_count else 0
 
 

@@ -1,14 +1,19 @@
 """`filestore doctor` on the directories of real processes, after `kill -9`, and after what disks do."""
 
+import json
 import os
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from ca.certificates import Authority, new_intermediate, new_root
 from ca.errors import InvalidRequest
+from ca.identity import Identity, Role
+from ca.keys import key_to_pem, new_key
 from coordinator.log import SegmentLog
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from deploy.cli import cli
@@ -123,6 +128,19 @@ def lose_end_of_log(data: Path) -> None:
     SegmentLog.bootstrap(data / "log", HardState(1, "", 1), [Entry(1, 1, EntryKind.COMMAND, genesis)])
 
 
+def end_authority(data: Path) -> None:
+    """The certificate of this node, and the intermediate that signed it, ended weeks ago; the root lives."""
+    began = datetime.now(UTC) - timedelta(days=400)
+    root_pem, root_key = new_root("development", now=began)
+    intermediate_pem, intermediate_key = new_intermediate(root_pem, root_key, "development", now=began)
+    authority = Authority(root_pem, intermediate_pem, intermediate_key)
+    node_id, key = json.loads((data / "node.json").read_text())["id"], new_key()
+    identity = Identity("development", Role.NODE, node_id)
+    leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=began + timedelta(days=363))
+    (data / "ca.pem").write_text(root_pem)
+    (data / "credential.pem").write_bytes(key_to_pem(key) + leaf.pem.encode())
+
+
 BLOB = "blobs/??/??/" + "?" * 64
 FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "log segment gone": ("coordinator", lambda data: shutil.rmtree(data / "log"), "the log was lost"),
@@ -160,6 +178,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
         lambda data: (data / "coordinators.json").write_text("[{"),
         "Remove it",
     ),
+    "authority ended": ("node", end_authority, "FilestoreAuthorityExpires"),
     "certificate spoiled": (
         "node",
         lambda data: (data / "credential.pem").write_text("nothing"),
@@ -195,6 +214,7 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "upload cut": ("node", lose_uploaded_bytes, "were durable"),
     "everything open": ("node", lambda data: data.chmod(0o777), "chmod 700"),
     "credential gone": ("node", lambda data: (data / "credential.pem").unlink(), "is missing"),
+    "blobs gone": ("node", lambda data: shutil.rmtree(data / "blobs"), "Is the disk mounted"),
     "directory open": ("node", lambda data: (data / "blobs").chmod(0o755), "chmod 700"),
 }
 
@@ -209,6 +229,25 @@ def test_fault_is_found_and_told_what_to_do_about(killed: dict[str, Path], tmp_p
     assert exit_code(done) == 1, done.output
     assert "PROBLEM" in done.output
     assert words in done.output
+    problem_count = done.output.count("PROBLEM  ")
+    assert done.output.endswith("1 problem\n" if problem_count == 1 else f"{problem_count} problems\n")
+
+
+@pytest.mark.parametrize("role", ["coordinator", "node"])
+def test_directory_may_be_reached_by_a_link(killed: dict[str, Path], tmp_path: Path, role: str) -> None:
+    """A process runs there as well: the disk may be mounted elsewhere."""
+    link = tmp_path / "data"
+    link.symlink_to(killed[role])
+    done = doctor(link)
+    assert exit_code(done) == 0, done.output
+
+
+def test_directory_of_blobs_that_is_gone_is_told_once(killed: dict[str, Path], tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    shutil.copytree(killed["node"], data)
+    shutil.rmtree(data / "blobs")
+    done = doctor(data)
+    assert (exit_code(done), done.output.count("PROBLEM")) == (1, 1)
 
 
 def test_cluster_key_may_be_one_that_systemd_hands_over(
