@@ -66,7 +66,7 @@ class Authority:
         issuer = certificates_in(self.intermediate_pem)[0]
         not_after = min(_whole_seconds(now) + LEAF_LIFE, issuer.not_valid_after_utc)
         if not_after - now < _LEAF_LIFE_LEFT_MIN:
-            raise Internal("the intermediate certificate has expired: sign a new one with the root key")
+            raise Internal("the intermediate certificate has ended: sign a new one with the root key")
         certificate = (
             _builder(_leaf_subject(identity), issuer.subject, public_key, now, not_after)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

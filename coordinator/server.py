@@ -385,6 +385,8 @@ async def _renew(
                 renewal = contexts.credential.renewal()
                 contexts.reload()
                 _log.info("renewed the certificate")
-            except (FilestoreError, OSError):
-                _log.exception("the certificate could not be renewed; the next try follows")
+            except (FilestoreError, OSError) as error:
+                _log.error(
+                    "the certificate could not be renewed; the next try follows", extra={"reason": str(error)}
+                )
         await asyncio.sleep(RENEWAL_CHECK_S)

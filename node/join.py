@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from ca.certificates import check_leaf_matches, trusted_root
 from ca.csr import new_csr
-from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequest, Unavailable
+from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role, check_address, check_cluster_name, check_member_id, check_port
 from ca.jointoken import JoinToken
 from ca.keys import key_from_pem, key_to_pem, new_key
@@ -64,6 +64,14 @@ class _Refused(Struct, frozen=True):
     details: str
 
 
+class TokenNotTaken(FilestoreError):
+    """The coordinators refuse the join token; they do not say why."""
+
+    code = Unauthorized.code
+    status = Unauthorized.status
+    title = Unauthorized.title
+
+
 async def join(
     data: Path,
     *,
@@ -79,7 +87,7 @@ async def join(
     """Make `data` the directory of a node: credential.pem and key (0600), ca.pem, and node.json last.
 
     Raises Conflict when it holds a node already, UntrustedCertificate when the coordinator is not of the
-    token's cluster, and what the coordinator refuses with.
+    token's cluster, TokenNotTaken, and what else the coordinator refuses with.
     """
     join_token = JoinToken.parse(token)
     check_member_id(node_id)
@@ -170,14 +178,20 @@ async def _first_contact(base_url: str, token: JoinToken) -> _Cluster:
 
 
 async def _ask(base_url: str, context: ssl.SSLContext, token: JoinToken, body: object) -> _Joined:
-    return await _call(
-        "POST",
-        f"{base_url}/api/v1/cluster/join/filestore",
-        context,
-        _Joined,
-        headers={"Authorization": f"Bearer {token.bearer}", "Content-Type": "application/json"},
-        body=msgspec.json.encode(body),
-    )
+    try:
+        return await _call(
+            "POST",
+            f"{base_url}/api/v1/cluster/join/filestore",
+            context,
+            _Joined,
+            headers={"Authorization": f"Bearer {token.bearer}", "Content-Type": "application/json"},
+            body=msgspec.json.encode(body),
+        )
+    except Unauthorized as error:  # the answer is the same whatever the reason
+        raise TokenNotTaken(
+            "The join token is not taken: it has ended, was used or revoked, or admits another name."
+            " `filestore token join` makes another."
+        ) from error
 
 
 async def _call(

@@ -92,6 +92,12 @@ def test_cluster_whose_intermediate_has_ended_comes_back(
     stored = cluster.store(b"before")
     cluster.terminate(*cluster.members)
     set_clock(monkeypatch, library(tmp_path), 20 * 24 * 3600)
+    first = cluster.coordinators[0]
+    cluster.restart(first)
+    why = '"reason": "the intermediate certificate has ended: sign a new one with the root key"'
+    wait_until(lambda: why in cluster.logs()[first.id], what="why nothing is renewed", timeout_s=30)
+    cluster.terminate(first)
+    assert "Traceback" not in cluster.logs()[first.id]
     for member in cluster.coordinators:
         done = cluster.filestore(
             *("coordinator", "renew-certificate", "--data", str(cluster.data(member))),

@@ -119,6 +119,18 @@ def test_directory_or_ports_that_cannot_be_used_cost_no_token(
     assert list(data.iterdir()) == []
 
 
+def test_command_says_why_a_token_may_not_be_taken(cluster: Cluster, tmp_path: Path) -> None:
+    """The answer is the same whatever the reason: who has the token is told what it may be."""
+    token_file = tmp_path / "join.token"
+    token_file.write_text(cluster.join_token(node_id="another"))
+    url = f"https://127.0.0.1:{cluster.coordinators[0].api_port}"
+    where = ("--data", str(tmp_path / "node"), "--coordinator", url, "--address", "127.0.0.1")
+    done = cluster.filestore("node", "join", "--id", NEWCOMER, "--token-file", str(token_file), *where)
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"filestore: unauthorized: The join token is not taken: ")
+    assert b"admits another name" in done.stderr
+
+
 def test_request_for_a_ca_certificate_is_refused(cluster: Cluster) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     csr = (

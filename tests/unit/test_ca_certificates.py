@@ -150,7 +150,7 @@ def test_leaf_never_outlives_its_intermediate() -> None:
     end = certificates_in(AUTHORITY.intermediate_pem)[0].not_valid_after_utc
     late = AUTHORITY.sign_leaf(KEY.public_key(), ME, "10.0.0.1", now=end - timedelta(days=1))
     assert late.not_after_ms == int(end.timestamp()) * 1000
-    with pytest.raises(Internal, match="intermediate certificate has expired"):
+    with pytest.raises(Internal, match="intermediate certificate has ended"):
         AUTHORITY.sign_leaf(KEY.public_key(), ME, "10.0.0.1", now=end - timedelta(minutes=1))
 
 
@@ -167,7 +167,7 @@ OTHER_ROOT, OTHER_ROOT_KEY = new_root("lab", now=NOW)
         (Authority(ROOT, LEAF.pem.partition("-----END")[0], KEY), "not PEM text"),
         (
             Authority(ROOT, *new_intermediate(ROOT, ROOT_KEY, "lab", now=NOW - timedelta(days=400))),
-            "has expired",
+            "has ended",
         ),
         (
             Authority(ROOT, *new_intermediate(ROOT, ROOT_KEY, "lab", now=NOW + timedelta(days=1))),
