@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
-from ca.errors import Conflict, Internal
+from ca.errors import Conflict
 from ca.secretfiles import sync_directory
 
 NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -31,7 +31,7 @@ def kept_still(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-class LogInUse(Internal):
+class LogInUse(Conflict):
     """Another process has this log open."""
 
 
@@ -191,7 +191,9 @@ class OsDirectory:
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise LogInUse(f"Another process has the log in {self._path} open.") from error
+            raise LogInUse(
+                f"A coordinator runs in this directory already: another process has {self._path} open."
+            ) from error
 
     def free_bytes(self) -> int:
         """See `Directory.free_bytes`; what the superuser alone may use does not count."""

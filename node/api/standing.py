@@ -1,5 +1,6 @@
 """How well a cluster is, from what its coordinators say: one word, and each reason. No I/O here."""
 
+from collections.abc import Mapping
 from typing import Final
 
 from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, StatusReply
@@ -24,7 +25,8 @@ def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: l
     """A leader is known, every coordinator answers, has room and the right state, every node is healthy and
     has its replicas, and every disk takes bytes.
     """
-    return not (_blockers(leader, coordinators) or _of_coordinators(coordinators, leader) or _of_nodes(nodes))
+    ill = _of_coordinators(coordinators, leader, {}) or _of_nodes(nodes)
+    return not (_blockers(leader, coordinators) or ill)
 
 
 def health_of(
@@ -45,9 +47,10 @@ def health_of(
     takers = sum(node.state == "healthy" and node.disk == DISK_OK for node in nodes)
     if takers < best.write_quorum:
         blockers.append(f"{_nodes_take(takers)} new files, {best.write_quorum} must: uploads are refused.")
+    addresses = {each.coordinator_id: f"{each.address}:{each.peer_port}" for each in best.coordinators}
     others = [
         *["The member that was asked has lost the coordinators and refuses requests."] * (not is_served),
-        *_of_coordinators(coordinators, leader),
+        *_of_coordinators(coordinators, leader, addresses),
         *_of_nodes(nodes),
         *(f"The disk of the node {node.id} is nearly full." for node in nodes if node.disk == DISK_LOW),
         *_of_clocks(coordinators, nodes),
@@ -73,11 +76,13 @@ def _blockers(leader: str, coordinators: list[CoordinatorState]) -> list[str]:
     return [f"The disk of the coordinator {leader}, which leads, is full: changes are refused."] * is_full
 
 
-def _of_coordinators(coordinators: list[CoordinatorState], leader: str) -> list[str]:
+def _of_coordinators(
+    coordinators: list[CoordinatorState], leader: str, addresses: Mapping[str, str]
+) -> list[str]:
     found = []
     for each in coordinators:
         if each.role == "unreachable":
-            found.append(f"The coordinator {each.id} does not answer.")
+            found.append(f"The coordinator {each.id} does not answer at {addresses.get(each.id, '?')}.")
         if each.role != "unreachable" and each.active is False and each.id != leader:
             found.append(f"The coordinator {each.id} answers, but not to the leader.")
         if each.disk_full is True and each.id != leader:

@@ -36,6 +36,11 @@ def test_port_of_another_process_is_named(cluster: Cluster, tmp_path: Path, role
     assert line == f"filestore: 127.0.0.1:{member.peer_port}: Address already in use"
 
 
+def test_second_coordinator_in_one_directory_is_refused(cluster: Cluster) -> None:
+    line = refusal(cluster, "coordinator", cluster.data(cluster.coordinators[0]))
+    assert line.startswith("filestore: conflict: A coordinator runs in this directory already: ")
+
+
 @pytest.mark.parametrize("role", ["coordinator", "node"])
 def test_credential_that_others_may_read_is_refused(cluster: Cluster, tmp_path: Path, role: str) -> None:
     member = next(member for member in cluster.members if member.role == role)

@@ -38,7 +38,7 @@ def test_table_shows_problems_and_the_exit_code_follows(own_cluster: Cluster) ->
     own_cluster.kill(first)
     wait_until(lambda: ends_with(1), what="degraded", timeout_s=30)
     shown = own_cluster.filestore("status").stdout.decode()
-    assert f"! The coordinator {first.id} does not answer." in shown
+    assert f"! The coordinator {first.id} does not answer at 127.0.0.1:{first.peer_port}." in shown
     assert "DEGRADED" in shown
     own_cluster.kill(second)
     wait_until(lambda: ends_with(2), what="unavailable", timeout_s=30)
@@ -47,7 +47,7 @@ def test_table_shows_problems_and_the_exit_code_follows(own_cluster: Cluster) ->
     assert done.returncode == 2
     shown = done.stdout.decode()
     for gone in (first, second):
-        assert f"! The coordinator {gone.id} does not answer." in shown
+        assert f"! The coordinator {gone.id} does not answer at 127.0.0.1:{gone.peer_port}." in shown
     assert "! No coordinator leads: nothing can be changed." in shown
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from coordinator.calls import CoordinatorStatus, StatusReply
 from coordinator.jobs import Amounts, amounts_of
+from coordinator.records import CoordinatorRecord
 from coordinator.replica_records import ReplicaCounts
 from deploy.commands.status import progress_of
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
@@ -18,7 +19,7 @@ def reply(write_quorum: int = 2) -> StatusReply:
     return StatusReply(
         cluster="lab",
         coordinator=own,
-        coordinators=[],
+        coordinators=[CoordinatorRecord(coordinator_id="c1", address="10.0.0.1", peer_port=1, api_port=2)],
         nodes=[],
         files=0,
         blobs=0,
@@ -84,7 +85,7 @@ def test_blobs_that_lack_replicas_degrade_a_cluster(wanted: int, hope: str) -> N
 @pytest.mark.parametrize(
     ("coordinators", "nodes", "words"),
     [
-        ([coordinator(role="unreachable")], NODES, "c1 does not answer"),
+        ([coordinator(role="unreachable")], NODES, "c1 does not answer at 10.0.0.1:1."),
         ([coordinator(), coordinator("c2", disk_full=True)], NODES, "disk of the coordinator c2 is full"),
         ([coordinator(diverged=True)], NODES, "rebuild"),
         ([coordinator(), coordinator("c2", role="follower", active=False)], NODES, "c2 answers, but not to"),
