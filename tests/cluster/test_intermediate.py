@@ -13,6 +13,7 @@ from ca.keys import key_from_pem, key_to_pem
 from ca.secretfiles import write_secret
 from coordinator.authority import make_intermediate
 from coordinator.config import CoordinatorFiles
+from coordinator.server import RENEWAL_CHECK_S
 from deploy.development import CLUSTER_NAME, Member
 from deploy.processes import wait_until
 from tests.cluster.clocks import library, set_clock
@@ -44,8 +45,10 @@ def test_members_get_certificates_by_the_newest_intermediate(own_cluster: Cluste
     assert "It signs until 20" in said
     cluster.terminate(follower)
     cluster.restart(follower)
-    wait_until(
-        lambda: issuer_of(cluster, follower) != earlier, what="a certificate by the new one", timeout_s=20
+    wait_until(  # at once, or at its next look, if it learns of the new one only now
+        lambda: issuer_of(cluster, follower) != earlier,
+        what="a certificate by the new one",
+        timeout_s=RENEWAL_CHECK_S + 30,
     )
     token = cluster.post("/cluster/join-tokens", {}).json["token"]
     node = cluster.add_node("n9", cluster.remember(str(token)))
