@@ -54,8 +54,14 @@ async def hand_over(
         chosen = strangers[: services.api.view.current.replicas]
         return await _place(services, caller, record, chosen, []) if chosen else ""
     if strangers and offset_bytes <= SENT_BYTES_MAX and await send_to(strangers[0]):
-        return await _place(services, caller, record, strangers[:1], record.placement[1:])
+        others = known_nodes(services, record.placement[1:])
+        return await _place(services, caller, record, strangers[:1], others)
     return ""
+
+
+def known_nodes(services: NodeServices, node_ids: Sequence[str]) -> list[str]:
+    """Those of these nodes that were not removed, as far as this node knows, in their order."""
+    return [node_id for node_id in node_ids if services.api.view.node(node_id) is not None]
 
 
 async def _place(

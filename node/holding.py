@@ -20,6 +20,7 @@ from ca.errors import (
     Forbidden,
     InsufficientStorage,
     Internal,
+    InvalidRequest,
     NotFound,
     OffsetMismatch,
     PayloadTooLarge,
@@ -29,7 +30,7 @@ from ca.errors import (
 from coordinator.commands import DeclareSize, RecordProgress, RewindUpload
 from coordinator.records import VM, Caller, UploadRecord
 from node.chain import BEHIND_BYTES_MAX, Chain
-from node.handover import hand_over
+from node.handover import hand_over, known_nodes
 from node.link import MARK_BYTES, LinkTerms, Source
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
@@ -412,16 +413,20 @@ class Holding:
         except (Forbidden, Unauthorized):
             self._proposed_offset = proposed_before  # it will not come true any more
             raise
+        except InvalidRequest as error:  # no fault of the client's: our view was of before a removal
+            raise Unavailable("A node of this upload was just removed.", retry_after_s=1) from error
 
     def _placement(self, offset: int) -> list[str]:
-        """The new placement when a node outside the present one has the bytes; [] leaves it."""
+        """The new placement when a node outside the present one has the bytes; [] leaves it. The log takes
+        none that names a node which was removed since.
+        """
         if self._chain is None:
             return []
         present = self.record.placement
         having = [name for name, stop in self._chain.durable().items() if stop >= offset]
         if set(having) <= set(present):
             return []
-        others = [name for name in present[1:] if name not in having]
+        others = known_nodes(self._services, [name for name in present[1:] if name not in having])
         return [present[0], *having, *others][: max(len(present), 1 + len(having))]
 
     async def _propose_rewind(self, offset: int, sha256: str) -> None:
