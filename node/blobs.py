@@ -237,12 +237,17 @@ class BlobStore:
         name = INCOMING + self._maker + secrets.token_hex(16)
         return name, os.open(name, _CREATE_FLAGS, 0o600, dir_fd=self.uploads_directory)
 
-    def write_incoming(self, content: bytes) -> str:
-        """A new sealed and synced file below `uploads_directory`, to be renamed. Raises OSError."""
+    def write_incoming(self, content: bytes, *, is_final: bool = True) -> str:
+        """A new synced file below `uploads_directory`, to be renamed; sealed if it `is_final`, else its owner
+        may write to it. Raises OSError.
+        """
         name, descriptor = self.create_incoming()
         try:
             write_all(self.disk, descriptor, content, 0)
-            self.seal(descriptor)
+            if is_final:
+                self.seal(descriptor)
+            else:
+                self.disk.fsync(descriptor)
         except BaseException:
             unlink(name, parent=self.uploads_directory)
             raise

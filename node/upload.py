@@ -279,7 +279,7 @@ class Upload:
             self._allocated_bytes = 0  # what was reserved is the finished content's
             if prefix:
                 self._require_room(0, len(prefix))
-            name = self._blobs.write_incoming(prefix)
+            name = self._blobs.write_incoming(prefix, is_final=False)
             self._record.write(len(prefix))
             os.rename(name, "data", src_dir_fd=self._blobs.uploads_directory, dst_dir_fd=self._directory)
             self._disk.fsync(self._directory)
