@@ -5,13 +5,13 @@ that nobody has found to be damaged yet never leaves it with none.
 """
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 from deploy.development import Member
 from tests.cluster.test_damage import change_byte
 from tests.healing.stage import Stage
+from tests.unit.custody_node import cut
 
 SOUND_MIN = 2
 TRIES = 5
@@ -28,7 +28,7 @@ def flip(stage: Stage) -> str:
 
 def truncate(stage: Stage) -> str:
     """A replica loses its end."""
-    return _damage(stage, lambda path: os.truncate(path, stage.dice.randrange(path.stat().st_size)))
+    return _damage(stage, lambda path: cut(path, stage.dice.randrange(path.stat().st_size)))
 
 
 def unlink(stage: Stage) -> str:

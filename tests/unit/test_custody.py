@@ -13,7 +13,7 @@ from node.quarantine import Quarantine
 from node.segments import BlobDamaged
 from node.uploads import UploadStore
 from tests.unit import replica_acts as acts
-from tests.unit.custody_node import DAY_S, NODES, SIZE_BYTES, Keeper, until_stopped
+from tests.unit.custody_node import DAY_S, NODES, SIZE_BYTES, Keeper, cut, until_stopped
 
 WEEK_S = 7 * DAY_S
 UUID = "0192d3a4-0000-7000-8000-000000000001"
@@ -169,7 +169,7 @@ async def test_replica_that_cannot_be_opened_is_found_by_comparing(keeper: Keepe
     if damage == "deleted":
         path.unlink()
     elif damage == "truncated":
-        os.truncate(path, 3)
+        cut(path, 3)
     elif damage == "linked":
         path.unlink()
         path.symlink_to("/etc/hostname")
@@ -261,7 +261,7 @@ async def test_report_of_a_loss_that_is_not_answered_is_sent_again(keeper: Keepe
 async def test_compare_that_misses_much_stops_and_changes_nothing(keeper: Keeper) -> None:
     names = [keeper.store() for _ in range(101)]
     for name in names:
-        os.truncate(keeper.path(name), 1)
+        cut(keeper.path(name), 1)
     with pytest.raises(Stopped, match="101 of 101"):
         await keeper.compare()
     assert len(keeper.held()) == 101
@@ -381,7 +381,7 @@ async def test_wanted_blob_in_quarantine_is_put_back_and_added(keeper: Keeper) -
 @pytest.mark.parametrize("others", [True, False])
 async def test_damaged_bytes_are_kept_while_nobody_has_better_ones(keeper: Keeper, others: bool) -> None:
     name = keeper.store()
-    os.truncate(keeper.path(name), 1)
+    cut(keeper.path(name), 1)
     if not others:
         acts.lost(keeper.state, "n2", name)
         acts.lost(keeper.state, "n3", name)
@@ -451,7 +451,7 @@ async def test_disk_and_log_agree_after_everything(keeper: Keeper) -> None:
     strays = [keeper.put(keeper.content()) for _ in range(5)]
     keeper.doom(*names[:4])
     keeper.path(names[5]).unlink()
-    os.truncate(keeper.path(names[6]), 2)
+    cut(keeper.path(names[6]), 2)
     keeper.means.quarantine.take(names[7])
     keeper.age(*names[:5], *strays)
     await keeper.collect()

@@ -4,14 +4,13 @@ The dice come from the seed in the test's id; nothing else is random but the clo
 """
 
 import asyncio
-import os
 import random
 
 import pytest
 
 from node.damage import miss, verify_blob
 from tests.unit import replica_acts as acts
-from tests.unit.custody_node import DAY_S, SIZE_BYTES, Keeper
+from tests.unit.custody_node import DAY_S, SIZE_BYTES, Keeper, cut
 from tests.unit.state import Refusal
 
 STEPS = 60
@@ -66,7 +65,7 @@ class Storm:
                 self.keeper.path(name).unlink()
                 await miss(self.keeper.disk, self.keeper.blobs, name)
             else:
-                os.truncate(self.keeper.path(name), 2)
+                cut(self.keeper.path(name), 2)
 
     async def set_aside(self, name: str) -> None:
         if name:

@@ -133,7 +133,7 @@ def test_bundle_that_can_sign_no_more_is_refused_before_anything_is_made(
     bundle = setup.read_bundle(later_bundle(files))
     old = tmp_path / "old.bundle"
     write_secret(old, msgspec.msgpack.encode(msgspec.structs.replace(bundle, intermediate=ended)))
-    with pytest.raises(InvalidRequest, match="has expired"):
+    with pytest.raises(InvalidRequest, match="has ended"):
         setup.init_from_bundle(tmp_path / "c3", old, "c3", record("c3"))
     assert not (tmp_path / "c3").exists()
 
