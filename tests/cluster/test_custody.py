@@ -21,6 +21,7 @@ from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import change_byte, replica
 from tests.cluster.test_jobs import run_job
 from tests.cluster.test_metrics import families, value
+from tests.unit.custody_node import cut
 
 SOON_S = 60.0
 DEADLINE_S = 30.0
@@ -95,7 +96,7 @@ def spoil_link(path: Path) -> None:
 
 
 def spoil_truncate(path: Path) -> None:
-    os.truncate(path, 1000)
+    cut(path, 1000)
 
 
 @pytest.mark.parametrize("spoil", [spoil_flip, spoil_truncate, Path.unlink, spoil_link])
