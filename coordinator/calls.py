@@ -233,8 +233,11 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     custody_stopped: list[str] = []
 
 
+INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members
+
+
 class CertificateEnd(Struct, frozen=True):
-    """`holder`: root, intermediate, `coordinator ID` or `node ID`, whose certificate ends soon."""
+    """`holder`: ROOT, INTERMEDIATE, `coordinator ID` or `node ID`, whose certificate ends soon."""
 
     holder: str
     expires_at_ms: int

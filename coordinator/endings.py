@@ -4,7 +4,7 @@ from typing import Final
 
 from ca.certificates import UntrustedCertificate
 from ca.tls import Credential
-from coordinator.calls import CertificateEnd
+from coordinator.calls import INTERMEDIATE, ROOT, CertificateEnd
 from coordinator.member_metrics import expiries
 from coordinator.store import Store
 
@@ -26,7 +26,7 @@ def ending_soon(store: Store, credential: Credential, own_id: str, *, at_ms: int
         return found
     if own.leaf_ms < at_ms + LEAF_WARNING_MS:
         found.append(CertificateEnd(f"coordinator {own_id}", own.leaf_ms))
-    for holder, expires_at_ms in (("intermediate", own.intermediate_ms), ("root", own.root_ms)):
+    for holder, expires_at_ms in ((INTERMEDIATE, own.intermediate_ms), (ROOT, own.root_ms)):
         if expires_at_ms < at_ms + AUTHORITY_WARNING_MS:
             found.append(CertificateEnd(holder, expires_at_ms))
     return found

@@ -261,17 +261,17 @@ class Holding:
             await self._propose_rewind(offset, sha256)
         if self.upload.finished is not None:
             assert offset == 0, "finished content goes as a whole"
-            await self._reopen(0)
-        await self._services.disk.run(self.upload.rollback_to, offset)
-        await self._services.disk.run(self.upload.enter_epoch, self.record.epoch)
-        self._marked_offset = 0
+        await self._cut(offset)
 
     async def drop_unrecorded(self) -> None:
         """Drop what the log was never told of, for a caller that may not have it told anything any more."""
         await self._end_chain()
         stop = max(self.record.offset_bytes, self._proposed_offset)
-        if self.upload.offset <= stop:
-            return
+        if self.upload.offset > stop:
+            await self._cut(stop)
+
+    async def _cut(self, stop: int) -> None:
+        """The file ends there from now on, in the epoch of the log."""
         if self.upload.finished is not None:
             await self._reopen(stop)
         await self._services.disk.run(self.upload.rollback_to, stop)

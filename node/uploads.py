@@ -266,7 +266,7 @@ class UploadStore:
             epoch = 0
             if not is_new:  # what is new promises nothing before its first sync
                 record.confirm()  # before anything is done in reliance on it
-                epoch = _confirmed_epoch(parent=directory, disk=disk)
+                epoch = _read_slots(EPOCH_FILE, parent=directory, disk=disk, confirm=True)
                 if finished is None:
                     _cut_to_durable(data, record, disk)
                 else:  # before it is durable that the data is gone from here
@@ -340,28 +340,17 @@ def _open_data(*, parent: int) -> int:
         return open_or_create("data", parent=parent)
 
 
-def _confirmed_epoch(*, parent: int, disk: Disk) -> int:
-    """The epoch that is noted, durable from now on; 0 when there is none."""
+def _read_slots(name: str, *, parent: int, disk: Disk, confirm: bool = False) -> int:
+    """The number that an OffsetRecord holds, to `confirm` durable from now on; 0 when there is none."""
     try:
-        descriptor = os.open(EPOCH_FILE, OPEN_FLAGS, dir_fd=parent)
+        descriptor = os.open(name, OPEN_FLAGS if confirm else READ_FLAGS, dir_fd=parent)
     except FileNotFoundError:
         return 0
     try:
         record = OffsetRecord(descriptor, disk)
-        record.confirm()
+        if confirm:
+            record.confirm()
         return record.offset
-    finally:
-        os.close(descriptor)
-
-
-def _read_slots(name: str, *, parent: int, disk: Disk) -> int:
-    """The number that an OffsetRecord holds; 0 when there is none."""
-    try:
-        descriptor = os.open(name, READ_FLAGS, dir_fd=parent)
-    except FileNotFoundError:
-        return 0
-    try:
-        return OffsetRecord(descriptor, disk).offset
     finally:
         os.close(descriptor)
 

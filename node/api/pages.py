@@ -5,7 +5,6 @@ a list stays stable while others come and go.
 """
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Annotated, Final, TypeVar
 from urllib.parse import urlencode
 
@@ -49,9 +48,9 @@ def numbered_page(request: web.Request, elements: Iterable[tuple[int, _T]]) -> t
     the next one, 0 when nothing remains. For short lists that are in memory. Raises InvalidRequest.
     """
     limit, cursor = query_limit(request), query_cursor(request)
-    page = list(islice((each for each in elements if each[0] > cursor), limit + 1))
-    next_cursor = page[limit - 1][0] if len(page) > limit else 0
-    return [element for _, element in page[:limit]], next_cursor
+    left = [each for each in elements if each[0] > cursor]
+    next_cursor = left[limit - 1][0] if len(left) > limit else 0
+    return [element for _, element in left[:limit]], next_cursor
 
 
 def cursor_text(next_cursor: int) -> str | UnsetType:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, StatusReply
+from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, INTERMEDIATE, ROOT, StatusReply
 from coordinator.replica_records import HELD_MAX
 from coordinator.telling import counted
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
@@ -13,7 +13,6 @@ DEGRADED: Final = "degraded"
 UNAVAILABLE: Final = "unavailable"
 CLOCK_OFFSET_MS_MAX: Final = 5000
 _WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
-_AUTHORITY: Final = frozenset({"root", "intermediate"})  # whose certificates are no member's
 # Just joined; or heard before by another leader, or before a restore: a new leader has heard nobody.
 _UNHEARD: Final = (
     "has not been heard by the coordinator that leads: start it; where it runs, its log says why (after a"
@@ -64,7 +63,7 @@ def health_of(
 def _of_certificate(certificate: EndingCertificate, now: str) -> str:
     ends = "ended" if certificate.expires_at <= now else "ends"
     of = f"{certificate.holder} certificate"
-    if certificate.holder not in _AUTHORITY:
+    if certificate.holder not in (INTERMEDIATE, ROOT):
         of = f"certificate of {certificate.holder}"
     return f"The {of} {ends} at {certificate.expires_at}."
 

@@ -71,7 +71,7 @@ def test_finished_content_gives_way_to_an_upload_of_what_it_began_with(
     finished.append(CONTENT)
     finished.finish()
     with machine.uploads.reopen(finished, stop) as upload:
-        assert stat.S_IMODE(machine.path("data").stat().st_mode) == 0o600  # else only root could go on
+        assert stat.S_IMODE(machine.path("data").stat().st_mode) == 0o600  # sealed is what is finished
         assert upload.offset == upload.durable_offset == kept_bytes
         assert upload.sha256 == hashlib.sha256(CONTENT[:kept_bytes]).hexdigest()
         upload.append(b"other")
