@@ -18,6 +18,7 @@ from coordinator.log import SegmentLog
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from deploy.cli import cli
 from tests.cluster.harness import Cluster
+from tests.unit.custody_node import cut
 
 CONTENT = b"kept whole" * 1000
 
@@ -105,12 +106,6 @@ def reword(path: Path, words: str, others: str) -> None:
     text = path.read_text()
     assert words in text
     path.write_text(text.replace(words, others))
-
-
-def cut(path: Path) -> None:
-    path.chmod(0o600)
-    os.truncate(path, 10)
-    path.chmod(0o400)
 
 
 def to_link(path: Path) -> None:
@@ -202,11 +197,11 @@ FAULTS: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "root of a coordinator cut": (
         "coordinator",
-        lambda data: cut(data / "ca.pem"),
+        lambda data: cut(data / "ca.pem", 10),
         "ca.pem cannot be used: the certificates are not PEM text",
     ),
     "blob flipped": ("node", lambda data: flip(only(data, BLOB), 7), "does not match its name"),
-    "blob cut": ("node", lambda data: cut(only(data, BLOB)), "has 10 bytes, its sidecar says"),
+    "blob cut": ("node", lambda data: cut(only(data, BLOB), 10), "has 10 bytes, its sidecar says"),
     "blob a link": ("node", lambda data: to_link(only(data, BLOB)), "cannot be read"),
     "blob writable": ("node", lambda data: only(data, BLOB).chmod(0o644), "chmod 400"),
     "sidecar gone": ("node", lambda data: only(data, BLOB + ".sums").unlink(), "has no sidecar"),

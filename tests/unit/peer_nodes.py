@@ -20,7 +20,7 @@ from coordinator.audit import AuditLog
 from coordinator.calls import HeartbeatCall
 from coordinator.client import MetadataClient
 from coordinator.contexts import MemberContexts
-from coordinator.records import CoordinatorRecord, NodeRecord
+from coordinator.records import CoordinatorRecord
 from coordinator.view import View
 from coordinator.web import Listener, new_application, serve
 from node.admission import admit_members
@@ -40,6 +40,7 @@ from node.room import room_routes
 from node.services import NODE, NodeServices
 from node.transfer import transfer_routes
 from node.uploads import UploadStore
+from tests.unit.node_records import node_record
 from tests.unit.state import cluster_view
 
 CLUSTER = "lab"
@@ -149,14 +150,11 @@ def introduce(
     `ports`: of peers that are not where they listen.
     """
     records = [
-        NodeRecord(
-            node_id=node.services.node_id,
+        node_record(
+            node.services.node_id,
             address="127.0.0.1",
             api_port=1,
             peer_port=(ports or {}).get(node.services.node_id, node.listener.port),
-            zone="",
-            weight=100,
-            joined_at_ms=0,
         )
         for node in (nodes if known is None else known)
     ]

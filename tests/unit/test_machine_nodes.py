@@ -7,7 +7,8 @@ import msgspec
 from coordinator import commands, queries
 from coordinator.calls import HeartbeatCall
 from coordinator.health import NodeHealth
-from coordinator.records import Caller, NodeRecord
+from coordinator.records import Caller
+from tests.unit.node_records import node_record
 from tests.unit.state import ADMIN, State, certificate, complete, create, join, join_token
 
 NODES = ("n1", "n2", "n3", "n4")
@@ -128,16 +129,5 @@ def test_draining_node_is_no_candidate_for_new_replicas() -> None:
     nodes = []
     for node_id in ("n1", "n2"):
         health.hear(node_id, HeartbeatCall(free_bytes=1, total_bytes=2, uploads=0), at_s=0.0)
-        nodes.append(
-            NodeRecord(
-                node_id=node_id,
-                address="10.0.0.1",
-                api_port=1,
-                peer_port=2,
-                zone="",
-                weight=1,
-                joined_at_ms=0,
-                draining=node_id == "n2",
-            )
-        )
+        nodes.append(node_record(node_id, draining=node_id == "n2"))
     assert [candidate.node_id for candidate in health.candidates(nodes, at_s=1.0)] == ["n1"]

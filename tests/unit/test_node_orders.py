@@ -15,6 +15,7 @@ from coordinator.records import NodeRecord
 from coordinator.web import json_response, new_application, serve
 from node.lost import list_lost
 from node.orders import Orders
+from tests.unit.node_records import node_record
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get
 from tests.unit.peer_ports import contexts_of
 
@@ -29,15 +30,7 @@ async def orders(tmp_path: Path, peer_authority: Authority) -> AsyncIterator[Nod
 
 
 def record(node: Node, *, node_id: str = "") -> NodeRecord:
-    return NodeRecord(
-        node_id=node_id or node.services.node_id,
-        address="127.0.0.1",
-        api_port=1,
-        peer_port=node.listener.port,
-        zone="",
-        weight=100,
-        joined_at_ms=0,
-    )
+    return node_record(node_id or node.services.node_id, address="127.0.0.1", peer_port=node.listener.port)
 
 
 async def test_node_that_is_told_to_pull_has_the_blob_then(nodes: list[Node], orders: NodeOrders) -> None:

@@ -11,6 +11,7 @@ from coordinator.calls import HeartbeatCall
 from coordinator.health import NodeHealth
 from coordinator.placement import Candidate, choose
 from coordinator.records import NodeRecord
+from tests.unit.node_records import node_record
 
 GIB = 1 << 30
 
@@ -20,15 +21,7 @@ def candidate(node_id: str, zone: str = "", weight: int = 1) -> Candidate:
 
 
 def node(node_id: str, peer_port: int = 7001) -> NodeRecord:
-    return NodeRecord(
-        node_id=node_id,
-        address="10.0.0.1",
-        api_port=7000,
-        peer_port=peer_port,
-        zone="",
-        weight=1,
-        joined_at_ms=0,
-    )
+    return node_record(node_id, peer_port=peer_port, weight=1)
 
 
 @given(st.text(), st.integers(0, 6), st.permutations([f"n{i}" for i in range(5)]))

@@ -16,23 +16,14 @@ from coordinator.reconcile.states import TICK_S_MAX, Attention
 from coordinator.reconcile.works import shape
 from coordinator.records import BlobRecord, NodeRecord
 from coordinator.replica_records import ShortBlob
+from tests.unit.node_records import node_record
 
 GIB = 1 << 30
 IDS = ["n1", "n2", "n3", "n4", "n5"]
 
 
 def node(node_id: str, state: str = "healthy", *, zone: str = "", draining: bool = False) -> NodeRecord:
-    return NodeRecord(
-        node_id=node_id,
-        address="10.0.0.1",
-        api_port=7443,
-        peer_port=7444,
-        zone=zone,
-        weight=100,
-        joined_at_ms=0,
-        draining=draining,
-        state=state,
-    )
+    return node_record(node_id, state=state, zone=zone, draining=draining)
 
 
 def facts(*nodes: NodeRecord, silent: tuple[str, ...] = (), free: dict[str, int] | None = None) -> Facts:
@@ -232,9 +223,7 @@ def test_pause_of_the_coordinator_counts_for_little_silence() -> None:
 
 def test_node_that_is_new_or_never_announced_itself_is_not_down() -> None:
     health, attention = NodeHealth(), Attention()
-    silent = NodeRecord(
-        node_id="n1", address="10.0.0.1", api_port=1, peer_port=0, zone="", weight=1, joined_at_ms=0
-    )
+    silent = node_record("n1", peer_port=0)
     for second in range(100):
         attention.look([silent], health, at_s=float(second))
     assert attention.marks([silent], down_after_s=1.0) == []
