@@ -247,7 +247,7 @@ class Session:
         except FilestoreError:
             if self.kept is not None:
                 with suppress(FilestoreError):  # small content is nowhere else yet
-                    await self.holding.settle()
+                    await self._keep()
             raise
 
     async def _complete(self, sha256: str) -> ContentRecord:
