@@ -6,6 +6,7 @@ only), trusts only the root it is handed, and never looks at SSL_CERT_FILE or th
 
 import asyncio
 import functools
+import ipaddress
 import random
 import ssl
 from collections.abc import Callable
@@ -64,6 +65,14 @@ def _reason_of(error: Exception) -> str:
     return getattr(error, "details", "") or getattr(error, "strerror", "") or str(error)
 
 
+def _is_written(address: object, text: str) -> bool:
+    """Whether the text is one of the ways to write this address: of IPv6 there are many."""
+    try:
+        return ipaddress.ip_address(text) == address
+    except ValueError:
+        return False
+
+
 @dataclass(frozen=True, slots=True)
 class Credential:
     """How a process proves who it is: one PEM file (key, leaf, intermediate), and the roots it trusts."""
@@ -93,11 +102,14 @@ class Credential:
             raise UnusableCredential(f"{self.path} is the certificate of {named.uri}, not of {identity.uri}")
 
     def require_address(self, address: str) -> None:
-        """Raises UnusableCredential when the certificate on disk is for another address."""
+        """Raises UnusableCredential when the certificate on disk is for another address, however that is
+        written.
+        """
         names = self.chain()[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        known = [str(each) for each in names.get_values_for_type(x509.IPAddress)]
-        if address not in known:
-            raise UnusableCredential(f"{self.path} is for the address {', '.join(known)}, not for {address}")
+        known = names.get_values_for_type(x509.IPAddress)
+        if not any(_is_written(each, address) for each in known):
+            shown = ", ".join(map(str, known))
+            raise UnusableCredential(f"{self.path} is for the address {shown}, not for {address}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,15 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from ca.errors import InvalidRequest
+from ca.tls import UnusableCredential
+from coordinator.config import CoordinatorFiles
+from coordinator.doctor import examine
 from coordinator.roster import read_known, write_known
 from deploy.commands.addresses import API_PORT, PEER_PORT, member_of, plain_address
+from deploy.commands.coordinator import coordinator
 from tests.unit.test_setup import record
 
 
@@ -70,3 +75,17 @@ def test_address_of_a_node_may_stand_in_brackets(text: str) -> None:
 @pytest.mark.parametrize("text", ["10.0.0.4", "[10.0.0.4]", "[::1", "[::1]:7443", "[]", ""])
 def test_what_is_no_address_in_brackets_stays_as_it_is(text: str) -> None:
     assert plain_address(text) == text
+
+
+@pytest.mark.parametrize("text", ["2001:DB8::A", "[2001:db8:0:0:0:0:0:a]:1:2", "::FFFF:192.0.2.1"])
+def test_certificate_is_for_the_address_of_its_coordinator_however_that_is_written(
+    tmp_path: Path, text: str
+) -> None:
+    files = CoordinatorFiles(tmp_path / "c1")
+    arguments = ["init", "--id", "c1", "--data", str(files.data), "--member", f"c1={text}"]
+    assert CliRunner().invoke(coordinator, arguments).exit_code == 0
+    files.credential().require_address(files.read_config().own.address)
+    assert not examine(files, deep=False).problems
+    for other in ("2001:db8::b", "192.0.2.1", "c1"):
+        with pytest.raises(UnusableCredential, match=f"not for {other}$"):
+            files.credential().require_address(other)
