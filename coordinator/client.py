@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ca.errors import CATALOGUE, FilestoreError, Internal, Unavailable
+from ca.errors import CATALOGUE, FilestoreError, Internal, InvalidRequest, Unavailable
 from ca.identity import Identity
 from coordinator import wire
 from coordinator.bounds import COUNT_MAX
@@ -337,6 +337,8 @@ class MetadataClient:
                     self._leader = leader
                 if answer.status == SESSION_ENDED:
                     raise _SessionEnded(tries)
+                if _is_unknown(call, answer):
+                    raise _too_old()
                 if answer.status not in (wire.NOT_LEADER, wire.RETRY):
                     return _value(answer)
                 named = answer.details if answer.status == wire.NOT_LEADER else ""
@@ -346,11 +348,18 @@ class MetadataClient:
         raise AssertionError("unreachable")
 
     async def _anywhere(self, call: AnyCall, ends_at: float) -> bytes:
-        """Try one coordinator after the other until one answers. Raises Unavailable at `ends_at`."""
-        pause_s = 0.0
+        """Try one coordinator after the other until one answers. Raises Unavailable at `ends_at`, and when
+        all are of older versions that cannot.
+        """
+        pause_s, older = 0.0, set[str]()
         while True:
-            answer = await self._try(self._reader, call, ends_at)
-            if answer is not None and answer.status != wire.RETRY:
+            asked = self._reader
+            answer = await self._try(asked, call, ends_at)
+            if answer is not None and _is_unknown(call, answer):
+                older.add(asked)
+                if older.issuperset(self._links):
+                    raise _too_old()
+            elif answer is not None and answer.status != wire.RETRY:
                 return _value(answer)
             self._reader = next(self._order)
             await _pause(pause_s, ends_at)
@@ -395,6 +404,21 @@ async def _pause(pause_s: float, ends_at: float) -> None:
 
 def _no_answer() -> Unavailable:
     return Unavailable("The coordinators did not answer: no quorum, or no connection to it.")
+
+
+def _is_unknown(call: AnyCall, answer: wire.AnswerFrame) -> bool:
+    """Whether a coordinator of an older version has never heard of what it was asked: it names that."""
+    match call:
+        case ReadCall(query=asked) | ProposeCall(command=asked):
+            tag = asked.__struct_config__.tag
+        case _:
+            tag = call.__struct_config__.tag
+    is_invalid = answer.status == InvalidRequest.code
+    return is_invalid and answer.details.startswith(f"{wire.MALFORMED}: Invalid value {tag!r}")
+
+
+def _too_old() -> Unavailable:
+    return Unavailable("A coordinator still runs a version that does not know this request: upgrade it.")
 
 
 def _value(answer: wire.AnswerFrame) -> bytes:

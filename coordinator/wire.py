@@ -5,7 +5,7 @@ ends the connection, except a call: that is decoded by itself, so that one bad c
 nowhere.
 """
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Final, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -77,6 +77,8 @@ class _Encoded(Struct, frozen=True, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
+MALFORMED: Final = "malformed message from a peer"  # so it is told to the peer, by older versions too
+
 _parcel_decoder = msgspec.msgpack.Decoder(Parcel)
 _call_decoder: msgspec.msgpack.Decoder[AnyCall] = msgspec.msgpack.Decoder(AnyCall)
 
@@ -123,4 +125,4 @@ def _decoded(decoder: "msgspec.msgpack.Decoder[_T]", data: bytes) -> _T:
     try:
         return decoder.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # ValueError: text that is no UTF-8
-        raise InvalidRequest(f"malformed message from a peer: {error}") from error
+        raise InvalidRequest(f"{MALFORMED}: {error}") from error

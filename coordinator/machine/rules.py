@@ -5,8 +5,9 @@ So the state says by which rules a command is applied. They are raised by an ent
 leader proposes once every coordinator knows the newer ones (`coordinator.upgrades`); until then a newer
 program does as the older ones do. Whoever changes what a command does adds a number here and does the new
 thing only from there on. A command that is added stands in SINCE: older programs cannot read it, so that it
-is not proposed before. Queries need none: each coordinator answers for itself. (etcd and CockroachDB have
-the same under the name of cluster version.)
+is not proposed before. Queries need none: each coordinator answers for itself, and for one that does not know
+a query another does (`coordinator.client`). (etcd and CockroachDB have the same under the name of cluster
+version.)
 """
 
 import sqlite3
