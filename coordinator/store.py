@@ -23,7 +23,7 @@ from ca.errors import InsufficientStorage, Internal
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory
 from coordinator import machine
 from coordinator.bounds import COUNT_MAX
-from coordinator.commands import decode_envelope
+from coordinator.commands import RaiseRules, decode_envelope
 from coordinator.copying import PAUSE_S, copy_database
 from coordinator.machine import expiry, jobs
 from coordinator.machine.blobs import FILL_TOTALS
@@ -369,7 +369,10 @@ def replay(log: Storage, committed: int, store: Store) -> None:
 
 def _apply(db: sqlite3.Connection, batch: machine.Batch, entry: Entry) -> bytes:
     if entry.kind == EntryKind.COMMAND:
-        return batch.apply(entry.index, decode_envelope(entry.data))
+        reply = batch.apply(entry.index, envelope := decode_envelope(entry.data))
+        if isinstance(envelope.command, RaiseRules):
+            _known_rules(db)  # a program that is too old may not even read what follows
+        return reply
     if entry.kind == EntryKind.MEMBERSHIP:
         return _apply_membership(db, batch, entry)
     return b""

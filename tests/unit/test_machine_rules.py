@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -101,6 +102,17 @@ def test_rules_that_this_program_does_not_know_end_it_before_it_applies_them(sta
     before = dump(state.path)
     with pytest.raises(TooOld, match=f"rules {RULES + 1}"):
         state.apply_batch(create(ADMIN, "f1"), raise_to(RULES + 1))
+    assert dump(state.path) == before
+
+
+class FromThenOn(commands.Command, frozen=True, kw_only=True, tag="from_then_on"):
+    """A command that newer programs alone know."""
+
+
+def test_newer_rules_end_a_program_before_it_reads_what_it_does_not_know(state: State) -> None:
+    before, unknown = dump(state.path), cast("commands.AnyCommand", FromThenOn())
+    with pytest.raises(TooOld, match=f"rules {RULES + 1}"):
+        state.apply_batch(create(ADMIN, "f1"), raise_to(RULES + 1), unknown)
     assert dump(state.path) == before
 
 
