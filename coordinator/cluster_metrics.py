@@ -23,7 +23,7 @@ from coordinator.health import NODE_STATES
 from coordinator.jobs import JOBS, Amounts, amounts_of
 from coordinator.ledger import Ledger
 from coordinator.queries import GetReplicaCounts
-from coordinator.records import ClusterView, JobRunRecord
+from coordinator.records import HEALTHY, ClusterView, JobRunRecord
 from coordinator.replica_records import ReplicaCounts
 from coordinator.rpc import value_of
 
@@ -32,7 +32,7 @@ SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule
 
 class ClusterMetrics(Collector):
     """A collector in the registry of one coordinator. `node_states`: how each node is, as heard here;
-    `node_disks`: how the disk of each is.
+    `node_disks`: how the disk of each is, in the same order.
     """
 
     def __init__(
@@ -54,30 +54,26 @@ class ClusterMetrics(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """All of them, with the values of now."""
-        yield self._nodes()
-        yield self._disks()
+        yield from self._nodes()
         yield from self._usage()
         yield from self._replicas()
         yield from self._jobs()
         yield from self._disk()
 
-    def _nodes(self) -> Metric:
-        nodes = GaugeMetricFamily("filestore_nodes", "Nodes by state, as heard here.", labels=["state"])
-        counts = Counter(self._node_states())
-        for state in NODE_STATES:
-            nodes.add_metric([state], counts[state])
-        return nodes
-
-    def _disks(self) -> Metric:
-        disks = GaugeMetricFamily(
+    def _nodes(self) -> Iterator[Metric]:
+        states, disks = list(self._node_states()), list(self._node_disks())
+        yield _counted("filestore_nodes", "Nodes by state, as heard here.", NODE_STATES, states)
+        yield _counted(
             "filestore_node_disks",
             "Nodes by how their disk is, as heard here: ok, low (only the reserve is left) or failed.",
-            labels=["state"],
+            (DISK_OK, DISK_LOW, DISK_FAILED),
+            disks,
         )
-        counts = Counter(self._node_disks())
-        for state in (DISK_OK, DISK_LOW, DISK_FAILED):
-            disks.add_metric([state], counts[state])
-        return disks
+        yield _gauge(
+            "filestore_nodes_taking_files",
+            "Nodes that are healthy and have room, as heard here.",
+            sum(each == (HEALTHY, DISK_OK) for each in zip(states, disks, strict=True)),
+        )
 
     def _usage(self) -> Iterator[Metric]:
         files, used_bytes = self._ledger.store.usage()
@@ -165,6 +161,15 @@ class ClusterMetrics(Collector):
 
 def _result(run: JobRunRecord) -> dict[str, object]:
     return msgspec.json.decode(run.result, type=dict[str, object]) if run.result else {}
+
+
+def _counted(name: str, documentation: str, states: Iterable[str], found: Iterable[str]) -> Metric:
+    """How many there are in each state."""
+    family = GaugeMetricFamily(name, documentation, labels=["state"])
+    counts = Counter(found)
+    for state in states:
+        family.add_metric([state], counts[state])
+    return family
 
 
 def _gauge(name: str, documentation: str, value: float) -> Metric:

@@ -1,10 +1,17 @@
 """The long suite of a real Prometheus: not part of `make test`, run by `make prometheus`."""
 
 import os
+import re
 import shutil
 import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from deploy.processes import free_ports, wait_until
+from tests.cluster.harness import Cluster
+from tests.prometheus.scraping import OURS, SCRAPED_S, asked, targets
 
 INSTALL_TIMEOUT_S = 240.0
 
@@ -35,3 +42,41 @@ def prometheus() -> str:
 def promtool(prometheus: str) -> str:
     """Its tool, which comes with it."""
     return shutil.which("promtool") or pytest.skip(f"{prometheus} comes without promtool")
+
+
+@pytest.fixture(scope="module")
+def configured(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Our directory with the addresses of this cluster in it, as the runbook tells."""
+    directory = tmp_path_factory.mktemp("prometheus")
+    shutil.copy(OURS / "alerts.yml", directory)
+    shutil.copy(cluster.ca, directory / "ca.pem")
+    text = (OURS / "prometheus.yml").read_text("utf-8").replace("15s", "1s")
+    for port, members in (("7441", cluster.coordinators), ("7443", cluster.nodes)):
+        text, count = re.subn(rf"targets: \[.*:{port}\"\]", f"targets: {targets(members)}", text)
+        assert count == 1
+    (directory / "prometheus.yml").write_text(text, "utf-8")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def scraping(prometheus: str, configured: Path) -> Iterator[str]:
+    """A Prometheus that scrapes; its address."""
+    port = free_ports(1)[0]
+    with (configured / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [
+                prometheus,
+                f"--config.file={configured / 'prometheus.yml'}",
+                f"--storage.tsdb.path={configured / 'data'}",
+                f"--web.listen-address=127.0.0.1:{port}",
+            ],
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
+        try:
+            address = f"http://127.0.0.1:{port}"
+            wait_until(lambda: asked(address, "up") is not None, what="Prometheus", timeout_s=SCRAPED_S)
+            yield address
+        finally:
+            process.terminate()
+            process.wait(30)

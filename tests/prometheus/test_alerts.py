@@ -1,0 +1,73 @@
+"""Alerts at a cluster to which just that happens: each is heard of when it should be, and not before."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from deploy.processes import wait_until
+from tests.cluster.harness import Cluster
+from tests.prometheus.scraping import SCRAPED_S, asked, rule
+
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
+MIB = 1 << 20
+DISK_BYTES = 64 * MIB
+LEFT_BYTES = MIB  # of such a disk: less than the reserve
+
+
+@contextmanager
+def small_disk(path: Path) -> Iterator[None]:
+    """A file system of its own at `path`; skips where none can be mounted."""
+    made = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "tmpfs", str(path)]
+    if os.geteuid() != 0 or subprocess.run(made, capture_output=True, check=False).returncode != 0:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(path)], check=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Two nodes of three have a small disk each."""
+    directory, aside = tmp_path_factory.mktemp("alerts"), tmp_path_factory.mktemp("aside")
+    with ExitStack() as disks, Cluster(directory / "cluster") as started:
+        for node in started.nodes[1:]:
+            started.terminate(node)
+            kept = started.data(node).rename(aside / node.id)
+            started.data(node).mkdir(mode=0o700)
+            disks.enter_context(small_disk(started.data(node)))
+            shutil.copytree(kept, started.data(node), dirs_exist_ok=True)
+            started.restart(node)
+        started.wait_healthy()
+        yield started
+
+
+def fires(address: str, alert: str) -> bool:
+    """Whether its expression holds now, however long it would have to."""
+    return bool(asked(address, rule(address, alert)))
+
+
+def test_uploads_that_are_refused_for_want_of_room_get_somebody_up(scraping: str, cluster: Cluster) -> None:
+    """Every node lives and its disk takes bytes, so nothing else does."""
+    wait_until(lambda: bool(asked(scraping, "filestore_raft_is_leader == 1")), what="a leader", timeout_s=60)
+    assert not fires(scraping, "FilestoreTooFewNodes")
+    for node in cluster.nodes[1:]:
+        room = shutil.disk_usage(cluster.data(node)).free
+        with (cluster.data(node) / "ballast").open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, room - LEFT_BYTES)
+    wait_until(
+        lambda: cluster.filestore("status").returncode == 2, what="a full cluster", timeout_s=SCRAPED_S
+    )
+    assert cluster.post("/project-files", {"filename": "lab", "project_id": "lab"}).status == 507
+    assert [each["disk"] for each in cluster.get("/cluster/status").json["nodes"]] == ["ok", "low", "low"]
+    wait_until(lambda: fires(scraping, "FilestoreTooFewNodes"), what="the alert", timeout_s=SCRAPED_S)
+    assert not fires(scraping, "FilestoreDiskNotWritable")
+    for node in cluster.nodes[1:]:
+        (cluster.data(node) / "ballast").unlink()
+    wait_until(lambda: not fires(scraping, "FilestoreTooFewNodes"), what="its end", timeout_s=SCRAPED_S)
+    cluster.store(b"taken again")
