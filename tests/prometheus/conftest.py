@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from deploy.development import Member
 from deploy.processes import free_ports, wait_until
 from tests.cluster.harness import Cluster
 from tests.prometheus.scraping import OURS, SCRAPED_S, asked, targets
@@ -45,13 +46,19 @@ def promtool(prometheus: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def configured(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def guests() -> list[Member]:
+    """Coordinators that are scraped beside those that the cluster begins with."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def configured(cluster: Cluster, guests: list[Member], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Our directory with the addresses of this cluster in it, as the runbook tells."""
     directory = tmp_path_factory.mktemp("prometheus")
     shutil.copy(OURS / "alerts.yml", directory)
     shutil.copy(cluster.ca, directory / "ca.pem")
     text = (OURS / "prometheus.yml").read_text("utf-8").replace("15s", "1s")
-    for port, members in (("7441", cluster.coordinators), ("7443", cluster.nodes)):
+    for port, members in (("7441", cluster.coordinators + guests), ("7443", cluster.nodes)):
         text, count = re.subn(rf"targets: \[.*:{port}\"\]", f"targets: {targets(members)}", text)
         assert count == 1
     (directory / "prometheus.yml").write_text(text, "utf-8")

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
+from tests.cluster.test_coordinators import Guest, add, done, prepared, running, wait_voter
 from tests.prometheus.scraping import SCRAPED_S, asked, rule
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 MIB = 1 << 20
+TERMS_MIN = 6  # before anything is scraped: more than the alert about changes of leader allows
 DISK_BYTES = 64 * MIB
 LEFT_BYTES = MIB  # of such a disk: less than the reserve
 
@@ -33,7 +36,7 @@ def small_disk(path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nodes of three have a small disk each."""
+    """Two nodes of three have a small disk each; and the lead has changed hands often."""
     directory, aside = tmp_path_factory.mktemp("alerts"), tmp_path_factory.mktemp("aside")
     with ExitStack() as disks, Cluster(directory / "cluster") as started:
         for node in started.nodes[1:]:
@@ -44,12 +47,28 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
             shutil.copytree(kept, started.data(node), dirs_exist_ok=True)
             started.restart(node)
         started.wait_healthy()
+        for _ in range(TERMS_MIN):
+            done(started, "coordinator", "transfer-leader")
         yield started
+
+
+@pytest.fixture(scope="module")
+def guest(cluster: Cluster) -> Guest:
+    """A coordinator that is not started yet, nor added."""
+    return prepared(cluster, "c4")
+
+
+@pytest.fixture(scope="module")
+def guests(guest: Guest) -> list[Member]:
+    """It is scraped."""
+    return [guest.member]
 
 
 def fires(address: str, alert: str) -> bool:
     """Whether its expression holds now, however long it would have to."""
-    return bool(asked(address, rule(address, alert)))
+    found = asked(address, rule(address, alert))
+    assert found is not None
+    return bool(found)
 
 
 def test_uploads_that_are_refused_for_want_of_room_get_somebody_up(scraping: str, cluster: Cluster) -> None:
@@ -71,3 +90,29 @@ def test_uploads_that_are_refused_for_want_of_room_get_somebody_up(scraping: str
         (cluster.data(node) / "ballast").unlink()
     wait_until(lambda: not fires(scraping, "FilestoreTooFewNodes"), what="its end", timeout_s=SCRAPED_S)
     cluster.store(b"taken again")
+
+
+def test_new_coordinator_does_not_count_as_changes_of_leader(
+    scraping: str, cluster: Cluster, guest: Guest
+) -> None:
+    """It runs before it is added, as the readme has it, and knows the first term alone until then."""
+    terms = f"filestore_raft_term{{instance='127.0.0.1:{guest.api_port}'}}"
+
+    def scraped(condition: str) -> None:
+        wait_until(lambda: bool(asked(scraping, condition)), what=condition, timeout_s=SCRAPED_S)
+
+    with running(guest):
+        scraped(f"{terms} == 1")
+        add(cluster, guest)
+        wait_voter(cluster, guest.id)
+        scraped(f"{terms} >= {TERMS_MIN}")
+        scraped(f"count_over_time({terms}[5s]) > 3")
+        assert not fires(scraping, "FilestoreLeaderChangesOften")
+        done(cluster, "coordinator", "remove", guest.id)
+
+
+def test_lead_that_changes_hands_again_and_again_is_heard_of(scraping: str, cluster: Cluster) -> None:
+    assert not fires(scraping, "FilestoreLeaderChangesOften")
+    for _ in range(TERMS_MIN + 2):
+        done(cluster, "coordinator", "transfer-leader")
+    wait_until(lambda: fires(scraping, "FilestoreLeaderChangesOften"), what="the alert", timeout_s=SCRAPED_S)
