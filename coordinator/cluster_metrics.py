@@ -94,6 +94,11 @@ class ClusterMetrics(Collector):
         yield short
         view = self._view()
         yield _gauge(
+            "filestore_blobs_on_few_nodes",
+            "Blobs that fewer nodes hold than shall, those that drain included.",
+            counts.few,
+        )
+        yield _gauge(
             "filestore_blobs_on_last_replica",
             "Blobs that one node holds which is not down, where more are wanted.",
             counts.last,

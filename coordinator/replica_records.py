@@ -81,7 +81,8 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
 
     `short`: blobs by how many replicas they lack, without those that are `lost`: files name them and nobody
     holds them. `absent`: those of `short` that only nodes hold which are down, or were and are not compared
-    yet; `last`: blobs that one other node has, where more are wanted; of HELD_MAX blobs that lack as many.
+    yet; `last`: blobs that one other node has, where more are wanted; `few`: those of `short` that
+    fewer nodes have than are wanted, draining ones included; of HELD_MAX blobs that lack as many.
     `unreferenced`: wait for Collect. `doomed`: replicas that wait for their node, by node. `recounting`:
     nodes whose change of state is not worked in yet, see RecountReplicas.
     """
@@ -93,6 +94,7 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
     recounting: list[str]
     absent: int = 0  # from coordinators of older versions
     last: int = 0
+    few: int = 0
 
 
 class NodeReplicas(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ Every page is read off an index, so its cost does not depend on how many blobs t
 
 import json
 import sqlite3
+from collections.abc import Mapping
 
 from coordinator.machine.change import Question
 from coordinator.machine.replicas import COUNTS, holders
@@ -112,8 +113,9 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
         unreferenced=_count(db, "blobs WHERE released_at_ms IS NOT NULL AND collected_at IS NULL"),
         doomed={node_id: count for node_id, count in doomed.items() if count},
         recounting=[node_id for (node_id,) in queued],
-        absent=_held_by(db, 0, missing=wanted),
-        last=sum(_held_by(db, 1, missing=missing) for missing in (wanted - 1, wanted)) if wanted > 1 else 0,
+        absent=_held_by(db, 0, 0, missing=wanted),
+        last=sum(_held_by(db, 1, 1, missing=lack) for lack in (wanted - 1, wanted)) if wanted > 1 else 0,
+        few=_held_by_few(db, short, wanted),
     )
 
 
@@ -185,18 +187,26 @@ def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -
     )
 
 
-def _held_by(db: sqlite3.Connection, holders_now: int, *, missing: int) -> int:
-    """How many blobs that lack so many replicas, and have some, are on so many nodes that are there: not
-    down, nor back from that without having been compared.
+def _held_by_few(db: sqlite3.Connection, short: Mapping[int, int], wanted: int) -> int:
+    """How many of the short blobs fewer nodes hold than shall; while none drains, those are all."""
+    if db.execute("SELECT 1 FROM nodes WHERE draining = 1 LIMIT 1").fetchone() is None:
+        return sum(short.values())
+    return sum(_held_by(db, 0, wanted - 1, missing=missing) for missing in short)
+
+
+def _held_by(db: sqlite3.Connection, least: int, most: int, *, missing: int) -> int:
+    """How many blobs that lack so many replicas, and have some, are on `least` to `most` nodes that are
+    there: not down, nor back from that without having been compared.
 
     Looks at HELD_MAX of them.
     """
     row = db.execute(
         "SELECT COUNT(*) FROM (SELECT sha256 FROM blobs WHERE missing = :missing AND missing > 0"
-        f" LIMIT {HELD_MAX}) AS short WHERE :holders_now = (SELECT COUNT(*) FROM blob_replicas r"
+        f" LIMIT {HELD_MAX}) AS short WHERE (SELECT COUNT(*) FROM blob_replicas r"
         "  JOIN nodes n ON n.node_id = r.node_id"
-        "  WHERE r.sha256 = short.sha256 AND r.doomed_at IS NULL AND n.state NOT IN (:down, :returning))",
-        {"missing": missing, "holders_now": holders_now, "down": DOWN, "returning": RETURNING},
+        "  WHERE r.sha256 = short.sha256 AND r.doomed_at IS NULL AND n.state NOT IN (:down, :returning))"
+        " BETWEEN :least AND :most",
+        {"missing": missing, "least": least, "most": most, "down": DOWN, "returning": RETURNING},
     ).fetchone()
     return int(row[0])
 

@@ -116,3 +116,15 @@ def test_lead_that_changes_hands_again_and_again_is_heard_of(scraping: str, clus
     for _ in range(TERMS_MIN + 2):
         done(cluster, "coordinator", "transfer-leader")
     wait_until(lambda: fires(scraping, "FilestoreLeaderChangesOften"), what="the alert", timeout_s=SCRAPED_S)
+
+
+def test_node_that_drains_leaves_nothing_short(scraping: str, cluster: Cluster) -> None:
+    """With three nodes and three copies wanted nothing can leave it, so that this lasts."""
+    node, file_uuid = cluster.nodes[2], cluster.store(b"to be moved")
+    assert cluster.post(f"/cluster/nodes/{node.id}/drain").status == 200
+    short = "sum(filestore_blobs_short and on (instance) filestore_raft_is_leader == 1) > 0"
+    wait_until(lambda: bool(asked(scraping, short)), what="content that waits", timeout_s=SCRAPED_S)
+    wait_until(lambda: not fires(scraping, "FilestoreReplicasShort"), what="its copies", timeout_s=SCRAPED_S)
+    assert asked(scraping, short)
+    assert cluster.request("DELETE", f"/cluster/nodes/{node.id}/drain").status == 200
+    assert cluster.request("DELETE", f"/project-files/{file_uuid}").status in (200, 204)

@@ -70,6 +70,25 @@ def test_content_on_nodes_that_are_down_or_on_one_other_is_counted(state: State)
     assert absent_and_last() == (0, 2)
 
 
+def test_content_that_waits_for_a_drain_is_short_but_not_on_too_few_nodes(state: State) -> None:
+    put(state, "f1", "aa", "n1", "n2", "n3")
+    put(state, "f2", "bb", "n2", "n3", "n4")
+
+    def short_and_few() -> tuple[int, int]:
+        recount(state)
+        counts = state.ask(queries.GetReplicaCounts())
+        return sum(counts["short"].values()), counts["few"]
+
+    state.done(commands.DrainNode(caller=ADMIN, node_id="n2", draining=True))
+    assert short_and_few() == (2, 0)
+    lost(state, "n3", "bb")
+    assert short_and_few() == (2, 1)
+    mark(state, "n2", "down")  # what it holds counts no more, whatever it was about to do
+    assert short_and_few() == (2, 2)
+    state.done(commands.DrainNode(caller=ADMIN, node_id="n2", draining=False))
+    assert short_and_few() == (2, 2)
+
+
 def test_what_a_node_holds_alone_is_told_in_pages_whatever_is_worked_in(state: State) -> None:
     for number in range(3):
         put(state, f"f{number}", f"sha-{number}", "n1", "n4")
