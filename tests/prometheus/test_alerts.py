@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +14,7 @@ from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_coordinators import Guest, add, done, prepared, running, wait_voter
+from tests.cluster.worker_processes import pids_of
 from tests.prometheus.scraping import SCRAPED_S, asked, rule
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -36,15 +38,16 @@ def small_disk(path: Path) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Two nodes of three have a small disk each; and the lead has changed hands often."""
+    """Nodes of two processes; two of three have a small disk. The lead has changed hands often."""
     directory, aside = tmp_path_factory.mktemp("alerts"), tmp_path_factory.mktemp("aside")
-    with ExitStack() as disks, Cluster(directory / "cluster") as started:
+    with ExitStack() as disks, Cluster(directory / "cluster", node_options=("--workers", "2")) as started:
         for node in started.nodes[1:]:
             started.terminate(node)
             kept = started.data(node).rename(aside / node.id)
             started.data(node).mkdir(mode=0o700)
             disks.enter_context(small_disk(started.data(node)))
-            shutil.copytree(kept, started.data(node), dirs_exist_ok=True)
+            sockets = shutil.ignore_patterns("*.sock")
+            shutil.copytree(kept, started.data(node), ignore=sockets, dirs_exist_ok=True)
             started.restart(node)
         started.wait_healthy()
         for _ in range(TERMS_MIN):
@@ -64,6 +67,11 @@ def guests(guest: Guest) -> list[Member]:
     return [guest.member]
 
 
+def scraped(address: str, condition: str) -> None:
+    """Returns once Prometheus has seen that."""
+    wait_until(lambda: bool(asked(address, condition)), what=condition, timeout_s=SCRAPED_S)
+
+
 def fires(address: str, alert: str) -> bool:
     """Whether its expression holds now, however long it would have to."""
     found = asked(address, rule(address, alert))
@@ -73,7 +81,7 @@ def fires(address: str, alert: str) -> bool:
 
 def test_uploads_that_are_refused_for_want_of_room_get_somebody_up(scraping: str, cluster: Cluster) -> None:
     """Every node lives and its disk takes bytes, so nothing else does."""
-    wait_until(lambda: bool(asked(scraping, "filestore_raft_is_leader == 1")), what="a leader", timeout_s=60)
+    scraped(scraping, "filestore_raft_is_leader == 1")
     assert not fires(scraping, "FilestoreTooFewNodes")
     for node in cluster.nodes[1:]:
         room = shutil.disk_usage(cluster.data(node)).free
@@ -98,15 +106,12 @@ def test_new_coordinator_does_not_count_as_changes_of_leader(
     """It runs before it is added, as the readme has it, and knows the first term alone until then."""
     terms = f"filestore_raft_term{{instance='127.0.0.1:{guest.api_port}'}}"
 
-    def scraped(condition: str) -> None:
-        wait_until(lambda: bool(asked(scraping, condition)), what=condition, timeout_s=SCRAPED_S)
-
     with running(guest):
-        scraped(f"{terms} == 1")
+        scraped(scraping, f"{terms} == 1")
         add(cluster, guest)
         wait_voter(cluster, guest.id)
-        scraped(f"{terms} >= {TERMS_MIN}")
-        scraped(f"count_over_time({terms}[5s]) > 3")
+        scraped(scraping, f"{terms} >= {TERMS_MIN}")
+        scraped(scraping, f"count_over_time({terms}[5s]) > 3")
         assert not fires(scraping, "FilestoreLeaderChangesOften")
         done(cluster, "coordinator", "remove", guest.id)
 
@@ -123,8 +128,33 @@ def test_node_that_drains_leaves_nothing_short(scraping: str, cluster: Cluster) 
     node, file_uuid = cluster.nodes[2], cluster.store(b"to be moved")
     assert cluster.post(f"/cluster/nodes/{node.id}/drain").status == 200
     short = "sum(filestore_blobs_short and on (instance) filestore_raft_is_leader == 1) > 0"
-    wait_until(lambda: bool(asked(scraping, short)), what="content that waits", timeout_s=SCRAPED_S)
+    scraped(scraping, short)
     wait_until(lambda: not fires(scraping, "FilestoreReplicasShort"), what="its copies", timeout_s=SCRAPED_S)
     assert asked(scraping, short)
     assert cluster.request("DELETE", f"/cluster/nodes/{node.id}/drain").status == 200
     assert cluster.request("DELETE", f"/project-files/{file_uuid}").status in (200, 204)
+
+
+def test_process_that_ends_again_and_again_is_heard_of(scraping: str, cluster: Cluster) -> None:
+    """It is up at most scrapes, as one that a supervisor starts again at once."""
+    node = cluster.nodes[0]
+    of_node = f"{{instance='127.0.0.1:{node.api_port}'}}"
+    scraped(scraping, f"process_start_time_seconds{of_node}")
+    assert not fires(scraping, "FilestoreRestartsOften")
+    for number in range(1, 5):
+        cluster.kill(node)
+        cluster.restart(node)
+        scraped(scraping, f"changes(process_start_time_seconds{of_node}[1h]) == {number}")
+        assert fires(scraping, "FilestoreRestartsOften") == (number > 3)
+    cluster.wait_healthy()
+
+
+def test_worker_that_ends_again_and_again_is_heard_of(scraping: str, cluster: Cluster) -> None:
+    node = cluster.nodes[1]
+    of_node = f"{{instance='127.0.0.1:{node.api_port}'}}"
+    scraped(scraping, f"filestore_worker_restarts_total{of_node} == 0")
+    for number in range(1, 5):
+        wait_until(lambda: 1 in pids_of(cluster, node), what="the worker", timeout_s=SCRAPED_S)
+        os.kill(pids_of(cluster, node)[1], signal.SIGKILL)
+        scraped(scraping, f"filestore_worker_restarts_total{of_node} == {number}")
+    scraped(scraping, f"({rule(scraping, 'FilestoreRestartsOften')}) and up{of_node}")
