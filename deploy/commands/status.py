@@ -12,6 +12,7 @@ from rich.table import Table
 
 from ca.errors import Unavailable
 from coordinator.jobs import amounts_of
+from coordinator.telling import counted
 from deploy.commands.connection import Connection, connection_options, line_of
 from deploy.progress import table_console
 from node.client import Client
@@ -62,7 +63,8 @@ def print_status(answer: dict[str, Any], *, at_s: float) -> None:
     _line(
         console,
         f"{answer['cluster']}: {word if word == 'healthy' else word.upper()},"
-        f" {answer['files']} files, {answer['blobs']} blobs, {gibibytes(answer['blob_bytes'])}",
+        f" {counted(answer['files'], 'file', 'files')}, {counted(answer['blobs'], 'blob', 'blobs')},"
+        f" {gibibytes(answer['blob_bytes'])}",
     )
 
 
@@ -129,7 +131,9 @@ def _runs(runs: list[dict[str, Any]], at_s: float) -> Table:
 
 def _replicas(replicas: dict[str, Any]) -> str:
     short = ", ".join(f"{blobs} lack {missing}" for missing, blobs in replicas["short"].items()) or "none"
-    others = ", ".join(f"{name} {replicas[name]}" for name in ("lost", "unreferenced", "doomed"))
+    # A node of an older version does not say how many are on their last.
+    names = [name for name in ("last", "absent", "lost", "unreferenced", "doomed") if name in replicas]
+    others = ", ".join(f"{name} {replicas[name]}" for name in names)
     return f"replicas: short {short}, {others}"
 
 

@@ -120,11 +120,12 @@ async def transfer_leader(request: web.Request) -> web.Response:
 def _replica_state(best: StatusReply) -> ReplicaState:
     counts = best.replicas
     if counts is None:
-        return ReplicaState(short={}, lost=0, absent=0, unreferenced=0, doomed=0)
+        return ReplicaState(short={}, lost=0, absent=0, last=0, unreferenced=0, doomed=0)
     return ReplicaState(
         short={str(missing): blobs for missing, blobs in sorted(counts.short.items())},
         lost=counts.lost,
         absent=counts.absent,
+        last=counts.last,
         unreferenced=counts.unreferenced,
         doomed=sum(counts.doomed.values()),
     )

@@ -116,6 +116,9 @@ def _of_replicas(best: StatusReply, takers: int) -> list[str]:
         least = "At least " if any(blobs > HELD_MAX for blobs in counts.short.values()) else ""
         where = "only on nodes that are down, or not compared since: bring one back"
         found.append(f"{least}{_several(counts.absent, 'blob')} {where}.")
+    if counts.last:
+        hope = "stop none, bring another back or add one"
+        found.append(f"{_several(counts.last, 'blob')} on one node alone that is there: {hope}.")
     short = sum(counts.short.values()) - counts.absent
     if short > 0:
         cannot = f"{_nodes_take(takers)} replicas, {best.replicas_wanted} must: start or add one"

@@ -56,6 +56,31 @@ def test_content_on_nodes_that_are_down_is_told_and_given_up_only_by_saying_so(t
         )
 
 
+def test_last_copy_and_absent_content_are_told_by_the_command_as_by_the_metrics(tmp_path: Path) -> None:
+    options = ("--down-after", "3")
+    with Cluster(tmp_path / "cluster", node_count=2, replicas=2, coordinator_options=options) as cluster:
+        cluster.store(CONTENT)
+        first, second = cluster.nodes
+
+        def shown() -> str:
+            return cluster.filestore("status", FILESTORE_URL=cluster.coordinators[0].url).stdout.decode()
+
+        def told() -> tuple[float, float]:
+            found = families(cluster, cluster.coordinators[0])
+            last, lost = (value(found, f"filestore_blobs_{name}") for name in ("on_last_replica", "lost"))
+            return last, lost
+
+        assert "healthy, 1 file, 1 blob, 0.0 GiB" in shown()
+        cluster.kill(second)
+        wait_until(lambda: told() == (1, 0), what="a node that is down", timeout_s=SOON_S)
+        hope = "stop none, bring another back or add one"
+        assert f"! 1 blob is on one node alone that is there: {hope}." in shown()
+        assert "replicas: short 1 lack 1, last 1, absent 0, lost 0, unreferenced 0, doomed 0" in shown()
+        cluster.kill(first)
+        wait_until(lambda: told() == (0, 1), what="two nodes that are down", timeout_s=SOON_S)
+        assert "replicas: short 1 lack 2, last 0, absent 1, lost 0, unreferenced 0, doomed 0" in shown()
+
+
 def test_only_holder_is_told_as_such_before_it_is_down(tmp_path: Path) -> None:
     """It may be down when the log decides: the guard does not rely on what the log would say now."""
     with Cluster(tmp_path / "cluster", replicas=1, write_quorum=1) as cluster:

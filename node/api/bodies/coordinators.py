@@ -204,6 +204,10 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
         Amount,
         Meta(description="Blobs of those in `short` that only nodes hold which are down.", examples=[0]),
     ]
+    last: Annotated[
+        Amount,
+        Meta(description="Blobs of those in `short` that one node holds which is not down.", examples=[0]),
+    ]
     unreferenced: Annotated[
         Amount, Meta(description="Blobs that no file refers to: the job gc removes them.", examples=[3])
     ]
