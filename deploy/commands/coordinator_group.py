@@ -84,6 +84,8 @@ def status(connection: Connection, as_json: bool) -> int:
         for each in coordinators:
             table.add_row(*(_shown(each.get(name, "")) for name in COLUMNS))
         table_console().print(table)
+        if not answer["leader"]:
+            click.echo("! No coordinator leads: nothing can be changed.")
     is_well = all(
         each["role"] != "unreachable" and not each["diverged"] and not each.get("disk_full")
         for each in coordinators

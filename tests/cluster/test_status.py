@@ -49,6 +49,9 @@ def test_table_shows_problems_and_the_exit_code_follows(own_cluster: Cluster) ->
     for gone in (first, second):
         assert f"! The coordinator {gone.id} does not answer at 127.0.0.1:{gone.peer_port}." in shown
     assert "! No coordinator leads: nothing can be changed." in shown
+    done = own_cluster.filestore("coordinator", "status")
+    assert done.returncode == 1
+    assert done.stdout.decode().endswith("\n! No coordinator leads: nothing can be changed.\n")
 
 
 @pytest.mark.long
