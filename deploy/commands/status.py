@@ -15,7 +15,7 @@ from coordinator.jobs import amounts_of
 from coordinator.telling import counted
 from deploy.commands.connection import Connection, connection_options, line_of
 from deploy.progress import table_console
-from node.client import Client
+from node.client import Client, UntrustedServer
 
 EXIT_CODES: Final = {"healthy": 0, "degraded": 1, "unavailable": 2}
 
@@ -35,7 +35,7 @@ def status(connection: Connection, as_json: bool) -> int:
 
     try:
         answer = connection.run(work)
-    except Unavailable as error:
+    except (Unavailable, UntrustedServer) as error:  # whoever answers with an ended certificate is not heard
         click.echo(f"filestore: {line_of(error)}", err=True)
         return EXIT_CODES["unavailable"]
     if as_json:

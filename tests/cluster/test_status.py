@@ -3,12 +3,14 @@
 import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coordinator.caution import CAUTION_BLOBS
 from deploy.processes import wait_until
+from tests.cluster.clocks import library, set_clock
 from tests.cluster.harness import Cluster
 
 
@@ -52,6 +54,16 @@ def test_table_shows_problems_and_the_exit_code_follows(own_cluster: Cluster) ->
     done = own_cluster.filestore("coordinator", "status")
     assert done.returncode == 1
     assert done.stdout.decode().endswith("\n! No coordinator leads: nothing can be changed.\n")
+
+
+def test_cluster_whose_certificates_have_ended_does_not_answer(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the clock of who asks, here."""
+    set_clock(monkeypatch, library(tmp_path), 20 * 24 * 3600)
+    done = cluster.filestore("status")
+    assert b"the certificate has ended" in done.stderr
+    assert done.returncode == 2
 
 
 @pytest.mark.long
