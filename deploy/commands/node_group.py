@@ -5,6 +5,7 @@ from urllib.parse import quote
 
 import click
 
+from coordinator.telling import counted
 from deploy.commands.connection import Connection, connection_options
 from node.client import Client
 
@@ -43,6 +44,12 @@ def remove(connection: Connection, node_id: str, *, force: bool, give_up: bool) 
     said = [name for name, is_said in (("force=1", force), ("give_up=1", give_up)) if is_said]
     _call(connection, "DELETE", node_id, f"?{'&'.join(said)}" if said else "")
     click.echo(f"{node_id} is removed.")
+    if not force:
+        return
+    replicas = connection.run(Client.status).get("replicas") or {}
+    if last := replicas.get("last"):
+        many = counted(last, "blob is", "blobs are")
+        click.echo(f"! {many} on one node alone that is there: stop none, add one.", err=True)
 
 
 def _call(connection: Connection, method: str, node_id: str, what: str = "") -> None:
