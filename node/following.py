@@ -97,8 +97,12 @@ def _pace() -> BodyPace:
 
 
 async def _prefix(request: web.Request) -> web.StreamResponse:
-    """200 with the sha256 of the first `stop` bytes. Raises NotFound when fewer are durable here."""
-    services, file_uuid = request.app[NODE], _file_uuid(request)
+    """200 with the sha256 of the first `stop` bytes. Raises NotFound when fewer are durable here, Unavailable
+    where the leader is lost: an upload cannot go on here.
+    """
+    services = request.app[NODE]
+    services.api.view.require_leader()
+    file_uuid = _file_uuid(request)
     stop = _number(request, "stop")
     sha256 = await services.disk.run(services.uploads.prefix_sha256, file_uuid, stop)
     return web.Response(headers={SHA256_HEADER: sha256})

@@ -7,6 +7,7 @@ log refuses the old holder, and members refuse its links. The new holder cuts it
 when it opens it (`node/holding.py`): what it has beyond was acknowledged to nobody.
 
 The leader refuses while it hears the old holder: that one may only be out of the reach of the node that asks.
+A holder that has lost the leader is lost too, whoever reaches it: it can tell the log of nothing.
 """
 
 import asyncio
@@ -29,13 +30,13 @@ _log = logging.getLogger(__name__)
 
 
 async def is_reachable(services: NodeServices, node_id: str) -> bool:
-    """Whether the node answers on its peer port now."""
+    """Whether the node answers on its peer port now, and can go on with what it holds."""
     try:
         async with asyncio.timeout(PROBE_S):
             # No upload has this name: that it is not there is an answer.
             asked = services.peers.request(node_id, "HEAD", "/uploads/probe?stop=0", answer_timeout_s=PROBE_S)
-            async with asked:
-                return True
+            async with asked as answer:
+                return answer.status != Unavailable.status
     except (PeerFailed, TimeoutError):
         return False
 

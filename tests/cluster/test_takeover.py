@@ -10,6 +10,7 @@ import pytest
 from ca.errors import Unavailable
 from coordinator import commands
 from coordinator.records import Caller, UploadRecord
+from deploy.processes import wait_until
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import change_byte
@@ -129,6 +130,22 @@ def test_holder_that_hangs_is_taken_over_and_takes_no_harm(four: Cluster) -> Non
         assert steps.patch_until_taken(8 * MIB, 12 * MIB, steps.others[0]).status == 204
     answer = steps.patch_until_taken(12 * MIB, SIZE, steps.holder)
     assert answer.status == 204, answer.body
+    assert steps.stored(steps.holder) == steps.content
+
+
+def test_holder_that_has_lost_the_coordinators_is_taken_over(four: Cluster, tmp_path: Path) -> None:
+    """The others reach it, so it is asked, and can do nothing."""
+    steps = Steps(four, os.urandom(SIZE))
+    assert steps.patch(0, 8 * MIB).status == 204
+    asked = steps.others[0]
+    with injected(four.pid(steps.holder), "connect:error=ECONNREFUSED", tmp_path / "strace.log"):
+        four.kill(*four.coordinators)
+        four.restart(*four.coordinators)
+        wait_until(lambda: asked in four.ready_nodes(), what="coordinators that are back", timeout_s=60)
+        assert steps.patch_until_taken(8 * MIB, 12 * MIB, asked).status == 204
+        assert [steps.offset(node) for node in steps.others] == [12 * MIB] * 3
+    four.wait_healthy()
+    assert steps.patch_until_taken(12 * MIB, SIZE, steps.holder).status == 204
     assert steps.stored(steps.holder) == steps.content
 
 

@@ -169,7 +169,7 @@ def introduce(
             revoked_serials=list(revoked),
         )
         view._adopt(current)
-        view._confirmed_at = time.monotonic() + 60
+        view._confirmed_at = view._leader_confirmed_at = time.monotonic() + 60
 
 
 Answering = Callable[[asyncio.StreamReader, asyncio.StreamWriter, asyncio.Event], Awaitable[None]]

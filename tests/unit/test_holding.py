@@ -4,7 +4,6 @@ import asyncio
 import dataclasses
 import hashlib
 import os
-import time
 from pathlib import Path
 
 import msgspec
@@ -19,7 +18,7 @@ from coordinator.commands import OpenSession
 from coordinator.records import BACKUP, Caller, UploadRecord
 from node import holding as holding_module
 from node.holding import Holding, Overtaken
-from node.takeover import give_up
+from node.takeover import give_up, has_prefix, is_reachable
 from tests.unit.peer_nodes import Node, introduce
 from tests.unit.peer_ports import connected, serving
 
@@ -112,13 +111,22 @@ async def test_member_that_was_removed_is_not_waited_for(nodes: list[Node], remo
     """Of a holder that has lost what was acknowledged: nobody else has it, or somebody may."""
     introduce(nodes, known=nodes[:2] if removed else None)
     await nodes[2].listener.close()
-    nodes[0].services.api.view._leader_confirmed_at = time.monotonic() + 60
     giving_up = give_up(nodes[0].services, ANYBODY, record_of("n1", "n2", "n3", offset_bytes=1000))
     if removed:
         assert not await giving_up
     else:
         with pytest.raises(Unavailable):
             await giving_up
+
+
+async def test_node_that_has_lost_the_leader_goes_on_with_nothing(nodes: list[Node]) -> None:
+    """It answers, and could tell the log of nothing: neither as the holder nor as its successor."""
+    services, record = nodes[0].services, record_of("n1", "n2", "n3", offset_bytes=0)
+    assert await is_reachable(services, "n2")
+    assert await has_prefix(services, "n2", record)
+    nodes[1].services.api.view._leader_confirmed_at = float("-inf")
+    assert not await is_reachable(services, "n2")
+    assert await has_prefix(services, "n2", record) is None
 
 
 @pytest.mark.parametrize(
