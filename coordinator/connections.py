@@ -30,6 +30,7 @@ from coordinator.answers import (
     request_id,
 )
 from coordinator.body_ring import BodyRing
+from coordinator.buffered import BUFFERED
 from coordinator.chunks import Framing
 from coordinator.direct import CLIENT_GONE, Boundary, DirectAnswer, DirectConnection, Responder
 from coordinator.logs import REQUEST_ID, log_request, shown_path
@@ -111,6 +112,7 @@ class Connections(web.Server):
             if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
                 raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")
             response = await self._route(request)
+            _keep(request, response)
             if waits_to_go_on(request):  # and may take what it sends next for a request
                 response.force_close()
         except web.HTTPRedirection:
@@ -140,6 +142,17 @@ class Connections(web.Server):
         if not request.content.is_eof():
             response.force_close()
         return response
+
+
+def _keep(request: web.Request, response: web.StreamResponse) -> None:
+    """Have the body of this answer counted until it was taken. Raises RateLimited instead of an answer to a
+    question; what was changed is told.
+    """
+    body = response.body if isinstance(response, web.Response) else None
+    if isinstance(body, bytes):
+        request.protocol.share.take(  # type: ignore[attr-defined]  # it is a connection of ours
+            len(body), is_refusable=request.method in (hdrs.METH_GET, hdrs.METH_HEAD)
+        )
 
 
 def _must_be_last(request: web.Request) -> bool:
@@ -198,6 +211,7 @@ class _Connection(DirectConnection):
         self.is_parser_new = False  # since the last request
         self._answered_count = 0
         self._last_body: StreamReader | None = None
+        self.share = BUFFERED.share("")  # of what is kept for clients; of ours until it is made
         self._prepare_direct()
         super().__init__(
             connections,
@@ -214,6 +228,8 @@ class _Connection(DirectConnection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client with a deadline for its first request."""
         super().connection_made(transport)
+        if isinstance(self.peername, tuple):
+            self.share = BUFFERED.share(self.peername[0])
         self._headers_timer = self._loop.call_later(self.patience.headers_s, self._headers_too_slow)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -277,6 +293,7 @@ class _Connection(DirectConnection):
         try:
             return await super()._handle_request(*request)
         finally:
+            self.share.give_back()
             self._answered_count += 1
             if self.has_ended and self._answered_count == self._request_count:
                 self.close()

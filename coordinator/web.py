@@ -26,6 +26,7 @@ from coordinator.answers import (
     lone_answer,
     request_id,
 )
+from coordinator.buffered import SMALL_BYTES
 from coordinator.connections import Connections
 from coordinator.direct import DIRECT
 from coordinator.json_bodies import decode_json
@@ -165,7 +166,8 @@ class Listener:
 async def read_json(request: web.Request, body_type: type[T]) -> T:
     """The body as a `body_type` (a msgspec Struct that forbids unknown fields); see `decode_json`.
 
-    Raises UnsupportedMediaType, PayloadTooLarge beyond 1 MiB, RequestTimeout, InvalidRequest and ClientGone.
+    Raises UnsupportedMediaType, PayloadTooLarge beyond 1 MiB, RequestTimeout, InvalidRequest and ClientGone;
+    RateLimited where too much is kept for clients already.
     """
     if (
         request.body_exists
@@ -176,16 +178,21 @@ async def read_json(request: web.Request, body_type: type[T]) -> T:
     too_large = errors.PayloadTooLarge(f"A JSON body has at most {JSON_BYTES_MAX} bytes.")
     if (request.content_length or 0) > JSON_BYTES_MAX:
         raise too_large
+    share = request.protocol.share  # type: ignore[attr-defined]  # it is a connection of ours
     body = bytearray()
     try:
         async with asyncio.timeout(request.protocol.patience.json_body_s):  # type: ignore[attr-defined]
             async for piece in body_chunks(request):
+                if len(body) <= SMALL_BYTES < len(body) + len(piece):
+                    share.take(JSON_BYTES_MAX)
                 body += piece
                 if len(body) > JSON_BYTES_MAX:
                     raise too_large
+        return decode_json(bytes(body), body_type)
     except TimeoutError:
         raise errors.RequestTimeout("The body came too slowly.") from None
-    return decode_json(bytes(body), body_type)
+    finally:
+        share.give_back()
 
 
 async def _finish_headers(request: web.Request, response: web.StreamResponse) -> None:

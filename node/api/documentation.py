@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 from aiohttp import web
 
-from ca.errors import NotFound
+from ca.errors import NotFound, RateLimited
 from node.api.access import Handler
 from node.api.openapi import document
 from node.api.operation import Answer, Operation
@@ -119,6 +119,7 @@ def _operations(get_document: Handler) -> tuple[Operation, ...]:
             summary="This document",
             answers={200: Answer(description="OpenAPI 3.1.", media_type="application/json")},
             credential="none",
+            errors=(RateLimited,),
         ),
         Operation(
             name="get_docs",
@@ -140,6 +141,7 @@ def _operations(get_document: Handler) -> tuple[Operation, ...]:
             summary="A part of that page",
             answers={200: Answer(description="A script or a style sheet.", media_type="text/*")},
             credential="none",
+            errors=(RateLimited,),
             is_json=False,
         ),
     )

@@ -9,12 +9,14 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 from aiohttp import web
+from msgspec import Struct
 
 from ca.errors import PayloadTooLarge
 from coordinator.body_ring import POOL
+from coordinator.buffered import BUFFERED, BUFFERED_BYTES_MAX
 from coordinator.rates import Patience
 from coordinator.receiving import Batch
-from coordinator.web import Listener, body_batches, json_response, new_application, serve
+from coordinator.web import Listener, body_batches, json_response, new_application, read_json, serve
 from node.disk import DiskWorkers, write_overlapped
 from tests.unit.peer_nodes import CLUSTER
 
@@ -46,6 +48,10 @@ class Run(Protocol):
     def __call__(self, scenario: Scenario, patience: Patience = PATIENCE) -> None: ...
 
 
+class Nothing(Struct, forbid_unknown_fields=True):
+    """A body of JSON."""
+
+
 class Shell:
     """A listener whose handlers take bodies, and a client to talk to it byte by byte."""
 
@@ -69,6 +75,7 @@ class Shell:
         routes = [web.put("/take", self.take), web.get("/count", self.count)]
         routes += [web.put("/refuse", self.refuse), web.put("/leave", self.leave)]
         routes += [web.put("/settle", self.settle), web.get("/large", self.large)]
+        routes += [web.put("/large", self.change_largely), web.put("/json", self.json)]
         app = new_application(routes, component="test")
         self.listener = await serve(
             app, host="127.0.0.1", port=0, ssl_context=self.listening, patience=self.patience
@@ -82,6 +89,7 @@ class Shell:
         await self.listener.close(5.0)
         self.disk.close()
         assert POOL.used == 0
+        assert BUFFERED.left_bytes == BUFFERED_BYTES_MAX
 
     async def take(self, request: web.Request) -> web.Response:
         """The whole body through a thread, as uploads take it."""
@@ -141,10 +149,23 @@ class Shell:
     async def large(self, request: web.Request) -> web.Response:
         return json_response({"large": "x" * LARGE_BYTES})
 
-    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def change_largely(self, request: web.Request) -> web.Response:
+        """What has been done by the time of its large answer."""
+        self.served += 1
+        return await self.large(request)
+
+    async def json(self, request: web.Request) -> web.Response:
+        await read_json(request, Nothing)
+        return json_response({})
+
+    async def connect(self, address: str = "127.0.0.1") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         name = f"n1.node.{CLUSTER}.internal" if self.asking else None
         reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.listener.port, ssl=self.asking, server_hostname=name
+            "127.0.0.1",
+            self.listener.port,
+            ssl=self.asking,
+            server_hostname=name,
+            local_addr=(address, 0),
         )
         self.writers.append(writer)
         return reader, writer
