@@ -3,6 +3,7 @@
 import contextlib
 import json
 import re
+import time
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -80,6 +81,32 @@ def test_refused_body_is_named(data: bytes, details: str) -> None:
     with pytest.raises(InvalidRequest) as caught:
         decode_json(data, Body)
     assert caught.value.details == details
+
+
+MANY = b",".join([b'{"":0}'] * 140_000)  # most of a MiB
+HOSTILE = [
+    (b"[" + MANY + b"]", "the body: expected an object, got an array"),
+    (b'{"name":"n","tags":[' + MANY + b"]}", "The body has more than 131072 bytes that are no text."),
+    (b'{"name":"n","tags":[' + MANY, "The body is not JSON."),
+    (b'{"name":"n","tags":' + b"[" * 1_000_000, "The body is nested too deeply."),
+]
+
+
+@pytest.mark.parametrize(("data", "details"), HOSTILE, ids=[details[:40] for _, details in HOSTILE])
+def test_body_that_would_take_long_to_parse_is_refused_before(data: bytes, details: str) -> None:
+    started_s = time.thread_time()
+    with pytest.raises(InvalidRequest) as caught:
+        decode_json(data, Body)
+    took_s = time.thread_time() - started_s
+    assert caught.value.details == details
+    started_s = time.thread_time()
+    json.loads(b"[" + MANY + b"]", object_pairs_hook=dict)
+    assert took_s < (time.thread_time() - started_s) / 4
+
+
+def test_long_text_is_taken_whatever_is_in_it() -> None:
+    text = '{"a":[{}]},' * 50_000
+    assert decode_json(json.dumps({"name": text}).encode() + b" " * 200_000, Body) == Body(name=text)
 
 
 def test_null_and_empty_text_of_an_optional_field_mean_absent() -> None:
