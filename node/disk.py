@@ -16,6 +16,7 @@ from node.pools import started_pool
 
 # Reads and uploads that may wait for the disk at once; more only queue up behind the same disk.
 DISK_THREADS = 24
+LONG_JOBS_MAX = 3  # that read a file of any size, to hash an upload anew: the other threads are for all else
 
 
 class Closable(Protocol):
@@ -36,6 +37,7 @@ class DiskWorkers:
     def __init__(self) -> None:
         """Raises Unavailable when the threads cannot be started: now, and never later."""
         self._pool = started_pool(DISK_THREADS, "disk")
+        self._long = asyncio.Semaphore(LONG_JOBS_MAX)
         self._lock = threading.Lock()
         self._waiting = 0
 
@@ -45,6 +47,14 @@ class DiskWorkers:
         When the caller is cancelled, the job ends first and its result is lost; see `open`.
         """
         return await _ended(asyncio.wrap_future(self.begin(job, *args, **kwargs)))
+
+    async def run_long(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The same for a job that may take minutes: LONG_JOBS_MAX of them have a thread, in their order.
+
+        So whoever asks for many leaves threads to those who need one for a moment.
+        """
+        async with self._long:
+            return await self.run(job, *args, **kwargs)
 
     async def open(self, job: Callable[_P, _O], *args: _P.args, **kwargs: _P.kwargs) -> _O:
         """What `job` opens, None for nothing; the caller closes it. Raises what `job` does.

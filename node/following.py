@@ -42,7 +42,7 @@ from node.peers import PeerFailed
 from node.ranges import SIZE_BYTES_MAX
 from node.services import NODE
 from node.upload import Upload
-from node.uploads import UploadStore
+from node.uploads import QUICK_BYTES, UploadStore
 
 SYNC_BYTES = 16 << 20
 SYNC_S = 1.0
@@ -104,7 +104,8 @@ async def _prefix(request: web.Request) -> web.StreamResponse:
     services.api.view.require_leader()
     file_uuid = _file_uuid(request)
     stop = _number(request, "stop")
-    sha256 = await services.disk.run(services.uploads.prefix_sha256, file_uuid, stop)
+    run = services.disk.run if stop <= QUICK_BYTES else services.disk.run_long
+    sha256 = await run(services.uploads.prefix_sha256, file_uuid, stop)
     return web.Response(headers={SHA256_HEADER: sha256})
 
 
@@ -169,7 +170,8 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
     async with services.locks.hold(terms.file_uuid, lambda: True, disconnect) as hold:
         hold.receiving, hold.moved_at_s = True, float("-inf")  # never in the way of whoever comes
         laid.require_newest(terms.file_uuid, terms.epoch, terms.laid)  # one may have come meanwhile
-        upload = await disk.run(_open, uploads, terms, stop)
+        run = disk.run if uploads.opens_quickly(terms.file_uuid, stop) else disk.run_long
+        upload = await run(_open, uploads, terms, stop)
         try:
             yield upload
         finally:

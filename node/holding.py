@@ -117,7 +117,9 @@ class Holding:
         uploads, record, disk = self._services.uploads, self.record, self._services.disk
 
         async def opened() -> Upload:
-            return await disk.run(uploads.open, record.file_uuid, None, with_md5=record.kind == VM)
+            is_quick = uploads.opens_quickly(record.file_uuid, record.offset_bytes)
+            run = disk.run if is_quick else disk.run_long
+            return await run(uploads.open, record.file_uuid, None, with_md5=record.kind == VM)
 
         try:
             return await opened()

@@ -44,6 +44,7 @@ from node.segments import (
 from node.upload import EPOCH_FILE, OPEN_FLAGS, Upload, open_or_create
 
 PREFIX_BYTES_MAX = 4 << 20  # of finished content that goes on as an upload; larger content was settled whole
+QUICK_BYTES = 4 << 20  # that are read and hashed in a moment
 OPEN_UPLOADS_MAX = 384  # three descriptors each; of one in three this node is the holder
 OPEN_UPLOADS_SHARE = 20  # one for so many descriptors that a process may have, where that is less
 
@@ -91,6 +92,15 @@ class UploadStore:
             raise PayloadTooLarge(f"The upload has {upload.offset} bytes already, more than {size_bytes}.")
         upload.size_bytes = upload.size_bytes if size_bytes is None else size_bytes
         return upload
+
+    def opens_quickly(self, file_uuid: str, size_bytes: int) -> bool:
+        """Whether `open` has little to hash when this much of it is here: it is little, or was kept open.
+
+        Reads nothing, waits for nobody.
+        """
+        with self._lock:
+            kept = self._idle.get(file_uuid)
+        return size_bytes <= QUICK_BYTES or (kept is not None and not kept.broken)
 
     def reopen(self, upload: Upload, stop: int) -> Upload:
         """Finished content gives way to an upload of its first `stop` bytes, durable, for the same caller.

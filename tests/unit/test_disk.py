@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from ca.errors import InsufficientStorage
-from node.disk import DISK_THREADS, DiskWorkers, write_overlapped
+from node.disk import DISK_THREADS, LONG_JOBS_MAX, DiskWorkers, write_overlapped
 
 
 async def test_cancelled_caller_goes_on_only_after_its_thread_has_ended() -> None:
@@ -29,6 +29,24 @@ async def test_cancelled_caller_goes_on_only_after_its_thread_has_ended() -> Non
     with pytest.raises(asyncio.CancelledError):
         await caller
     assert ended.is_set()
+    disk.close()
+
+
+async def test_long_jobs_leave_threads_to_others() -> None:
+    disk, release, begun = DiskWorkers(), threading.Event(), threading.Semaphore(0)
+
+    def job() -> None:
+        begun.release()
+        release.wait(10)
+
+    long = [asyncio.create_task(disk.run_long(job)) for _ in range(2 * DISK_THREADS)]
+    async with asyncio.timeout(5):
+        for _ in range(LONG_JOBS_MAX):
+            assert await disk.run(begun.acquire, timeout=5)
+        assert not begun.acquire(blocking=False)
+        long.pop().cancel()
+    release.set()
+    await asyncio.gather(*long)
     disk.close()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import hashlib
 import os
+import threading
 from pathlib import Path
 
 import msgspec
@@ -17,6 +18,7 @@ from coordinator.calls import AnyCall, ProposeCall
 from coordinator.commands import OpenSession
 from coordinator.records import BACKUP, Caller, UploadRecord
 from node import holding as holding_module
+from node.disk import LONG_JOBS_MAX
 from node.holding import Holding, Overtaken
 from node.takeover import give_up, has_prefix, is_reachable
 from tests.unit.peer_nodes import Node, introduce
@@ -24,6 +26,7 @@ from tests.unit.peer_ports import connected, serving
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"
 CONTENT = os.urandom(6_000_000)
+OTHER = "0199c5a2-0000-7000-8000-000000000002"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 ANYBODY = Caller("anybody", 1)
 
@@ -163,3 +166,32 @@ async def test_answer_of_the_log_is_heeded_only_while_the_upload_is_ours(
             assert (holding.record == answer, holding.upload.size_bytes == 10) == (is_ours, is_ours)
         finally:
             await holding.close()
+
+
+async def test_uploads_that_are_hashed_anew_leave_threads_to_others(nodes: list[Node]) -> None:
+    """One user may have many, each of any size, and ask for all of them at once."""
+    services, release = nodes[0].services, threading.Event()
+    upload = services.uploads.open(UUID, None)
+    upload.append(CONTENT)
+    upload.sync()
+    upload.close()
+    record = record_of("n1", offset_bytes=len(CONTENT))
+    long = [asyncio.create_task(services.disk.run_long(release.wait, 20)) for _ in range(LONG_JOBS_MAX)]
+    kept = Holding(services, ANYBODY, record)
+    async with asyncio.timeout(10):
+        await kept.open()  # nothing of it is read
+        await kept.close()
+    services.uploads.close()
+    hashed = Holding(services, ANYBODY, record)
+    opening = asyncio.create_task(hashed.open())
+    async with asyncio.timeout(10):
+        small = Holding(services, ANYBODY, msgspec.structs.replace(record, file_uuid=OTHER, offset_bytes=0))
+        await small.open()
+        await small.close()
+    _, waiting = await asyncio.wait({opening}, timeout=1.0)  # a hundred times what it takes with a thread
+    assert waiting
+    release.set()
+    await opening
+    assert hashed.upload.sha256 == SHA256
+    await hashed.close()
+    await asyncio.gather(*long)
