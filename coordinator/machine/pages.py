@@ -9,7 +9,9 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-PAGE_CHARS_MAX = 2 << 20  # of text in one page, which travels in one message
+PAGE_BYTES_MAX = (
+    2 << 20
+)  # of text in one page, which travels in one message: some 30 ms of the loops that it meets
 LIST_SCAN_MAX = 5000  # candidates that one page looks at: about ten milliseconds
 
 Row = tuple[Any, ...]
@@ -42,7 +44,7 @@ class Listing:
 def read_page(db: sqlite3.Connection, listing: Listing, *, cursor: int, limit: int) -> tuple[list[Row], int]:
     """At most `limit` rows after the sequence `cursor`, and the cursor of the next page.
 
-    That is 0 when no candidate remains. A page ends early when its text has PAGE_CHARS_MAX.
+    That is 0 when no candidate remains. A page ends early when its text has PAGE_BYTES_MAX.
     """
     window = (Condition(f"{listing.sequence} > ?", (cursor,)), *listing.candidates)
     scanned_to = _scanned_to(db, listing, window) if listing.filters else 0
@@ -55,12 +57,12 @@ def read_page(db: sqlite3.Connection, listing: Listing, *, cursor: int, limit: i
         (*values, limit + 1),
     )
     rows: list[Row] = []
-    room = PAGE_CHARS_MAX
+    room = PAGE_BYTES_MAX
     for row in found:
         if len(rows) == limit or room <= 0:
             return rows, rows[-1][-1]
         rows.append(row)
-        room -= sum(len(value) for value in row if isinstance(value, str))
+        room -= sum(len(value.encode()) for value in row if isinstance(value, str))
     return rows, scanned_to
 
 

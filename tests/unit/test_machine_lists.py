@@ -1,5 +1,6 @@
 """Lists of files in the state machine: whole, in order, and no dearer for what lies around a page."""
 
+import json
 import re
 import sqlite3
 import tempfile
@@ -185,6 +186,22 @@ def test_page_looks_at_no_more_rows_than_its_bound(state: State, monkeypatch: py
         query = msgspec.structs.replace(query, cursor=page["next_cursor"])
     assert found == [[], ["f5"], []]
     assert page["next_cursor"] == 0
+
+
+@pytest.mark.parametrize("character", ["a", "\N{GRINNING FACE}"])
+def test_page_ends_with_its_bytes_of_text(state: State, character: str) -> None:
+    document = json.dumps({"a": character * (60_000 // len(character.encode()))}, ensure_ascii=False)
+    for number in range(40):
+        state.apply(create_vm(ALICE, f"f{number}", extra_attributes_json=document))
+    query, sizes, found = queries.ListVms(caller=ALICE), list[int](), list[str]()
+    while not sizes or query.cursor:
+        page = state.ask(query)
+        sizes.append(sum(len(file["extra_attributes_json"].encode()) for file in page["files"]))
+        found += [file["file_uuid"] for file in page["files"]]
+        query = msgspec.structs.replace(query, cursor=page["next_cursor"])
+    assert found == [f"f{number}" for number in range(40)]
+    assert len(sizes) == 2
+    assert max(sizes) < pages.PAGE_BYTES_MAX + len(document.encode())
 
 
 def test_search_by_md5_counts_what_others_own_as_looked_at(
