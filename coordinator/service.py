@@ -77,7 +77,14 @@ from coordinator.jobs import JOBS, check_parameters, job_kind
 from coordinator.machine.rules import RULES
 from coordinator.operations import Operations
 from coordinator.placement import Candidate, choose
-from coordinator.queries import AnyQuery, CheckAdmin, CheckJoinSecret, CheckJoinToken, GetReplicaCounts
+from coordinator.queries import (
+    AnyQuery,
+    CheckAdmin,
+    CheckJoinSecret,
+    CheckJoinToken,
+    GetReplicaCounts,
+    ListQuery,
+)
 from coordinator.raft.core import NotLeader
 from coordinator.records import HEALTHY, Caller, CertificateRecord, ClusterView, UserRecord
 from coordinator.replica_records import ReplicaCounts
@@ -121,6 +128,7 @@ class Service:
         self._credential = credential
         self._schedules = {job.name: schedules.get(job.name, job.schedule_s) for job in JOBS}
         self._callers = Callers(view)
+        self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
 
     def check(self, peer: Peer) -> None:
@@ -239,6 +247,16 @@ class Service:
         """The answer behind a read barrier, with caller and `peer` as the state has them then."""
         known = self._view().version
         await self._driver.read_barrier()
+        if not isinstance(query, ListQuery):
+            return self._read_now(query, peer, known)
+        async with (
+            self._paging
+        ):  # one for each turn of the loop: those of a moment all come behind one barrier
+            await asyncio.sleep(0)
+            return self._read_now(query, peer, known)
+
+    def _read_now(self, query: AnyQuery, peer: Peer | None, known: int) -> bytes:
+        """`known`: the version of the view that `peer` was checked by."""
         if peer is not None and self._view().version != known:  # it may have been removed before it asked
             self.check(peer)
         return self._answer(self._callers.proved_in(query))
