@@ -13,9 +13,7 @@ from ca.errors import RateLimited
 from coordinator.accepting import GREED
 from coordinator.rates import network_of
 
-BUFFERED_BYTES_MAX: Final = (
-    64 << 20
-)  # some twenty of the longest pages; over TLS, which copies, they take twice this
+BUFFERED_BYTES_MAX: Final = 64 << 20  # some twenty of the longest pages; TLS, which copies, takes twice this
 SMALL_BYTES: Final = 64 << 10  # as much as lies in the buffers of any connection
 RETRY_AFTER_S: Final = 5
 

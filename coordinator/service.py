@@ -249,9 +249,7 @@ class Service:
         await self._driver.read_barrier()
         if not isinstance(query, ListQuery):
             return self._read_now(query, peer, known)
-        async with (
-            self._paging
-        ):  # one for each turn of the loop: those of a moment all come behind one barrier
+        async with self._paging:  # those of one moment have a barrier in common, and a turn of the loop each
             await asyncio.sleep(0)
             return self._read_now(query, peer, known)
 

@@ -9,9 +9,7 @@ import sqlite3
 from dataclasses import dataclass
 from typing import Any
 
-PAGE_BYTES_MAX = (
-    2 << 20
-)  # of text in one page, which travels in one message: some 30 ms of the loops that it meets
+PAGE_BYTES_MAX = 2 << 20  # of text in a page, which is one message: some 30 ms of each loop that it meets
 LIST_SCAN_MAX = 5000  # candidates that one page looks at: about ten milliseconds
 
 Row = tuple[Any, ...]
