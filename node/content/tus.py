@@ -79,7 +79,7 @@ async def end(session: Session) -> web.StreamResponse:
     if session.kept is not None and session.is_complete:
         with suppress(OffsetMismatch):
             await session.complete()
-            return head(replace(session.record, expires_at_ms=0), session.record.size_bytes or 0)
+            return head(_ended(session.record), session.record.size_bytes or 0)
     return head(session.record, session.record.offset_bytes)
 
 
@@ -107,6 +107,7 @@ async def patch(session: Session) -> web.StreamResponse:
     offset = session.upload.offset
     if session.is_complete:
         await session.complete(fields.whole_sha256)
+        return web.Response(status=204, headers=_progress(_ended(session.record), offset))
     return web.Response(status=204, headers=_progress(session.record, offset))
 
 
@@ -155,6 +156,11 @@ def _check_room(size_bytes: int | None, offset: int, length_bytes: int | None) -
     limit_bytes = SIZE_BYTES_MAX if size_bytes is None else size_bytes
     if offset + (length_bytes or 0) > limit_bytes:
         raise PayloadTooLarge(f"The upload was declared with {limit_bytes} bytes.")
+
+
+def _ended(record: UploadRecord) -> UploadRecord:
+    """The record of an upload that this request has completed: it was read before, and expires no more."""
+    return replace(record, expires_at_ms=0)
 
 
 def _progress(record: UploadRecord, offset: int) -> dict[str, str]:

@@ -185,6 +185,15 @@ def test_tus_upload_of_deferred_length(cluster: Cluster) -> None:
     assert upload.content() == b"abcdefg"
 
 
+@pytest.mark.parametrize("at_holder", [True, False])
+def test_request_that_ends_a_tus_upload_tells_of_no_expiry(cluster: Cluster, at_holder: bool) -> None:
+    upload = Upload(cluster, size_bytes=8)
+    node = upload.holder if at_holder else upload.other
+    first, last, again = (upload.patch(offset, b"abcd", node=node) for offset in (0, 4, 4))
+    assert [answer.status for answer in (first, last, again)] == [204, 204, 204]
+    assert ["upload-expires" in answer.headers for answer in (first, last, again)] == [True, False, False]
+
+
 def test_tus_works_where_only_post_gets_through(cluster: Cluster) -> None:
     upload, given_up = Upload(cluster, size_bytes=7), Upload(cluster, size_bytes=7)
     for node, method in ((upload.holder, "PATCH"), (upload.other, "patch")):
