@@ -10,7 +10,7 @@ from ca.identity import check_address, check_member_id, check_port
 from ca.jointoken import is_token_id, new_join_token, secret_digest, split_bearer
 from coordinator.calls import JoinCall
 from coordinator.commands import AddIntermediate, CreateJoinToken, DeleteJoinToken
-from coordinator.queries import ListJoinTokens
+from coordinator.queries import CheckJoinSecret, ListJoinTokens
 from coordinator.records import JoinTokenPage, JoinTokenRecord, NodeRecord
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response, read_json
@@ -53,12 +53,15 @@ async def join(request: web.Request) -> web.Response:
     services = request.app[API]
     try:
         token_id, secret = split_bearer(bearer(request))
+        secret_sha256 = secret_digest(secret)
+        known = CheckJoinSecret(token_id=token_id, secret_sha256=secret_sha256)
+        await services.metadata.read(known, type(None))  # a stranger is told nothing of what it has sent
     except Unauthorized as error:
         raise refuse_join(request, error) from error
     body = await read_json(request, JoinBody)
     call = JoinCall(
         token_id=token_id,
-        secret_sha256=secret_digest(secret),
+        secret_sha256=secret_sha256,
         node_id=check_member_id(body.id),
         address=check_address(body.ip_address, development=services.view.current.development),
         api_port=check_port(body.api_port),

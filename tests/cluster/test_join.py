@@ -59,6 +59,22 @@ def test_unknown_join_token_and_wrong_secret_are_refused_alike(cluster: Cluster)
     assert first.body == second.body
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"csr": "x"}, {"id": "N9"}, {"ip_address": "here"}, {"api_port": 0}, {"api_port": "1"}, {"more": 1}],
+)
+@pytest.mark.parametrize("role", ["node", "coordinator"])
+def test_wrong_join_token_is_refused_whatever_else_is_wrong(
+    cluster: Cluster, role: str, changes: dict[str, object]
+) -> None:
+    token_id, secret = bearer(cluster.join_token()).split(".")
+    asked = body(cluster, **changes)
+    member = cluster.nodes[0] if role == "node" else cluster.coordinators[0]
+    refused(cluster.post(PATH, stranger=True, node=member, body=asked, token=f"{token_id}.{secret[::-1]}"))
+    answer = cluster.post(PATH, stranger=True, node=member, body=asked, token=f"{token_id}.{secret}")
+    assert (answer.status, answer.json["code"]) == (400, "invalid_request")
+
+
 def test_user_token_does_not_join_and_join_token_is_no_user_token(cluster: Cluster) -> None:
     refused(cluster.post(PATH, stranger=True, body=body(cluster), token=cluster.admin_token))
     refused(cluster.get("/project-files", stranger=True, token=bearer(cluster.join_token())))
