@@ -12,9 +12,9 @@ from ca.errors import Conflict, NotFound
 from ca.identity import check_member_id
 from coordinator.calls import StatusReply
 from coordinator.commands import CancelRun, TriggerJob
-from coordinator.jobs import JOBS, job_kind
-from coordinator.queries import GetJobRun, GetLastRuns, ListJobRuns, ListNodes
-from coordinator.records import Caller, JobRunPage, JobRunRecord, NodeRecord
+from coordinator.jobs import JOBS, JobKind, job_kind
+from coordinator.queries import CheckAdmin, GetJobRun, GetLastRuns, ListJobRuns, ListNodes
+from coordinator.records import Caller, JobRunPage, JobRunRecord, NodeRecord, UserRecord
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response, read_json
 from node.api.access import audited, authenticate
@@ -52,7 +52,7 @@ async def trigger(request: web.Request) -> web.Response:
     """
     caller = await authenticate(request)
     body = await read_json(request, TriggerJobBody)
-    kind = job_kind(request.match_info["job_name"])
+    kind = await _kind(request, caller)
     if body.node_id:
         await _require_node(request.app[API], caller, check_member_id(body.node_id, "node_id"))
     command = TriggerJob(
@@ -65,6 +65,15 @@ async def trigger(request: web.Request) -> web.Response:
         run = await request.app[API].metadata.propose(command, JobRunRecord)
     answer = TriggeredRun(run_id=run.run_id, job_name=run.job_name, status=run.status)
     return json_response(answer, status=202, headers={"Location": f"{_RUNS}/{run.run_id}"})
+
+
+async def _kind(request: web.Request, caller: Caller) -> JobKind:
+    """The job in the path. Raises NotFound, which says what there is; for others than admins Forbidden."""
+    try:
+        return job_kind(request.match_info["job_name"])
+    except NotFound:
+        await request.app[API].metadata.read(CheckAdmin(caller=caller), UserRecord)
+        raise
 
 
 async def _require_node(services: ApiServices, caller: Caller, node_id: str) -> None:

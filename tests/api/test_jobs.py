@@ -116,8 +116,15 @@ def test_jobs_are_for_admins(cluster: Cluster) -> None:
     run_id = begun(cluster, "expire").json["run_id"]
     for path in ("/jobs", "/jobs/runs", f"/jobs/runs/{run_id}"):
         check_refused(cluster.get(path, token=user.token), "forbidden")
-    check_refused(cluster.post("/jobs/expire", token=user.token), "forbidden")
+    for job_name in ("expire", "unknown"):
+        check_refused(cluster.post(f"/jobs/{job_name}", token=user.token), "forbidden")
     check_refused(cluster.request("DELETE", f"/jobs/runs/{run_id}", token=user.token), "forbidden")
+
+
+def test_revoked_token_is_refused_for_unknown_jobs_too(cluster: Cluster) -> None:
+    user = person(cluster)
+    assert cluster.post("/auth/revoke", {"user_id": user.id}).status == 200
+    check_refused(cluster.post("/jobs/unknown", token=user.token), "unauthorized")
 
 
 @pytest.mark.parametrize("job_name", ["drain", "scrub", "compare"])
