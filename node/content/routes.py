@@ -35,7 +35,7 @@ _VERSION: Final = {"Tus-Resumable": "The version of the protocol: 1.0.0."}
 
 _CACHED: Final = {
     "ETag": "The SHA-256 of the content, in quotes; strong.",
-    "Last-Modified": "When the file last changed.",
+    "Last-Modified": "When its content became available.",
     "Cache-Control": "`private, no-cache`; on public links `private, no-store`.",
 }
 _OF_CONTENT: Final = _CACHED | {
