@@ -84,6 +84,7 @@ class Scrubber:
         await self._means.view.wait_until_fresh()
         cycle = await self._means.disk.run(self._load)
         self._noted(cycle)
+        self._means.metrics.custody_stops.note("scrub", is_stopped=cycle.was_stopped)
         while True:
             try:
                 cycle = await self.look(cycle)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from node.budget import LOOK_S, RATE_MAX, Budget
 from node.scrub import SCRUB_S, Cycle
 from node.segments import SEGMENT_BYTES
 from tests.unit.custody_node import SIZE_BYTES, Keeper
+
+TOLD_S = 10.0
 
 
 @pytest.fixture
@@ -150,6 +153,25 @@ async def test_cycle_that_nobody_ordered_stops_at_much_damage_until_somebody_doe
     await scrubber.look(cycle)
     assert scrubber.orders.give("first", yes_really=True).counts["damaged"] == 2
     assert (keeper.on_disk(), keeper.held(), stopped_itself(keeper)) == ([], [], 0)
+
+
+async def test_cycle_that_stopped_is_told_of_by_the_next_process_too(keeper: Keeper) -> None:
+    """It goes on with nothing by itself for 30 days."""
+    for name in [keeper.store() for _ in range(103)]:
+        keeper.rot(name)
+    await keeper.custody.scrubber.look(begun(keeper))
+    keeper.restart()
+    assert stopped_itself(keeper) == 0
+    keeper.means.view._confirmed_at = time.monotonic() + 60
+    running = asyncio.create_task(keeper.custody.scrubber.run())
+    try:
+        async with asyncio.timeout(TOLD_S):
+            while not stopped_itself(keeper):
+                await asyncio.sleep(0.01)
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+    assert keeper.means.metrics.custody_stops.kinds() == ["scrub"]
 
 
 def test_budget_gives_way_to_clients_down_to_its_floor_and_comes_back() -> None:
