@@ -251,7 +251,7 @@ def test_server_of_another_cluster_is_not_trusted(cluster: Cluster, tmp_path: Pa
     other = tmp_path / "other.pem"
     other.write_text(new_root("other", now=datetime.datetime.now(datetime.UTC))[0])
     done = cluster.filestore("status", FILESTORE_CA=str(other))
-    assert (done.returncode, done.stdout) == (1, b"")
+    assert (done.returncode, done.stdout) == (2, b"")
     assert done.stderr.startswith(b"filestore: untrusted_server: ")
 
 
