@@ -59,10 +59,13 @@ class UntrustedServer(FilestoreError):
 
 
 class Patience:
-    """Pauses between attempts, and the moment to give up: `deadline_s` after the last progress."""
+    """Pauses between attempts, and the moment to give up: `deadline_s` after the last progress, or when none
+    of `node_count` nodes is one to trust, which no waiting changes.
+    """
 
-    def __init__(self, deadline_s: float) -> None:
+    def __init__(self, deadline_s: float, node_count: int = 1) -> None:
         self._deadline_s = deadline_s
+        self._node_count = node_count
         self.progressed()
 
     def progressed(self) -> None:
@@ -70,6 +73,7 @@ class Patience:
         self._give_up_at = time.monotonic() + self._deadline_s
         self._pause_s = PAUSE_S_MIN
         self._refusal: FilestoreError | None = None  # the last answer, while other nodes give none
+        self._untrusted: set[tuple[str, int | None]] = set()
 
     async def pause(self, reason: Exception) -> None:
         """Wait before the next attempt.
@@ -82,16 +86,19 @@ class Patience:
 
     def check(self, reason: Exception, *, after_s: float = 0.0) -> None:
         """Raises the reason, as a FilestoreError, if an attempt `after_s` from now is past the deadline."""
+        is_over = time.monotonic() + after_s > self._give_up_at
         if isinstance(reason, aiohttp.ClientConnectorCertificateError):
-            raise UntrustedServer(
-                f"{reason.host}:{reason.port}: the certificate {distrust(reason.certificate_error)}."
-            ) from reason
-        if isinstance(reason, FilestoreError):
-            self._refusal = reason
-        if time.monotonic() + after_s > self._give_up_at:
+            self._untrusted.add((reason.host, reason.port))
+            why = f"{reason.host}:{reason.port}: the certificate {distrust(reason.certificate_error)}."
+            if len(self._untrusted) >= self._node_count or (is_over and self._refusal is None):
+                raise UntrustedServer(why) from reason
+        elif isinstance(reason, FilestoreError):
+            self._refusal, why = reason, ""
+        else:
+            why = connection_trouble(reason)
+        if is_over:
             if isinstance(reason, FilestoreError):
                 raise reason
-            why = connection_trouble(reason)
             if self._refusal is None:
                 raise Unavailable(f"No node answered within {self._deadline_s:g} s: {why}") from reason
             raise Unavailable(f"{self._refusal.details} Not every node answers: {why}") from reason
@@ -151,7 +158,7 @@ class Client:
 
     def patience(self) -> Patience:
         """A new deadline, for one operation."""
-        return Patience(self._deadline_s)
+        return Patience(self._deadline_s, len(self._urls))
 
     def prefer(self, url: str) -> None:
         """Send what follows to this node first, for instance to the one that holds an upload.
