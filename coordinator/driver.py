@@ -190,7 +190,8 @@ class Driver:
         self._check_leads()
         if (since := SINCE.get(type(command))) is not None and self._store.rules() < since:
             raise Unavailable(
-                "A coordinator still runs a version that does not know this change: upgrade it."
+                "A coordinator is not known to know this change, which is new: upgrade one that runs an older"
+                " version, start one that is down, remove one that is gone."
             )
         if not self.has_room and not isinstance(command, _FREEING):
             raise InsufficientStorage(f"The disk of coordinator {self.id}, which leads, is full.")

@@ -40,6 +40,7 @@ class Upgrades:
         self._metadata = metadata
         self._view = view
         self._look_s = look_s
+        self._waited_for: list[str] = []  # as they were logged last
 
     async def run(self) -> None:
         """Until cancelled. Costs nothing while the newest rules are in force."""
@@ -54,7 +55,17 @@ class Upgrades:
     async def _raise(self) -> None:
         known = await self._metadata.rules() | {self._own_id: RULES}
         members = [record.coordinator_id for record in self._view().coordinators]
+        self._tell([member for member in members if known.get(member, 0) < RULES])
         version = min(RULES, *(known.get(member, 0) for member in members))
         if version > self._store.rules():
             await self._driver.propose(RaiseRules(version=version))
             _log.info("every coordinator knows the rules %d: they are in force", version)
+
+    def _tell(self, waited_for: list[str]) -> None:
+        """Whom the newest rules wait for: one that is gone for good holds them up until it is removed."""
+        if waited_for and waited_for != self._waited_for:
+            _log.warning(
+                "the newest rules wait for coordinators of an older version, or that do not answer",
+                extra={"rules": RULES, "coordinators": waited_for},
+            )
+        self._waited_for = waited_for

@@ -62,17 +62,20 @@ async def test_rules_are_those_that_every_coordinator_knows(
 
 
 async def test_coordinator_that_does_not_answer_is_waited_for(
-    tmp_path: Path, peer_authority: Authority
+    tmp_path: Path, peer_authority: Authority, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The log says for whom, once."""
     other = Other(RULES)
     assert await rules_in_the_end(tmp_path, peer_authority, other, "c3") == FIRST
     assert other.asked >= LOOKS
+    told = [record for record in caplog.records if record.name == "coordinator.upgrades"]
+    assert [(record.levelname, vars(record)["coordinators"]) for record in told] == [("WARNING", ["c3"])]
 
 
 async def test_command_that_older_programs_cannot_read_is_not_proposed_before(tmp_path: Path) -> None:
     command = AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped")
     async with member(tmp_path, rules=SINCE[AddIntermediate] - 1) as (driver, store):
-        with pytest.raises(Unavailable, match="upgrade"):
+        with pytest.raises(Unavailable, match=r"upgrade.* start .* remove one that is gone"):
             await driver.propose(command)
         await driver.propose(RaiseRules(version=RULES))
         await driver.propose(command)
