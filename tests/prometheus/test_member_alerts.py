@@ -12,12 +12,13 @@ from deploy.processes import wait_until
 from tests.cluster.clocks import library, set_clock
 from tests.cluster.harness import Cluster
 from tests.cluster.test_coordinators import done
-from tests.prometheus.scraping import SCRAPED_S
+from tests.prometheus.scraping import SCRAPED_S, asked, rule
 from tests.prometheus.test_alerts import fires, scraped
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 BLOBS = 105  # more than a node gives up without asking
 YEAR_S = 366 * 86_400
+AHEAD_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -35,6 +36,11 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def of(member: Member) -> str:
     return f"{{instance='127.0.0.1:{member.api_port}'}}"
+
+
+def named(address: str, alert: str) -> set[str]:
+    """The processes for which its expression holds now."""
+    return {each["metric"]["instance"] for each in asked(address, rule(address, alert)) or ()}
 
 
 @contextmanager
@@ -80,3 +86,23 @@ def test_what_was_mended_is_not_heard_of_from_a_coordinator_that_is_cut_off(
         wait_until(
             lambda: fires(scraping, "FilestoreViewStale"), what="that it is cut off", timeout_s=SCRAPED_S
         )
+
+
+def test_clock_that_is_off_is_that_of_who_differs_from_most(
+    scraping: str, cluster: Cluster, shim: Path
+) -> None:
+    """Everybody else's differs from that of a leader that is wrong."""
+    scraped(scraping, "filestore_raft_is_leader == 1")
+    wait_until(lambda: not fires(scraping, "FilestoreClockOff"), what="right clocks", timeout_s=SCRAPED_S)
+    leader, follower = cluster.leader(), next(c for c in cluster.coordinators if c != cluster.leader())
+    for member in (cluster.nodes[1], follower):
+        cluster.terminate(member)
+        with clock_moved(cluster, member, shim, AHEAD_S):
+            scraped(scraping, f"filestore_clock_offset_seconds{of(member)} > {AHEAD_S / 2}")
+            assert named(scraping, "FilestoreClockOff") == {f"127.0.0.1:{member.api_port}"}
+            if member == follower:
+                done(cluster, "coordinator", "transfer-leader", "--to", follower.id)
+                others = len(cluster.members) - 1
+                scraped(scraping, f"count(filestore_clock_offset_seconds < -{AHEAD_S / 2}) == {others}")
+                assert named(scraping, "FilestoreClockOff") == {f"127.0.0.1:{follower.api_port}"}
+                done(cluster, "coordinator", "transfer-leader", "--to", leader.id)
