@@ -58,7 +58,10 @@ class Custody:
                 await self.look()
             except (FilestoreError, OSError) as error:
                 _log.warning("custody was broken off", extra={"reason": str(error)})
+                self._means.metrics.custody_stops.note_trouble("custody", error)
                 await asyncio.sleep(TROUBLE_S)
+            else:
+                self._means.metrics.custody_stops.note_trouble("custody", None)
             await self._bell.wait(LOOK_S)
 
     async def look(self) -> None:

@@ -6,6 +6,8 @@ from typing import Final, TypeVar
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
+from ca.errors import Unavailable
+
 CLIENT_BYTES: Final = ("filestore_upload_bytes", "filestore_download_bytes")
 _Piece = TypeVar("_Piece", bytes, bytes | bytearray, bytes | memoryview)
 
@@ -23,6 +25,19 @@ class CustodyStops:
         for kind in ("collect", "compare", "scrub"):
             self._gauge.labels(kind)
         self._kinds: set[str] = set()
+        self._broken_off = Gauge(
+            "filestore_custody_broken_off",
+            "1 since the node could not go on with its replicas: custody (drop, compare) or scrub.",
+            ["kind"],
+            registry=registry,
+        )
+        for kind in ("custody", "scrub"):
+            self._broken_off.labels(kind)
+
+    def note_trouble(self, kind: str, error: Exception | None) -> None:
+        """It could not go on, or could again. That the coordinators do not answer is heard of elsewhere."""
+        if not isinstance(error, Unavailable):
+            self._broken_off.labels(kind).set(error is not None)
 
     def note(self, kind: str, *, is_stopped: bool) -> None:
         """How the last pass of this kind ended."""

@@ -73,6 +73,7 @@ class Scrubber:
         self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
         self._saved_at_s = 0.0
         self._since_ms = 0
+        self._newest: Cycle | None = None  # that was begun, also where what followed was broken off
 
     @property
     def since_ms(self) -> int:
@@ -90,17 +91,21 @@ class Scrubber:
                 cycle = await self.look(cycle)
             except (FilestoreError, OSError) as error:
                 _log.warning("scrubbing was broken off", extra={"reason": str(error)})
+                self._means.metrics.custody_stops.note_trouble("scrub", error)
+                cycle = self._newest or cycle
                 await asyncio.sleep(TROUBLE_S)
                 continue
             await self._bell.wait(REST_S)
 
     async def look(self, cycle: Cycle) -> Cycle:
         """Whatever is due now; the cycle as it is then. Raises FilestoreError, OSError."""
+        self._newest = cycle
         while ordered := self.orders.waiting():
-            cycle = await self._ordered(ordered, cycle)
+            self._newest = cycle = await self._ordered(ordered, cycle)
         now_ms = int(self._means.clock_s() * 1000)
         if cycle.is_over and abs(now_ms - cycle.began_at_ms) >= SCRUB_S * 1000:
-            cycle, self._own = cycle.next(now_ms), Pass()
+            self._newest = cycle = cycle.next(now_ms)
+            self._own = Pass()
         if not cycle.is_over:
             await self._by_itself(cycle)
         return cycle
@@ -214,6 +219,7 @@ class Scrubber:
 
     async def _save(self, cycle: Cycle, *, at_once: bool = False) -> None:
         self._noted(cycle)
+        self._means.metrics.custody_stops.note_trouble("scrub", None)  # it goes on
         now_s = asyncio.get_running_loop().time()
         if at_once or now_s - self._saved_at_s >= SAVE_S:
             self._saved_at_s = now_s

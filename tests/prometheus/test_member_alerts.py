@@ -1,5 +1,6 @@
 """Alerts about one member of a cluster to which just that happens: heard of it, and of no other."""
 
+import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,6 +11,7 @@ import pytest
 from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.clocks import library, set_clock
+from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
 from tests.cluster.test_coordinators import done
 from tests.prometheus.scraping import SCRAPED_S, asked, rule
@@ -19,6 +21,7 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 BLOBS = 105  # more than a node gives up without asking
 YEAR_S = 366 * 86_400
 AHEAD_S = 60
+TRIES_S = 12  # it tries again every five
 
 
 @pytest.fixture(scope="module")
@@ -106,3 +109,22 @@ def test_clock_that_is_off_is_that_of_who_differs_from_most(
                 scraped(scraping, f"count(filestore_clock_offset_seconds < -{AHEAD_S / 2}) == {others}")
                 assert named(scraping, "FilestoreClockOff") == {f"127.0.0.1:{follower.api_port}"}
                 done(cluster, "coordinator", "transfer-leader", "--to", leader.id)
+
+
+def test_directory_that_cannot_be_listed_is_heard_of_until_it_can(
+    scraping: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    """The disk takes bytes, and all that is read of it is sound."""
+    node, content = cluster.nodes[0], os.urandom(50)
+    cluster.store_everywhere(content)
+    directory = cluster.replica(node, hashlib.sha256(content).hexdigest()).parent
+    scraped(scraping, f"max(filestore_custody_broken_off{of(node)}) == 0")
+    with injected(cluster.pid(node), "getdents64:error=EIO", tmp_path / "strace.log", directory):
+        done(cluster, "job", "run", "scrub", "--node-id", node.id)
+        wait_until(
+            lambda: fires(scraping, "FilestoreCustodyBrokenOff"), what="the alert", timeout_s=SCRAPED_S
+        )
+        scraped(scraping, f"min_over_time(max(filestore_custody_broken_off{of(node)})[{TRIES_S}s:1s]) == 1")
+        assert named(scraping, "FilestoreCustodyBrokenOff") == {f"127.0.0.1:{node.api_port}"}
+        assert not fires(scraping, "FilestoreDiskNotWritable")
+    wait_until(lambda: not fires(scraping, "FilestoreCustodyBrokenOff"), what="its end", timeout_s=SCRAPED_S)
