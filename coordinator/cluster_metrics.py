@@ -23,7 +23,7 @@ from coordinator.health import NODE_STATES
 from coordinator.jobs import JOBS, Amounts, amounts_of
 from coordinator.ledger import Ledger
 from coordinator.queries import GetReplicaCounts
-from coordinator.records import HEALTHY, ClusterView, JobRunRecord
+from coordinator.records import DOWN, HEALTHY, ClusterView, JobRunRecord
 from coordinator.replica_records import ReplicaCounts
 from coordinator.rpc import value_of
 
@@ -65,9 +65,10 @@ class ClusterMetrics(Collector):
         yield _counted("filestore_nodes", "Nodes by state, as heard here.", NODE_STATES, states)
         yield _counted(
             "filestore_node_disks",
-            "Nodes by how their disk is, as heard here: ok, low (only the reserve is left) or failed.",
+            "Nodes that are not down by how their disk is, as heard here: ok, low (only the reserve is left)"
+            " or failed.",
             (DISK_OK, DISK_LOW, DISK_FAILED),
-            disks,
+            [disk for state, disk in zip(states, disks, strict=True) if state != DOWN],
         )
         yield _gauge(
             "filestore_nodes_taking_files",
