@@ -23,9 +23,10 @@ from contextlib import suppress
 from typing import Any, Final
 
 RECEIVED_BYTES_MAX: Final = 128 << 10  # of one connection, in a turn of the loop
-SLICE_BYTES: Final = 64 << 10  # encrypted, or decrypted, at a time: both halves of it stay in a core's cache
+TAKEN_BYTES: Final = 64 << 10  # decrypted at a time: both halves of it stay in a core's cache
+SLICE_BYTES: Final = 48 << 10  # encrypted, and sent, at a time: measured, 32 and 64 KiB cost a tenth more
 RECORD_BYTES: Final = 16 << 10  # of content at most (RFC 8446, section 5.1)
-UNTAKEN_BYTES_MAX: Final = 4 * SLICE_BYTES  # of ciphertext; a slice waits at most, and answers to key updates
+UNTAKEN_BYTES_MAX: Final = 256 << 10  # of ciphertext; a slice waits at most, and answers to key updates
 _HTTP: Final = re.compile(rb"[A-Z]{3,16} [/*h]")  # how a request without TLS begins
 _OPEN: Final = sslproto.SSLProtocolState.WRAPPED
 _FLUSHING: Final = sslproto.SSLProtocolState.FLUSHING
@@ -166,7 +167,7 @@ class _Tls(_Protocol):  # type: ignore[misc]
         self._outgoing = listening.outgoing
         self._sslobj = listening.context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._write_backlog: list[Data] = []
-        self._set_read_buffer_limits(high=SLICE_BYTES)
+        self._set_read_buffer_limits(high=TAKEN_BYTES)
 
     @property
     def is_broken(self) -> bool:
@@ -192,13 +193,13 @@ class _Tls(_Protocol):  # type: ignore[misc]
         """So many have come. In slices, as OpenSSL's buffer for them never becomes smaller again."""
         received = self._listening.received
         try:
-            if nbytes <= SLICE_BYTES and self._state is _OPEN:
+            if nbytes <= TAKEN_BYTES and self._state is _OPEN:
                 self._incoming.write(received[:nbytes])
                 self._do_read()
                 return
-            for start in range(0, nbytes, SLICE_BYTES):
+            for start in range(0, nbytes, TAKEN_BYTES):
                 self._ssl_buffer_view = received[start:]
-                super().buffer_updated(min(SLICE_BYTES, nbytes - start))
+                super().buffer_updated(min(TAKEN_BYTES, nbytes - start))
         finally:
             self._leave_nothing()
 

@@ -12,11 +12,12 @@ from collections.abc import AsyncGenerator
 
 import aiohttp
 
+from coordinator.tlsprotocol import SLICE_BYTES
 from node.peer_body import Piece
 from node.peers import PeerFailed, pieces
 
 BULK_BYTES_MIN = 4 << 20  # a handshake costs about as much as 2 MiB
-BUFFER_BYTES = 256 * 1024  # measured best for writes into a TLS transport
+BUFFER_BYTES = 5 * SLICE_BYTES  # 240 KiB, that are sent on in whole slices
 AHEAD_BYTES = 4 << 20  # of one body; reading goes on when half of it was taken
 
 

@@ -10,13 +10,14 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+from coordinator.tlsprotocol import SLICE_BYTES
 from node.blobs import BlobStore
 from node.directories import storage_error
 from node.disk import DiskWorkers
 from node.pagecache import is_cached
 from node.segments import SEGMENT_BYTES, OpenBlob
 
-PIECE_BYTES = 256 * 1024  # measured best for writes into a TLS transport
+PIECE_BYTES = 5 * SLICE_BYTES  # 240 KiB, that TLS sends in whole slices
 
 
 async def open_blob(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> OpenBlob:

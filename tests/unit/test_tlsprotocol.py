@@ -97,7 +97,7 @@ def test_paused_protocol_gets_nothing_until_it_resumes(run: Run, context: ssl.SS
             protocol: Any = taker.transport
             while protocol._ssl_protocol._transport.is_reading():
                 await asyncio.sleep(0.001)
-            assert protocol.get_read_buffer_size() < tlsprotocol.SLICE_BYTES + tlsprotocol.RECEIVED_BYTES_MAX
+            assert protocol.get_read_buffer_size() < tlsprotocol.TAKEN_BYTES + tlsprotocol.RECEIVED_BYTES_MAX
             taker.transport.resume_reading()
             assert await taker.until(10 + len(BIG)) == b"waits here" + BIG
             await sending
