@@ -174,11 +174,18 @@ class SegmentLog:
             self._cache.add(entries)
 
     def _needs_segment(self, truncate_from: int | None, size_bytes: int) -> bool:
-        """True if the segment is full, or the batch voids entries of older ones: a header has to say that."""
+        """True if the segment is full and the next one has room, or the batch voids entries of older ones: a
+        header has to say that.
+
+        While the next one has none the last one takes what still fits on the disk: entries that free room.
+        """
         if truncate_from is not None and truncate_from < self._index.segments[-1].header.first_index:
             return True
         is_full = self._position_bytes + size_bytes > self._segment_bytes
-        return is_full and self._position_bytes > self._head_bytes
+        return is_full and self._position_bytes > self._head_bytes and self._has_room_for_segment()
+
+    def _has_room_for_segment(self) -> bool:
+        return self.is_spare_ready or (self.free_bytes() >= self._segment_bytes and self.prepare_spare())
 
     def _write_batch(
         self, hard_state: HardState | None, truncate_from: int | None, records: list[bytes], *, sync: bool

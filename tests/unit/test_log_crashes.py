@@ -383,6 +383,27 @@ def test_spare_lets_a_full_disk_take_one_more_segment(disk: SimulatedDirectory) 
         log.append(None, None, entries[entry.index - 1 : entry.index + 3], sync=True)
 
 
+def test_last_segment_takes_entries_while_the_next_one_has_no_room(disk: SimulatedDirectory) -> None:
+    """Room for a few entries, such as those that free room, but not for a whole segment."""
+    log = make_log(disk)
+    disk.capacity_bytes = disk.used_bytes + SEGMENT_BYTES - 1
+    entries = [Entry(index, 1, EntryKind.COMMAND, bytes(90)) for index in range(1, 41)]
+    while log._position_bytes + SEGMENT_BYTES // 4 < 2 * SEGMENT_BYTES:
+        log.append(None, None, [entries[log.last_index()]], sync=True)
+    assert len(disk.names()) == 1
+    kept = log.last_index()
+    disk.crash()
+    log = make_log(disk)
+    assert read_all(log) == entries[:kept]
+
+    disk.capacity_bytes = disk.used_bytes + 3 * SEGMENT_BYTES  # what was full has been freed
+    log.append(None, None, [entries[kept]], sync=True)
+
+    assert log._index.segments[-1].header.first_index == kept + 1
+    log.close()
+    assert read_all(make_log(disk)) == entries[: kept + 1]
+
+
 def test_full_disk_does_not_keep_a_log_from_opening(disk: SimulatedDirectory) -> None:
     log = make_log(disk, entries=10)
     assert log.prepare_spare()
