@@ -22,9 +22,9 @@ from coordinator.config import CoordinatorFiles
 from coordinator.health import NODE_STATES
 from coordinator.jobs import JOBS, Amounts, amounts_of
 from coordinator.ledger import Ledger
-from coordinator.queries import GetReplicaCounts
+from coordinator.queries import GetReplicaCounts, ListReplicas
 from coordinator.records import DOWN, HEALTHY, ClusterView, JobRunRecord
-from coordinator.replica_records import ReplicaCounts
+from coordinator.replica_records import ReplicaCounts, ReplicaPage
 from coordinator.rpc import value_of
 
 SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule meets a zero and no gap
@@ -74,6 +74,15 @@ class ClusterMetrics(Collector):
             "filestore_nodes_taking_files",
             "Nodes that are healthy and have room, as heard here.",
             sum(each == (HEALTHY, DISK_OK) for each in zip(states, disks, strict=True)),
+        )
+        yield _gauge(
+            "filestore_nodes_emptying",
+            "Nodes that drain and still have replicas; none that is down.",
+            sum(
+                self._holds(node.node_id)
+                for node in self._view().nodes
+                if node.draining and node.state != DOWN
+            ),
         )
 
     def _usage(self) -> Iterator[Metric]:
@@ -163,6 +172,11 @@ class ClusterMetrics(Collector):
             yield _gauge("filestore_disk_free_bytes", "Free bytes.", log.free_bytes())
             size_bytes = shutil.disk_usage(self._files.data).total
             yield _gauge("filestore_disk_size_bytes", "All bytes of the disk.", size_bytes)
+
+    def _holds(self, node_id: str) -> bool:
+        """Whether the log names a node for any replica."""
+        reply = self._ledger.store.answer(ListReplicas(node_id=node_id, limit=1), at_ms=now_ms())
+        return bool(msgspec.msgpack.decode(value_of(reply), type=ReplicaPage).replicas)
 
 
 def _result(run: JobRunRecord) -> dict[str, object]:

@@ -131,7 +131,9 @@ def test_node_that_drains_leaves_nothing_short(scraping: str, cluster: Cluster) 
     scraped(scraping, short)
     wait_until(lambda: not fires(scraping, "FilestoreReplicasShort"), what="its copies", timeout_s=SCRAPED_S)
     assert asked(scraping, short)
+    assert fires(scraping, "FilestoreDrainLasts")
     assert cluster.request("DELETE", f"/cluster/nodes/{node.id}/drain").status == 200
+    wait_until(lambda: not fires(scraping, "FilestoreDrainLasts"), what="its end", timeout_s=SCRAPED_S)
     assert cluster.request("DELETE", f"/project-files/{file_uuid}").status in (200, 204)
 
 
