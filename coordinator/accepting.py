@@ -23,6 +23,8 @@ GREED: Final = 4  # an address may hold so many times what is left: alone four f
 REFUSED_TOLD_S: Final = 10.0  # between two lines of the log about it
 ACCEPTS_MAX: Final = 64  # at a time; then others on the loop have their turn
 BACKLOG: Final = 512
+ALL_TAKEN: Final = "all_taken"  # why a connection is refused: nobody else gets one either
+GREEDY: Final = "greedy_address"  # or others do
 EXHAUSTED_PAUSE_S: Final = 0.5  # accepting again at once would fail again
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _log = logging.getLogger("filestore.http")
@@ -48,10 +50,14 @@ class Places:
         """How many connections there are."""
         return len(self._holders)
 
+    @property
+    def left(self) -> int:
+        """How many more there may be."""
+        return self.most - self.taken
+
     def take(self, network: str) -> object | None:
         """One of them, None if there is none left for this network (see `rates.network_of`), "" for ours."""
-        left = self.most - self.taken
-        if not left or (network and self._held[network] >= GREED * left):
+        if not self.left or (network and self._held[network] >= GREED * self.left):
             return None
         token = object()
         self._holders[token] = network
@@ -109,13 +115,13 @@ class Acceptor:
         handshake_s: float,
         shutdown_s: float,
         places: Places,
-        on_refused: Callable[[], None],
+        on_refused: Callable[[str], None],
         not_tls: Callable[[], bytes] = bytes,
     ) -> None:
         """`new_connection` makes the protocol of each; it is handed what to call when its connection ends.
 
-        `on_refused` is called for each that is closed as it comes; `not_tls` is asked what to answer to a
-        request without TLS.
+        `on_refused` is called for each that is closed as it comes, with ALL_TAKEN or GREEDY; `not_tls` is
+        asked what to answer to a request without TLS.
         """
         self._is_local = listening.family == socket.AF_UNIX
         self.port: int = 0 if self._is_local else listening.getsockname()[1]
@@ -190,7 +196,7 @@ class Acceptor:
             raise
 
     def _refused(self, network: str) -> None:
-        self._on_refused()
+        self._on_refused(GREEDY if self._places.left else ALL_TAKEN)
         now_s = asyncio.get_running_loop().time()
         if now_s >= self._tell_refused_at_s:
             self._tell_refused_at_s = now_s + REFUSED_TOLD_S

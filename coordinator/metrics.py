@@ -16,6 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from coordinator.accepting import ALL_TAKEN, GREEDY
 from coordinator.calls import CoordinatorStatus
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -34,17 +35,24 @@ class Metrics:
         )
         self._requests = Requests()
         self.registry.register(self._requests)
-        self.connections_refused = Counter(
+        self._connections_refused = Counter(
             "filestore_http_connections_refused",
-            "Connections that were closed as they came, as there were too many.",
+            "Connections that were closed as they came, as there were too many, or one address has too many.",
+            labelnames=["cause"],
             registry=self.registry,
         )
+        for cause in (ALL_TAKEN, GREEDY):  # a rule meets a zero and no gap
+            self._connections_refused.labels(cause)
         self._in_progress: list[Callable[[], int]] = []  # of each listener: a count, read at the scrape
         Gauge(
             "filestore_http_requests_in_progress",
             "HTTP requests being worked on, the scrape included.",
             registry=self.registry,
         ).set_function(lambda: sum(count() for count in self._in_progress))
+
+    def connection_refused(self, cause: str) -> None:
+        """Count one, of a listener of this process."""
+        self._connections_refused.labels(cause).inc()
 
     def observe_request(self, *, method: str, route: str, status: int, duration_s: float) -> None:
         """Count one request. `route` is a template from the router or a fixed word in parentheses."""

@@ -128,7 +128,7 @@ async def serve_on(
         handshake_s=connections.patience.headers_s,
         shutdown_s=connections.patience.linger_s,
         places=places or Places(peers=peer),
-        on_refused=(metrics or app[METRICS]).connections_refused.inc,
+        on_refused=(metrics or app[METRICS]).connection_refused,
         not_tls=lambda: lone_answer(errors.InvalidRequest("This port speaks TLS: ask with https://.")),
     )
     acceptor.start()

@@ -141,8 +141,13 @@ async def test_refused_connection_is_counted_and_told_once(
     held.append(await asyncio.open_connection("127.0.0.1", listener.port, local_addr=("127.0.0.2", 0)))
     held[-1][1].write(GET)
     assert (await held[-1][0].readuntil(b"\r\n")).startswith(b"HTTP/1.1 404 ")
+    reader, refused = await asyncio.open_connection("127.0.0.1", listener.port, local_addr=("127.0.0.3", 0))
+    async with asyncio.timeout(2):
+        assert await reader.read() == b""
+    refused.close()
     text, _ = app[METRICS].exposition("")
-    assert b"filestore_http_connections_refused_total 3.0\n" in text
+    assert b'filestore_http_connections_refused_total{cause="greedy_address"} 3.0\n' in text
+    assert b'filestore_http_connections_refused_total{cause="all_taken"} 1.0\n' in text
     told = [record for record in caplog.records if record.levelname == "WARNING"]
     assert [record.__dict__["client"] for record in told] == ["127.0.0.1"]
     for _, writer in held:

@@ -185,7 +185,7 @@ def test_client_that_ends_and_takes_nothing_gives_its_place_back(
             handshake_s=10,
             shutdown_s=0.2,
             places=places,
-            on_refused=lambda: None,
+            on_refused=lambda _cause: None,
         )
         acceptor.start()
         plain = await asyncio.to_thread(socket.create_connection, ("127.0.0.1", acceptor.port))
