@@ -54,8 +54,8 @@ def take_backup(files: CoordinatorFiles, *, at_ms: int) -> tuple[Path, int]:
     """Write the state of now to a new file in `files.backups`, for its owner alone; the file and the index of
     the last log entry in it.
 
-    The newest BACKUPS_KEPT stay. Blocks until it is durable; a file that has its name is whole. Raises
-    InsufficientStorage.
+    The newest BACKUPS_KEPT stay, by that index: a clock may be wrong. Blocks until it is durable; a file that
+    has its name is whole. Raises InsufficientStorage.
     """
     with _ONE_AT_A_TIME:
         return _take_backup(files, at_ms)
@@ -73,10 +73,16 @@ def _take_backup(files: CoordinatorFiles, at_ms: int) -> tuple[Path, int]:
     path = files.backups / f"{at:%Y%m%dT%H%M%S}-{taken.index}.sqlite"
     write_digest(making, kept_as=path)
     making.replace(path)
-    for older in sorted(files.backups.glob("*.sqlite"))[:-BACKUPS_KEPT]:
+    for older in sorted(files.backups.glob("*-*.sqlite"), key=_age)[:-BACKUPS_KEPT]:
         older.unlink()
     for digest in sorted(files.backups.glob("*.sha256")):  # theirs, and what a crash left
         if not digest.with_suffix("").exists():
             digest.unlink()
     sync_directory(files.backups)
     return path, taken.index
+
+
+def _age(backup: Path) -> tuple[int, str]:
+    """Sorts by the index in the name, then by the time in it. A name of somebody else's comes first."""
+    taken_at, _, index = backup.stem.rpartition("-")
+    return int(index) if index.isdecimal() else -1, taken_at

@@ -404,6 +404,22 @@ def test_newest_backups_are_kept_and_what_was_interrupted_is_written_over(tmp_pa
     ]
 
 
+@pytest.mark.parametrize("wrong_ms", [0, 4_000_000_000_000])
+def test_newest_backups_are_kept_whatever_a_clock_showed(tmp_path: Path, wrong_ms: int) -> None:
+    """In 1970, or far ahead, and right again: what was taken last stays."""
+    state, files = State(tmp_path / "state.sqlite"), CoordinatorFiles(tmp_path)
+    right_ms = 1_800_000_000_000
+    taken: list[Path] = []
+    try:
+        for first_ms in (right_ms, wrong_ms, right_ms + 86_400_000):
+            for number in range(BACKUPS_KEPT):
+                state.user(f"user-{first_ms}-{number}")
+                taken.append(take_backup(files, at_ms=first_ms + number * 1000)[0])
+                assert set(files.backups.glob("*.sqlite")) == set(taken[-BACKUPS_KEPT:])
+    finally:
+        state.store.close()
+
+
 def test_registry_knows_its_jobs_and_no_others() -> None:
     assert [job_kind(job.name) for job in JOBS] == list(JOBS)
     with pytest.raises(NotFound, match="compare, drain, expire, gc"):
