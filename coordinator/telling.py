@@ -6,6 +6,8 @@ import ssl
 
 import aiohttp
 
+from ca.tls import distrust
+
 
 def counted(count: int, one: str, many: str) -> str:
     """`1 node takes`, `2 nodes take`: a number with the words that go with it."""
@@ -14,6 +16,8 @@ def counted(count: int, one: str, many: str) -> str:
 
 def connection_trouble(error: Exception) -> str:
     """Why a connection failed, with the address where it is known, and without how a library shows it."""
+    if isinstance(error, aiohttp.ClientConnectorCertificateError):
+        return f"{error.host}:{error.port}: the certificate {distrust(error.certificate_error)}"
     if isinstance(error, aiohttp.ClientConnectorError):
         return f"{error.host}:{error.port}: {_of_system(error.os_error)}"
     if isinstance(error, aiohttp.ServerDisconnectedError):

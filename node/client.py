@@ -34,7 +34,7 @@ from ca.errors import (
     Unavailable,
     UploadLocked,
 )
-from ca.tls import client_context, distrust
+from ca.tls import client_context
 from coordinator.connector import Connector
 from coordinator.telling import connection_trouble
 
@@ -89,9 +89,9 @@ class Patience:
         is_over = time.monotonic() + after_s > self._give_up_at
         if isinstance(reason, aiohttp.ClientConnectorCertificateError):
             self._untrusted.add((reason.host, reason.port))
-            why = f"{reason.host}:{reason.port}: the certificate {distrust(reason.certificate_error)}."
+            why = connection_trouble(reason)
             if len(self._untrusted) >= self._node_count or (is_over and self._refusal is None):
-                raise UntrustedServer(why) from reason
+                raise UntrustedServer(f"{why}.") from reason
         elif isinstance(reason, FilestoreError):
             self._refusal, why = reason, ""
         else:

@@ -1,4 +1,4 @@
-"""Coordinators whose wall clock is wrong for a while, and right again."""
+"""Members whose wall clock is wrong for a while, and right again."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -64,3 +64,22 @@ def test_certificate_that_was_made_by_a_clock_ahead_is_made_anew(
     start_coordinators(cluster, monkeypatch, shim, shift_s=0)
     cluster.wait_healthy()
     assert cluster.get(f"/api/v1/files/{cluster.store(b'new')}").body == b"new"
+
+
+@pytest.mark.parametrize(("days", "told"), [(30, "has ended (is the"), (-30, "is not valid yet (is the")])
+def test_member_whose_clock_makes_all_others_strangers_doubts_its_own(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, shim: Path, days: int, told: str
+) -> None:
+    node = cluster.nodes[0]
+    cluster.terminate(node)
+    set_clock(monkeypatch, shim, days * 24 * HOUR_S)
+    cluster.restart(node)
+    wait_until(
+        lambda: f"the certificate {told} clock here" in cluster.logs()[node.id],
+        what="a doubt",
+        timeout_s=DEADLINE_S,
+    )
+    cluster.terminate(node)
+    set_clock(monkeypatch, shim, 0)
+    cluster.restart(node)
+    cluster.wait_healthy()
