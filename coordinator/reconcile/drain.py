@@ -3,11 +3,15 @@
 A replica is released by a command that refuses while too few others count, so nothing comes below the wanted
 number of replicas, or the write quorum, on the way. The log may be wrong about the others, if a disk was lost
 and its node has yet to say so: they are asked first.
+
+What was released lies on the node's disk until it has dropped it. A node that does not drain, or not any more
+since somebody has thought better of it, drops only so much at once without a question (node/keeping.py). So
+replicas are released by rounds of a few, and no more of a node that does not drop them.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 import uuid_utils
 
@@ -16,18 +20,19 @@ from coordinator.commands import ReleaseReplica
 from coordinator.held_pages import held_pages
 from coordinator.job_runs import Progress
 from coordinator.node_orders import OrderFailed
-from coordinator.queries import GetNodeReplicas, ListReplicas
+from coordinator.queries import GetNodeReplicas, ListDoomed, ListReplicas
 from coordinator.reconcile.copies import Copier, in_parallel
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.recounting import recount
 from coordinator.reconcile.repair import plan_repair
 from coordinator.records import DOWN, BlobRecord
-from coordinator.replica_records import HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
+from coordinator.replica_records import DoomedPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
 from coordinator.rpc import Refused
 
 PAGE_ROWS = 100
 DROP_POLL_S = 0.5
+RELEASED_MAX = 90  # in one round: with those under way fewer than 100, which a node drops without a question
 DROP_POLLS_MAX = 60  # for the node to drop what was released, in one run
 
 _log = logging.getLogger(__name__)
@@ -95,6 +100,51 @@ async def held_by(means: Means, node_id: str) -> AsyncIterator[HeldReplica]:
             yield replica
 
 
+class Rounds:
+    """Work on what the log names a node for, as long as the node drops what is released. `released`: count
+    here what was released in this round.
+    """
+
+    def __init__(self, means: Means, progress: Progress, node_id: str) -> None:
+        self._means, self._progress, self._node_id = means, progress, node_id
+        self._replicas = held_by(means, node_id)
+        self._is_last = False
+        self.released = 0
+
+    async def run(
+        self,
+        work: Callable[[HeldReplica], Awaitable[None]],
+        *,
+        goes_on: Callable[[], bool] = lambda: True,
+    ) -> None:
+        """Do `work` for each. `goes_on` is asked before each round."""
+        if await self._is_dropping() and not await self._have_dropped():
+            return
+        while not self._is_last and goes_on():
+            self.released = 0
+            await in_parallel(self._round(), work)
+            if self.released and not await self._have_dropped():
+                return
+
+    async def _round(self) -> AsyncIterator[HeldReplica]:
+        """The next replicas, until enough of them were released."""
+        while self.released < RELEASED_MAX:
+            try:
+                replica = await anext(self._replicas)
+            except StopAsyncIteration:
+                self._is_last = True
+                return
+            yield replica
+
+    async def _is_dropping(self) -> bool:
+        """Whether something is doomed there from before."""
+        page = await self._means.ask(ListDoomed(node_id=self._node_id, limit=1), DoomedPage)
+        return bool(page.replicas)
+
+    async def _have_dropped(self) -> bool:
+        return await have_dropped(self._means, self._progress, self._node_id)
+
+
 async def have_dropped(means: Means, progress: Progress, node_id: str) -> bool:
     """Have a node drop what is doomed there, and wait for a while until it has; whether it has.
 
@@ -136,11 +186,12 @@ async def _empty(means: Means, progress: Progress, node_id: str) -> None:
         blob = means.blob(replica.sha256)
         copies = [] if blob is None else plan_release(blob, means.facts())
         if await copier.make_all(copies):
-            await release(means, progress, replica.sha256, node_id)
+            is_released = await release(means, progress, replica.sha256, node_id)
+            rounds.released += is_released  # others may have counted on meanwhile
             await progress.note()
 
-    await in_parallel(held_by(means, node_id), move)
-    await have_dropped(means, progress, node_id)
+    rounds = Rounds(means, progress, node_id)
+    await rounds.run(move)
 
 
 def _holds(means: Means, node_id: str) -> bool:

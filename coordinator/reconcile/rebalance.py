@@ -1,29 +1,25 @@
 """Rebalance: after nodes have joined, replicas move from the fullest node to the emptiest, copy first; and
 replicas that a blob has too many of, since a node came back, are released.
 
-What was released lies on the node's disk until it has dropped it. A cautious node drops only so much at once
-(node/keeping.py), and a disk that does not get emptier would have more and more moved away. So a run goes on
-by rounds of a few replicas, and no further with a node that does not drop them.
+A disk that does not get emptier would have more and more moved away: a run goes on by the rounds of a drain,
+and no further with a node that does not drop what was released.
 """
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from coordinator.job_runs import Progress
 from coordinator.placement import Candidate, choose
-from coordinator.queries import ListDoomed
-from coordinator.reconcile.copies import Copier, in_parallel
-from coordinator.reconcile.drain import have_dropped, held_by, release
+from coordinator.reconcile.copies import Copier
+from coordinator.reconcile.drain import Rounds, release
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
 from coordinator.records import BlobRecord
-from coordinator.replica_records import DoomedPage, HeldReplica
+from coordinator.replica_records import HeldReplica
 
 DIFFERENCE_SHARE = 0.1  # of used space: nodes that differ by less are left alone
 EVEN_SHARE = 0.02  # so near to the middle of two nodes a run comes
 MOVED_MAX = 10_000  # replicas in one run: the next looks at the disks anew
 TRIED_MAX = 100_000  # blobs that a run remembers; beyond them it may try in vain
-RELEASED_MAX = 90  # in one round: with those under way fewer than 100, which a node drops without a question
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,37 +120,11 @@ class _Relief:
         self._copier = Copier(means, progress)
         self._left_bytes = imbalance.size_bytes if imbalance else 0
         self._moved = 0
-        self._released = 0  # in this round
-        self._replicas = held_by(means, node_id)
-        self._has_seen_all = False
+        self._rounds = Rounds(means, progress, node_id)
 
     async def run(self) -> None:
         """Look at every replica that the node holds, as long as it drops what is released."""
-        if await self._is_dropping() and not await self._have_dropped():
-            return
-        while not self._has_seen_all and self._moved < MOVED_MAX:
-            self._released = 0
-            await in_parallel(self._round(), self._look_at)
-            if self._released and not await self._have_dropped():
-                return
-
-    async def _round(self) -> AsyncIterator[HeldReplica]:
-        """The next replicas, until enough of them were released."""
-        while self._released < RELEASED_MAX and self._moved < MOVED_MAX:
-            try:
-                replica = await anext(self._replicas)
-            except StopAsyncIteration:
-                self._has_seen_all = True
-                return
-            yield replica
-
-    async def _is_dropping(self) -> bool:
-        """Whether something is doomed there from before."""
-        page = await self._means.ask(ListDoomed(node_id=self._node_id, limit=1), DoomedPage)
-        return bool(page.replicas)
-
-    async def _have_dropped(self) -> bool:
-        return await have_dropped(self._means, self._progress, self._node_id)
+        await self._rounds.run(self._look_at, goes_on=lambda: self._moved < MOVED_MAX)
 
     async def _look_at(self, replica: HeldReplica) -> None:
         facts = self._means.facts()
@@ -168,7 +138,7 @@ class _Relief:
             self._left_bytes -= blob.size_bytes
             if await self._release(blob.sha256) and len(self._tried) < TRIED_MAX:
                 self._tried.add(blob.sha256)
-        elif self._imbalance is not None and self._left_bytes >= blob.size_bytes:
+        elif self._imbalance is not None and self._moved < MOVED_MAX and self._left_bytes >= blob.size_bytes:
             copy = plan_move(blob, self._imbalance, facts)
             if copy is not None:
                 self._left_bytes -= blob.size_bytes
@@ -182,5 +152,5 @@ class _Relief:
 
     async def _release(self, sha256: str) -> bool:
         is_released = await release(self._means, self._progress, sha256, self._node_id)
-        self._released += is_released  # others may have counted on meanwhile
+        self._rounds.released += is_released  # others may have counted on meanwhile
         return is_released

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import os
+import signal
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ from typing import Any, Self
 
 import pytest
 
+from coordinator.caution import CAUTION_BLOBS
 from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
@@ -19,18 +21,20 @@ from tests.cluster.test_healing import holders, let_an_hour_pass, runs_of, state
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(480)]
 
-FILES = 200
+FILES = 400
 REPLICAS = 3
 WRITE_QUORUM = 2
 UPLOADS_AT_ONCE = 4
 SAMPLE_S = 0.05
 MOVED_FIRST = 10  # replicas that are gone from the node when the drain is interrupted
+MOVED_MANY = 150  # more than a node that does not drain drops without a question
 EMPTY_S = 240.0  # uploads that have ended leave a node within a minute
 COUNTED = (
     "SELECT b.sha256, COUNT(r.node_id) FROM blobs b LEFT JOIN blob_replicas r"
     " ON r.sha256 = b.sha256 AND r.doomed_at IS NULL WHERE b.reference_count > 0 GROUP BY b.sha256"
 )
 HELD = "SELECT COUNT(*) FROM blob_replicas WHERE node_id = ? AND doomed_at IS NULL"
+DOOMED = "SELECT COUNT(*) FROM blob_replicas WHERE node_id = ? AND doomed_at IS NOT NULL"
 ALL_HELD = "SELECT COUNT(*) FROM blob_replicas WHERE node_id = ?"
 
 
@@ -103,14 +107,12 @@ def held(cluster: Cluster, node: Member, asked: Member, sql: str = HELD) -> int:
         return int(db.execute(sql, (node.id,)).fetchone()[0])
 
 
-def until_moving(cluster: Cluster, node: Member, asked: Member) -> int:
+def until_moving(cluster: Cluster, node: Member, asked: Member, moved: int = MOVED_FIRST) -> int:
     """The drain is on its way; how many replicas the node had before."""
     before = held(cluster, node, asked)
     assert before > FILES / 2
     assert cluster.post(f"/cluster/nodes/{node.id}/drain").status == 200
-    wait_until(
-        lambda: held(cluster, node, asked) <= before - MOVED_FIRST, what="a drain under way", timeout_s=120
-    )
+    wait_until(lambda: held(cluster, node, asked) <= before - moved, what="a drain under way", timeout_s=120)
     return before
 
 
@@ -159,7 +161,7 @@ def test_drain_that_is_given_up_leaves_a_node_that_is_well(four: Cluster) -> Non
     watching = four.coordinators[0]
     let_an_hour_pass(four, node)
     with Sampler(four) as sampler:
-        before = until_moving(four, node, watching)
+        before = until_moving(four, node, watching, MOVED_MANY)
         assert four.request("DELETE", f"/cluster/nodes/{node.id}/drain", node=asked).status == 200
         assert held(four, node, watching) > 0, "the drain had ended already"
         wait_until(lambda: ended(four, asked), what="the end of the run", timeout_s=120)
@@ -175,6 +177,26 @@ def test_drain_that_is_given_up_leaves_a_node_that_is_well(four: Cluster) -> Non
         assert four.get(f"/files/{file_uuid}", node=node).body == content
     placed = [four.create(size_bytes=1)["upload_url"] for _ in range(20)]
     assert any(url.startswith(node.url) for url in placed)
+
+
+def test_no_more_is_released_than_a_node_drops_once_it_does_not_drain_any_more(four: Cluster) -> None:
+    """It hangs while it drains, and drops nothing."""
+    files = stored(four)
+    until_everywhere(four)
+    node, asked, watching = four.nodes[0], four.nodes[1], four.coordinators[0]
+    let_an_hour_pass(four, node)
+    os.kill(four.pid(node), signal.SIGSTOP)
+    try:
+        assert four.post(f"/cluster/nodes/{node.id}/drain", node=asked).status == 200
+        wait_until(lambda: held(four, node, watching, DOOMED) > 0, what="what it shall drop", timeout_s=60)
+        wait_until(lambda: ended(four, asked), what="the end of the run", timeout_s=120)
+        assert held(four, node, watching, DOOMED) < CAUTION_BLOBS < held(four, node, watching, ALL_HELD)
+        assert four.request("DELETE", f"/cluster/nodes/{node.id}/drain", node=asked).status == 200
+    finally:
+        os.kill(four.pid(node), signal.SIGCONT)
+    wait_until(lambda: is_settled(four), what="every replica and none doomed", timeout_s=EMPTY_S)
+    for file_uuid, content in list(files.items())[::40]:
+        assert four.get(f"/files/{file_uuid}", node=node).body == content
 
 
 def is_settled(cluster: Cluster) -> bool:

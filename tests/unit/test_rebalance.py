@@ -15,8 +15,9 @@ from coordinator.job_runs import Progress, applied
 from coordinator.node_orders import Custody, NodeOrders, OrderFailed, PassState
 from coordinator.queries import GetNodeReplicas, GetReplicaCounts, ListDoomed
 from coordinator.reconcile.copies import BLOBS_AT_ONCE
+from coordinator.reconcile.drain import RELEASED_MAX
 from coordinator.reconcile.means import Means
-from coordinator.reconcile.rebalance import RELEASED_MAX, rebalance
+from coordinator.reconcile.rebalance import rebalance
 from coordinator.reconcile.recounting import STEP_ROWS, recount
 from coordinator.records import NodeRecord
 from coordinator.replica_records import DoomedPage, Dropped, NodeReplicas, ReplicaCounts
