@@ -19,6 +19,7 @@ placement stand in. The holder alone decides this; members only tell what they l
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +34,7 @@ from node.peers import PeerClient, PeerFailed
 
 RETRY_S = 5.0  # before a member that failed is tried again
 LACKING_S = 8.0  # without a write quorum of members: two that hang are passed over in this time
+FUTILE_MAX = 2  # failures of a member that got no further by it, before it counts for nothing till it does
 POLL_S = 0.5
 GRACE_S = 1.0  # without progress, for members that are not needed any more for the write quorum
 BEHIND_BYTES_MAX = 256 << 20  # received beyond what the quorum has: then the client must wait
@@ -70,6 +72,8 @@ class Chain:
         self._done: dict[str, int] = {}
         self._failed_at_s: dict[str, float] = {}
         self._full: set[str] = set()  # of those that failed
+        self._best: dict[str, int] = {}  # what was durable there when it failed, the most
+        self._futile: Counter[str] = Counter()  # how often it failed since without more
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._loop = asyncio.get_running_loop()
@@ -104,7 +108,7 @@ class Chain:
 
     def require(self) -> None:
         """Raises Unavailable when there was no write quorum of members for LACKING_S, InsufficientStorage if
-        that is for want of room alone.
+        that is for want of room alone. One that takes bytes and loses them, again and again, is no member.
 
         While one hashes what it has before it is linked, which has a deadline of its own, it may still come.
         """
@@ -168,6 +172,7 @@ class Chain:
             facts = {"peer": failure.node_id, "reason": failure.reason, "file_uuid": self._terms.file_uuid}
             _log.warning("a member of a chain is lost", extra=facts)
             self._failed_at_s[link.member] = self._loop.time()
+            self._note_futile(link)
             (self._full.add if failure.is_full else self._full.discard)(link.member)
         finally:
             self._links.remove(link)
@@ -211,10 +216,20 @@ class Chain:
         self._wake()
 
     def _note_lacking(self) -> None:
-        if len(self.durable()) >= self._needed:
+        if sum(map(self._is_sound, self.durable().items())) >= self._needed:
             self._lacking_since_s = None
         elif self._lacking_since_s is None:
             self._lacking_since_s = self._loop.time()
+
+    def _note_futile(self, link: Link) -> None:
+        durable_offset = link.durable.get(link.member, 0)
+        is_more = durable_offset > self._best.get(link.member, -1)
+        self._futile[link.member] = 0 if is_more else self._futile[link.member] + 1
+        self._best[link.member] = max(durable_offset, self._best.get(link.member, 0))
+
+    def _is_sound(self, durable: tuple[str, int]) -> bool:
+        name, offset = durable
+        return self._futile[name] < FUTILE_MAX or offset > self._best[name]
 
     async def _wait(self) -> None:
         changed = self._changed

@@ -119,12 +119,15 @@ async def _agree(request: web.Request) -> web.StreamResponse:
 
 
 async def _link(request: web.Request) -> web.StreamResponse:
-    """Take bytes from `start` on. Raises OffsetMismatch when fewer are here, and as `_agree` does."""
+    """Take bytes from `start` on; those up to `stop` wait already. Raises OffsetMismatch when fewer are here,
+    InsufficientStorage when those have no room, and as `_agree` does.
+    """
     services, start = request.app[NODE], _number(request, "start")
+    stop = _number(request, "stop") if "stop" in request.query else start  # older ones do not say
     behind = [name for name in request.query.get("behind", "").split(",") if name]
     if len(behind) > MEMBERS_MAX:
         raise InvalidRequest(f"behind: at most {MEMBERS_MAX} nodes.")
-    await services.disk.run(services.blobs.require_room, 0)
+    await services.disk.run(services.blobs.require_room, max(0, stop - start))
     async with _followed(request, start) as upload:
         if upload.offset != start:
             raise OffsetMismatch(f"This node has {upload.offset} bytes.", offset=upload.offset)

@@ -261,7 +261,8 @@ class Link:
         return theirs, sha256
 
     async def _send(self, start: int) -> None:
-        path = self._terms.path("link", start=str(start), behind=",".join(self.behind))
+        waiting = {"start": str(start), "stop": str(max(start, self._source.limit))}
+        path = self._terms.path("link", **waiting, behind=",".join(self.behind))
         async with AsyncExitStack() as stack:
             async with _within(self.member, SILENCE_S):
                 sending = self._peers.request(

@@ -1,18 +1,16 @@
 """Alerts at a cluster to which just that happens: each is heard of when it should be, and not before."""
 
 import os
-import shutil
 import signal
-import subprocess
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from pathlib import Path
+from contextlib import ExitStack
 
 import pytest
 
 from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
+from tests.cluster.small_disks import fill, move_to_small_disks
 from tests.cluster.test_coordinators import Guest, add, done, prepared, running, wait_voter
 from tests.cluster.worker_processes import pids_of
 from tests.prometheus.scraping import SCRAPED_S, asked, rule
@@ -24,32 +22,12 @@ DISK_BYTES = 64 * MIB
 LEFT_BYTES = MIB  # of such a disk: less than the reserve
 
 
-@contextmanager
-def small_disk(path: Path) -> Iterator[None]:
-    """A file system of its own at `path`; skips where none can be mounted."""
-    made = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=700", "tmpfs", str(path)]
-    if os.geteuid() != 0 or subprocess.run(made, capture_output=True, check=False).returncode != 0:
-        pytest.skip("no file system can be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Nodes of two processes; two of three have a small disk. The lead has changed hands often."""
     directory, aside = tmp_path_factory.mktemp("alerts"), tmp_path_factory.mktemp("aside")
     with ExitStack() as disks, Cluster(directory / "cluster", node_options=("--workers", "2")) as started:
-        for node in started.nodes[1:]:
-            started.terminate(node)
-            kept = started.data(node).rename(aside / node.id)
-            started.data(node).mkdir(mode=0o700)
-            disks.enter_context(small_disk(started.data(node)))
-            sockets = shutil.ignore_patterns("*.sock")
-            shutil.copytree(kept, started.data(node), ignore=sockets, dirs_exist_ok=True)
-            started.restart(node)
-        started.wait_healthy()
+        move_to_small_disks(started, started.nodes[1:], disks, aside=aside, size_bytes=DISK_BYTES)
         for _ in range(TERMS_MIN):
             done(started, "coordinator", "transfer-leader")
         yield started
@@ -83,10 +61,7 @@ def test_uploads_that_are_refused_for_want_of_room_get_somebody_up(scraping: str
     """Every node lives and its disk takes bytes, so nothing else does."""
     scraped(scraping, "filestore_raft_is_leader == 1")
     assert not fires(scraping, "FilestoreTooFewNodes")
-    for node in cluster.nodes[1:]:
-        room = shutil.disk_usage(cluster.data(node)).free
-        with (cluster.data(node) / "ballast").open("wb") as file:
-            os.posix_fallocate(file.fileno(), 0, room - LEFT_BYTES)
+    ballast = [fill(cluster, node, LEFT_BYTES) for node in cluster.nodes[1:]]
     wait_until(
         lambda: cluster.filestore("status").returncode == 2, what="a full cluster", timeout_s=SCRAPED_S
     )
@@ -94,8 +69,8 @@ def test_uploads_that_are_refused_for_want_of_room_get_somebody_up(scraping: str
     assert [each["disk"] for each in cluster.get("/cluster/status").json["nodes"]] == ["ok", "low", "low"]
     wait_until(lambda: fires(scraping, "FilestoreTooFewNodes"), what="the alert", timeout_s=SCRAPED_S)
     assert not fires(scraping, "FilestoreDiskNotWritable")
-    for node in cluster.nodes[1:]:
-        (cluster.data(node) / "ballast").unlink()
+    for file in ballast:
+        file.unlink()
     wait_until(lambda: not fires(scraping, "FilestoreTooFewNodes"), what="its end", timeout_s=SCRAPED_S)
     cluster.store(b"taken again")
 
