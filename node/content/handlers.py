@@ -22,7 +22,7 @@ from node.content.public import serve_public
 from node.content.sources import NoReplica
 from node.content.upload import HandedOver, Session, upload_session
 from node.services import NODE, NodeServices
-from node.takeover import is_reachable, take_over
+from node.takeover import take_over
 
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
 
@@ -69,7 +69,7 @@ async def upload_status(request: web.Request) -> web.StreamResponse:
     services, caller, record = await _begin(request)
     if holder := _elsewhere(services, record):
         with suppress(_Unreachable):
-            return await _passed_on(request, services, holder)
+            return await _passed_on(request, holder)
     else:
         record = await _settled(services, caller, record, seen_releases)
     return json_response(UploadOffset(offset=record.offset_bytes))
@@ -100,7 +100,7 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
             tus.require_version(request.headers)
         if holder := _elsewhere(services, record):
             with suppress(_Unreachable):
-                return await _passed_on(request, services, holder)
+                return await _passed_on(request, holder)
         else:
             record = await _settled(services, caller, record, seen_releases)
         if record.placement and record.offset_bytes == record.size_bytes:
@@ -162,7 +162,7 @@ async def _write(
     if holder := _elsewhere(services, record):
         with services.locks.writer(caller.subject, record.file_uuid):  # connections to peers are bounded too
             try:
-                return await _passed_on(request, services, holder)
+                return await _passed_on(request, holder)
             except _Unreachable:
                 record = await take_over(services, caller, record)
             if holder := _elsewhere(services, record):
@@ -206,10 +206,10 @@ async def _settled(
     return await services.api.metadata.read(query, UploadRecord)
 
 
-async def _passed_on(request: web.Request, services: NodeServices, holder: Holder) -> web.StreamResponse:
+async def _passed_on(request: web.Request, holder: Holder) -> web.StreamResponse:
     """The holder's answer. Raises _Unreachable before anything of the request is used up."""
-    is_first = holder.node_id and PASSED_ON not in request.headers
-    if is_first and not await is_reachable(services, holder.node_id):
+    look = holder.is_reachable if PASSED_ON not in request.headers else None
+    if look is not None and not await look():
         raise _Unreachable
     return await pass_on(request, holder)
 

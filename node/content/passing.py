@@ -6,9 +6,10 @@ node once: both travel with it, and whoever gets one that is not for it refuses 
 views cannot play ball.
 """
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,10 +22,13 @@ from coordinator.rates import BodyPace
 from coordinator.web import ClientGone, body_chunks, request_id
 from node.peers import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.services import NodeServices
+from node.takeover import is_reachable
 
 PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
+_WATCH_S = 2.0  # between two looks at a holder that has not answered yet
+_LOST_AFTER = 3  # looks in a row that found nobody: one may fall into a moment's load
 _START_S = 10.0  # for a worker that is being started; some two seconds on an idle machine
 _NOT_PASSED = frozenset(
     {
@@ -41,18 +45,19 @@ class Holder:
     """Who holds an upload that this process does not.
 
     `request` is that of PeerClient or Siblings, for this holder; `mark` the header that bounds the passing.
-    `node_id`: "" for a worker of this node.
+    `is_reachable`: None for a worker of this node, which lives as long as the node does.
     """
 
     name: str
     mark: str
     request: Callable[..., AbstractAsyncContextManager[aiohttp.ClientResponse]]
-    node_id: str = ""
+    is_reachable: Callable[[], Awaitable[bool]] | None = None
 
 
 def node_holding(services: NodeServices, node_id: str) -> Holder:
     """Another node."""
-    return Holder(f"Node {node_id}", PASSED_ON, partial(services.peers.request, node_id), node_id)
+    request = partial(services.peers.request, node_id)
+    return Holder(f"Node {node_id}", PASSED_ON, request, partial(is_reachable, services, node_id))
 
 
 def worker_holding(services: NodeServices, file_uuid: str) -> Holder | None:
@@ -81,15 +86,18 @@ async def pass_on(
     headers["X-Request-Id"] = request_id(request)
     body = _Body(request, pace)
     try:
-        async with holder.request(
-            request.method,
-            request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
-            headers=headers,
-            body=body.chunks() if request.body_exists else None,
-            answer_timeout_s=STALL_TIMEOUT_S
-            if request.method in ("GET", "DELETE")
-            else _COMPLETION_TIMEOUT_S,
-        ) as answer:
+        async with (
+            _while_reachable(holder),
+            holder.request(
+                request.method,
+                request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
+                headers=headers,
+                body=body.chunks() if request.body_exists else None,
+                answer_timeout_s=STALL_TIMEOUT_S
+                if request.method in ("GET", "DELETE")
+                else _COMPLETION_TIMEOUT_S,
+            ) as answer,
+        ):
             body.answer = answer
             return await _return(request, holder, answer)
     except PeerFailed as failure:
@@ -123,6 +131,36 @@ class _Body:
             if self.answer is not None:
                 self.answer.close()
             raise
+
+
+@asynccontextmanager
+async def _while_reachable(holder: Holder) -> AsyncIterator[None]:
+    """What is done within ends with PeerFailed when nobody has reached the holder for a while.
+
+    One that has lost its power, or hangs, keeps its connections: nothing but silence tells of it.
+    """
+    if holder.is_reachable is None:
+        yield
+        return
+    try:
+        async with asyncio.timeout(None) as limit:
+            watch = asyncio.create_task(_watch(holder.is_reachable, limit), name=f"watch of {holder.name}")
+            try:
+                yield
+            finally:
+                watch.cancel()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise PeerFailed(holder.name, "no longer reached") from error
+
+
+async def _watch(is_reachable: Callable[[], Awaitable[bool]], limit: asyncio.Timeout) -> None:
+    failed = 0
+    while failed < _LOST_AFTER:
+        await asyncio.sleep(_WATCH_S)
+        failed = 0 if await is_reachable() else failed + 1
+    limit.reschedule(asyncio.get_running_loop().time())
 
 
 async def _return(request: web.Request, holder: Holder, answer: aiohttp.ClientResponse) -> web.StreamResponse:

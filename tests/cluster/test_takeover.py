@@ -17,7 +17,7 @@ from tests.cluster.test_damage import change_byte
 from tests.cluster.test_members import as_node
 from tests.cluster.upload_steps import TUS, Steps, stopped
 
-MIB = 1 << 20
+KIB, MIB = 1 << 10, 1 << 20
 SIZE = 20 * MIB
 
 
@@ -130,6 +130,23 @@ def test_holder_that_hangs_is_taken_over_and_takes_no_harm(four: Cluster) -> Non
         assert steps.patch_until_taken(8 * MIB, 12 * MIB, steps.others[0]).status == 204
     answer = steps.patch_until_taken(12 * MIB, SIZE, steps.holder)
     assert answer.status == 204, answer.body
+    assert steps.stored(steps.holder) == steps.content
+
+
+def test_request_whose_holder_falls_silent_before_its_answer_ends_and_is_taken_elsewhere(
+    four: Cluster,
+) -> None:
+    """As after a power cut: the connection takes the last bytes, and nothing ever comes back."""
+    steps = Steps(four, os.urandom(SIZE))
+    asked = steps.others[0]
+    with steps.begin(SIZE, asked) as sender:
+        sender.send(SIZE - KIB)
+        steps.wait_lying(steps.holder, SIZE // 2)
+        with stopped(four, steps.holder):
+            sender.send(KIB)
+            assert sender.status() == 503
+            assert steps.patch_until_taken(steps.offset_once_told(asked), SIZE, asked).status == 204
+    four.wait_healthy()
     assert steps.stored(steps.holder) == steps.content
 
 
