@@ -24,7 +24,7 @@ _FIELDS: Final = re.compile(
     rb": [ -~]*\r\n)+\r\n"
 )
 _FIELD: Final = re.compile(rb"([A-Za-z-]+): ([ -~]*)\r\n")
-_HOST: Final = re.compile(rb"[A-Za-z0-9.:\[\]-]{1,255}")
+_HOST: Final = re.compile(rb"(?:\[[0-9A-Za-z:.]{1,64}\]|[0-9A-Za-z.-]{1,255})(?::[0-9]{1,5})?")
 _CREDENTIAL: Final = re.compile(rb"(?i:bearer) ([A-Za-z0-9._~+/=-]+)")
 _SPAN: Final = re.compile(rb"bytes=([0-9]{1,16})-([0-9]{1,16})")
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._-]{1,128}")

@@ -57,6 +57,8 @@ HOSTILE = {
     "no host": LINE + BEARER + b"\r\n",
     "two hosts": LINE + HOST + HOST + BEARER + b"\r\n",
     "odd host": LINE + b"Host: x y\r\n" + BEARER + b"\r\n",
+    "half an address": LINE + b"Host: :::1]\r\n" + BEARER + b"\r\n",
+    "two ports": LINE + b"Host: x:1:2\r\n" + BEARER + b"\r\n",
     "no credential": LINE + HOST + b"\r\n",
     "two credentials": LINE + HOST + BEARER + BEARER.lower() + b"\r\n",
     "two schemes": LINE + HOST + b"Authorization: Bearer Bearer a\r\n\r\n",
