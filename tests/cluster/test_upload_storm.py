@@ -20,7 +20,7 @@ from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.storm_clients import Client
 from tests.cluster.storm_contents import BLOCK_BYTES, Upload, content
-from tests.cluster.upload_storm import DEAD_S, FROZEN_S, WAYS, Storm
+from tests.cluster.upload_storm import DEAD_S, FROZEN_S, WAYS, Storm, blobs_lacking
 
 STORM_S = float(os.environ.get("STORM_S", "25"))
 SEED = int(os.environ.get("STORM_SEED", "1"))
@@ -151,14 +151,10 @@ def heal(storm: Storm) -> None:
     cluster = storm.cluster
     state = cluster.data(cluster.coordinators[0]) / "state.sqlite"
 
-    def lacking() -> int:
-        with sqlite3.connect(f"file:{state}?mode=ro", uri=True) as db:
-            return int(db.execute("SELECT COUNT(*) FROM blobs WHERE missing > 0").fetchone()[0])
-
     def lying() -> list[str]:
         return [path.name for node in cluster.nodes for path in (cluster.data(node) / "uploads").iterdir()]
 
-    wait_until(lambda: lacking() == 0, what="every replica", timeout_s=HEALED_S)
+    wait_until(lambda: blobs_lacking(cluster) == 0, what="every replica", timeout_s=HEALED_S)
     held = replicas(state)
     assert held, "nothing was stored"
     for node_id, sha256 in held:

@@ -7,6 +7,7 @@ import json
 import os
 import random
 import signal
+import sqlite3
 import ssl
 import threading
 import time
@@ -162,6 +163,13 @@ class Storm:
                     taken.append((told["time"], told["peer"]))
         name = max(taken)[1] if taken else upload.first_holder.id
         return next(node for node in self.cluster.nodes if node.id == name)
+
+
+def blobs_lacking(cluster: Cluster) -> int:
+    """How many blobs have fewer replicas than they should, by the log."""
+    state = cluster.data(cluster.coordinators[0]) / "state.sqlite"
+    with sqlite3.connect(f"file:{state}?mode=ro", uri=True) as db:
+        return int(db.execute("SELECT COUNT(*) FROM blobs WHERE missing > 0").fetchone()[0])
 
 
 @dataclass(frozen=True)
