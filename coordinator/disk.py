@@ -17,6 +17,18 @@ from ca.secretfiles import sync_directory
 
 NO_ROOM_ERRORS = frozenset({errno.ENOSPC, errno.EDQUOT})
 
+FILES_SPARE = 16  # inodes: an upload takes a handful until it is in place, a snapshot and the state some more
+
+
+def writable_bytes(found: os.statvfs_result) -> int:
+    """What may be written to a file system; 0 also when it has room, and hardly for another file.
+
+    What the superuser alone may use does not count.
+    """
+    if found.f_files and found.f_favail < FILES_SPARE:  # some file systems have no number of inodes
+        return 0
+    return found.f_bavail * found.f_frsize
+
 
 @contextmanager
 def kept_still(directory: Path) -> Iterator[None]:
@@ -196,9 +208,8 @@ class OsDirectory:
             ) from error
 
     def free_bytes(self) -> int:
-        """See `Directory.free_bytes`; what the superuser alone may use does not count."""
-        found = os.fstatvfs(self._descriptor)
-        return found.f_bavail * found.f_frsize
+        """See `Directory.free_bytes`."""
+        return writable_bytes(os.fstatvfs(self._descriptor))
 
     def path(self, name: str) -> Path:
         """See `Directory.path`."""

@@ -23,6 +23,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ca.errors import InsufficientStorage, InvalidRequest
+from coordinator.disk import writable_bytes
 from coordinator.placement import RESERVE_SHARE
 from node.directories import (
     READ_FLAGS,
@@ -54,7 +55,6 @@ from node.trust import TrustedSegments
 from node.writing import BlobWriter
 
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
-SPARE_FILES = 16  # in the same way: an upload takes a handful of inodes until it is in place
 INCOMING = "incoming-"
 SIDECAR = ".sums"
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -291,17 +291,13 @@ class BlobStore:
 
     def free_bytes(self) -> int:
         """What this process may still write to the file system."""
-        facts = os.statvfs(self._root)
-        return facts.f_bavail * facts.f_frsize
+        return writable_bytes(os.statvfs(self._root))
 
     def room_bytes(self) -> int:
         """What uploads and replicas may still take; below 0 when less is left than the node itself needs.
 
         On a small disk that is as `Candidate.can_repair` has it. Raises OSError.
         """
-        facts = os.statvfs(self._root)
-        if facts.f_files and facts.f_favail < SPARE_FILES:  # some file systems have no number of inodes
-            return -1
         return self.free_bytes() - min(SPARE_BYTES, int(self.total_bytes() * RESERVE_SHARE / 2))
 
     def require_room(self, size_bytes: int) -> None:

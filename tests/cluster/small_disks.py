@@ -1,4 +1,4 @@
-"""Nodes whose disk is small: a file system of its own, in memory."""
+"""Members whose disk is small: a file system of its own, in memory."""
 
 import os
 import shutil
@@ -12,11 +12,14 @@ import pytest
 from deploy.development import Member
 from tests.cluster.harness import Cluster
 
+FILES_MAX = 100_000
+
 
 @contextmanager
-def small_disk(path: Path, size_bytes: int) -> Iterator[None]:
+def small_disk(path: Path, size_bytes: int, files_max: int) -> Iterator[None]:
     """A file system of its own at a directory; skips the test where none can be mounted."""
-    made = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes},mode=700", "tmpfs", str(path)]
+    options = f"size={size_bytes},nr_inodes={files_max},mode=700"
+    made = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)]
     if os.geteuid() != 0 or subprocess.run(made, capture_output=True, check=False).returncode != 0:
         pytest.skip("no file system can be mounted here")
     try:
@@ -26,17 +29,23 @@ def small_disk(path: Path, size_bytes: int) -> Iterator[None]:
 
 
 def move_to_small_disks(
-    cluster: Cluster, nodes: Sequence[Member], disks: ExitStack, *, aside: Path, size_bytes: int
+    cluster: Cluster,
+    members: Sequence[Member],
+    disks: ExitStack,
+    *,
+    aside: Path,
+    size_bytes: int,
+    files_max: int = FILES_MAX,
 ) -> None:
     """Their data move there until `disks` ends, after the cluster. What they had lies below `aside`."""
-    for node in nodes:
-        cluster.terminate(node)
-        kept = cluster.data(node).rename(aside / node.id)
-        cluster.data(node).mkdir(mode=0o700)
-        disks.enter_context(small_disk(cluster.data(node), size_bytes))
+    for member in members:
+        cluster.terminate(member)
+        kept = cluster.data(member).rename(aside / member.id)
+        cluster.data(member).mkdir(mode=0o700)
+        disks.enter_context(small_disk(cluster.data(member), size_bytes, files_max))
         sockets = shutil.ignore_patterns("*.sock")
-        shutil.copytree(kept, cluster.data(node), ignore=sockets, dirs_exist_ok=True)
-        cluster.restart(node)
+        shutil.copytree(kept, cluster.data(member), ignore=sockets, dirs_exist_ok=True)
+        cluster.restart(member)
     cluster.wait_healthy()
 
 
@@ -46,4 +55,13 @@ def fill(cluster: Cluster, node: Member, left_bytes: int) -> Path:
     room_bytes = shutil.disk_usage(cluster.data(node)).free
     with ballast.open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, room_bytes - left_bytes)
+    return ballast
+
+
+def fill_files(cluster: Cluster, member: Member) -> Path:
+    """Until no file can be made; the directory of those that were."""
+    ballast = cluster.data(member) / "ballast"
+    ballast.mkdir()
+    for number in range(os.statvfs(ballast).f_favail):
+        (ballast / str(number)).touch()
     return ballast

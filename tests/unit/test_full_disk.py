@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ca.errors import InsufficientStorage
+from coordinator.disk import FILES_SPARE, writable_bytes
 from node.blobs import SPARE_BYTES, BlobStore
 from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
@@ -25,6 +26,17 @@ def append(upload: Upload, pieces: int) -> None:
     for _ in range(pieces):
         upload.append(PIECE)
         upload.sync()
+
+
+@pytest.mark.parametrize(
+    ("files", "left", "writable_bytes_left"),
+    [(1000, FILES_SPARE, 40_960), (1000, FILES_SPARE - 1, 0), (1000, 0, 0), (0, 0, 40_960)],
+)
+def test_disk_without_room_for_files_is_full(files: int, left: int, writable_bytes_left: int) -> None:
+    """No number of files at all is that of a file system which has none."""
+    # Block sizes; blocks, free ones, free for others than the superuser; files in the same way; the rest.
+    found = os.statvfs_result((4096, 4096, 100, 11, 10, files, left + 5, left, 0, 255))
+    assert writable_bytes(found) == writable_bytes_left
 
 
 def test_upload_leaves_the_reserve_and_goes_on_when_there_is_room(tmp_path: Path) -> None:
