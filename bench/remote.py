@@ -2,9 +2,11 @@
 
     python -m bench.remote        (REMOTE_MIB=256 for a shorter look)
 
-Two nodes, one copy of the file, TLS everywhere, one client that throws the bytes away. Remote and local take
-turns, so that a slow minute of the machine touches both; the ratio is the median of the pairs. Everything is
-loopback: the second node's work, which elsewhere has a machine of its own, shares the cores here.
+Two nodes, one copy of the file, TLS everywhere. Remote and local take turns, so that a slow minute of the
+machine touches both; the ratio is the median of the pairs. Everything is loopback: the second node's work,
+which elsewhere has a machine of its own, shares the cores here. So the client is that of the other downloads
+over TLS (`bench.receiver`), which throws the records away unread: one that decrypts would share them too, and
+is shown beside it.
 """
 
 import asyncio
@@ -13,11 +15,12 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from bench.loaders import GIB, cpu_s
+from bench.loaders import GIB, Mover, cpu_s
+from bench.receiver import Order
 from bench.rows import Figure, Row, as_json, show
 from ca.tls import client_context
 from deploy.development import DevelopmentCluster, Member
@@ -27,6 +30,8 @@ RUNS = 7
 FILE_BYTES = int(os.environ.get("REMOTE_MIB", "1024")) << 20
 RATIO_MIN = 0.5
 REQUEST_TIMEOUT_S = 60.0
+
+Download = Callable[[str, Member], float]  # of a file from a node: MiB per second
 
 
 class Nodes:
@@ -57,15 +62,35 @@ class Nodes:
         blobs = self._cluster.data(first) / "blobs"
         return (first, second) if any(blobs.rglob("*.sums")) else (second, first)
 
-    def fetch(self, file_uuid: str, asked: Member, other: Member) -> Figure:
+    def measured(self, download: Download, file_uuid: str, asked: Member) -> Figure:
         """One whole download; the CPU time is that of both nodes."""
-        pids = [self._cluster.children[node.id].process.pid for node in (asked, other)]
+        before_s = self._cpu_s()
+        per_s = download(file_uuid, asked)
+        return Figure(per_s, (self._cpu_s() - before_s) * GIB / FILE_BYTES)
+
+    def receive(self, receiver: Mover, file_uuid: str, asked: Member) -> float:
+        """By a client that throws the records away."""
+        lines = [
+            f"GET /api/v1/files/{file_uuid} HTTP/1.1",
+            "Host: 127.0.0.1",
+            "Connection: close",
+            *(f"{name}: {value}" for name, value in self._headers.items()),
+        ]
+        order = Order(
+            port=asked.api_port,
+            requests=[["\r\n".join([*lines, "", ""])]],
+            body_bytes=FILE_BYTES,
+            tls=True,
+        )
+        return receiver.move(order, FILE_BYTES, self._pid(asked)).per_s
+
+    def decrypt(self, file_uuid: str, asked: Member) -> float:
+        """By a client that decrypts them."""
         connection = http.client.HTTPSConnection(
             "127.0.0.1", asked.api_port, timeout=REQUEST_TIMEOUT_S, context=self._context
         )
         with closing(connection):
             connection.connect()
-            before_s = sum(cpu_s(pid) for pid in pids)
             start = time.perf_counter()
             connection.request("GET", f"/api/v1/files/{file_uuid}", headers=self._headers)
             response = connection.getresponse()
@@ -74,8 +99,13 @@ class Nodes:
                 received += count
             elapsed_s = time.perf_counter() - start
         assert received == FILE_BYTES, (response.status, received)
-        spent_s = sum(cpu_s(pid) for pid in pids) - before_s
-        return Figure(FILE_BYTES / (1 << 20) / elapsed_s, spent_s * GIB / FILE_BYTES)
+        return FILE_BYTES / (1 << 20) / elapsed_s
+
+    def _pid(self, node: Member) -> int:
+        return self._cluster.children[node.id].process.pid
+
+    def _cpu_s(self) -> float:
+        return sum(cpu_s(self._pid(node)) for node in self._cluster.layout.of_role("node"))
 
 
 @contextmanager
@@ -88,17 +118,36 @@ def _running(directory: Path) -> Iterator[Nodes]:
         cluster.stop()
 
 
+@contextmanager
+def _receiver(directory: Path) -> Iterator[Mover]:
+    receiver = Mover("bench.receiver", directory)
+    try:
+        yield receiver
+    finally:
+        receiver.stop()
+
+
 def rows(directory: Path) -> list[Row]:
-    """The one row. Starts and ends all that it needs below `directory`."""
-    with _running(directory) as nodes:
+    """Both rows. Starts and ends all that it needs below `directory`."""
+    with _running(directory) as nodes, _receiver(directory) as receiver:
         file_uuid = asyncio.run(nodes.store(directory / "content"))
         holder, asked = nodes.by_copy()
-        pairs = [
-            (nodes.fetch(file_uuid, asked, holder), nodes.fetch(file_uuid, holder, asked))
-            for _ in range(RUNS + 1)
-        ][1:]  # the first warms caches and connections
-    case = f"GET {FILE_BYTES >> 20} MiB of a remote replica, TLS"
-    return [Row.compared(case, "MiB", RATIO_MIN, pairs)]
+
+        def pairs(download: Download) -> list[tuple[Figure, Figure]]:
+            found = [
+                (
+                    nodes.measured(download, file_uuid, asked),
+                    nodes.measured(download, file_uuid, holder),
+                )
+                for _ in range(RUNS + 1)
+            ]
+            return found[1:]  # the first warms caches and connections
+
+        case = f"GET {FILE_BYTES >> 20} MiB of a remote replica, TLS"
+        return [
+            Row.compared(case, "MiB", RATIO_MIN, pairs(lambda *what: nodes.receive(receiver, *what))),
+            Row.compared(f"{case}, client decrypts", "MiB", 0, pairs(nodes.decrypt)),
+        ]
 
 
 def main() -> None:

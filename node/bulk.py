@@ -1,54 +1,77 @@
-"""Large bodies of peers, taken from the connection without the copies that an HTTP parser makes.
+"""Large bodies of peers, handed on as they are decrypted, without the copies that an HTTP parser makes.
 
-Once the head of an answer was read, its connection gets another protocol, into whose buffers TLS decrypts.
-Measured on a download that is passed on: a quarter less processor time for the node in the middle. What has
-come and nobody has read yet is bounded by AHEAD_BYTES: the peer stays that much ahead of a slow reader. The
+Once the first bytes of an answer have come, its connection gets another protocol, into whose buffer TLS
+decrypts, and what is in it goes out at once: it is encrypted again, or copied to the kernel, while a core's
+cache has it. Nothing is kept in between, so a slow reader costs no memory here: the peer waits. The
 connection is closed afterwards, so this is for bodies beside which a handshake costs nothing.
 """
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, suppress
 
 import aiohttp
+from prometheus_client import Counter
 
 from coordinator.tlsprotocol import SLICE_BYTES
 from node.peer_body import Piece
 from node.peers import PeerFailed, pieces
 
 BULK_BYTES_MIN = 4 << 20  # a handshake costs about as much as 2 MiB
-BUFFER_BYTES = 5 * SLICE_BYTES  # 240 KiB, that are sent on in whole slices
-AHEAD_BYTES = 4 << 20  # of one body; reading goes on when half of it was taken
+TELL_S = 1.0  # how often what has come is counted
+# What is decrypted goes through here, in a core's cache all the time. For one event loop.
+_POURED = memoryview(bytearray(SLICE_BYTES))
+
+Take = Callable[[memoryview], bool]
+Room = Callable[[], Awaitable[None]]
 
 
 async def bulk_pieces(
-    node_id: str, response: aiohttp.ClientResponse, size_bytes: int, *, stall_timeout_s: float
-) -> AsyncGenerator[Piece, None]:
-    """The body of a peer's answer, `size_bytes` long, as it comes. Close it when leaving early.
+    node_id: str,
+    response: aiohttp.ClientResponse,
+    size_bytes: int,
+    received: Counter,
+    *,
+    stall_timeout_s: float,
+) -> "AsyncGenerator[Piece | Flow, None]":
+    """The body of a peer's answer: its first bytes, and when it is `size_bytes` long, and that is much, its
+    rest as a flow, which is to be poured before more is asked for. Close it when leaving early.
 
-    Raises PeerFailed, also when no byte comes for `stall_timeout_s` while one is waited for.
+    Counts in `received`. Raises PeerFailed, also when no byte comes for `stall_timeout_s` while one is waited
+    for.
     """
-    body = _take_over(response, size_bytes)
-    if body is None:
-        async for piece in pieces(node_id, response):
+    flow: Flow | None = None
+    async with aclosing(_bytes(node_id, response, received)) as body:
+        async for piece in body:
+            size_bytes -= len(piece)
             yield piece
+            if (flow := _take_over(response, size_bytes, received, stall_timeout_s)) is not None:
+                break
+    if flow is None:
         return
     try:
-        while body.lacking_bytes or body.has_pieces:
-            if not body.has_pieces:
-                async with asyncio.timeout(stall_timeout_s):
-                    await body.wait()
-            yield body.take()
-    except TimeoutError as error:
-        raise PeerFailed(node_id, "fell silent") from error
-    except OSError as error:
-        raise PeerFailed(node_id, f"{type(error).__name__}: {error}") from error
+        if flow.early:
+            yield flow.early
+        yield flow
+        if flow.failure is not None:
+            raise PeerFailed(node_id, flow.failure)
+        assert flow.is_over, "it was not poured"
     finally:
         response.close()
 
 
-def _take_over(response: aiohttp.ClientResponse, size_bytes: int) -> "_BulkBody | None":
-    """The rest of the body, from now on; None when there is no rest, or it is not plain bytes.
+async def _bytes(
+    node_id: str, response: aiohttp.ClientResponse, received: Counter
+) -> AsyncGenerator[Piece, None]:
+    async for piece in pieces(node_id, response):
+        received.inc(len(piece))
+        yield piece
+
+
+def _take_over(
+    response: aiohttp.ClientResponse, size_bytes: int, received: Counter, stall_timeout_s: float
+) -> "Flow | None":
+    """The rest of the body, from now on; None when it is small, or not plain bytes.
 
     Nothing can come between: this does not wait.
     """
@@ -57,97 +80,110 @@ def _take_over(response: aiohttp.ClientResponse, size_bytes: int) -> "_BulkBody 
         return None
     if content.is_eof() or content.exception() is not None or "Transfer-Encoding" in response.headers:
         return None
-    early = content.read_nowait()
-    body = _BulkBody(connection.transport, early, size_bytes - len(early))
-    connection.transport.set_protocol(body)
-    connection.transport.resume_reading()
-    return body
+    transport, early = connection.transport, content.read_nowait()
+    received.inc(len(early))
+    transport.pause_reading()
+    flow = Flow(transport, early, size_bytes - len(early), received, stall_timeout_s)
+    transport.set_protocol(flow)
+    return flow
 
 
-class _BulkBody(asyncio.BufferedProtocol):
-    """What comes on one connection until the body ends, for one reader."""
+class Flow(asyncio.BufferedProtocol):
+    """What comes on one connection until the body ends, for one who takes it."""
 
-    def __init__(self, transport: asyncio.Transport, early: bytes, lacking_bytes: int) -> None:
+    def __init__(
+        self,
+        transport: asyncio.Transport,
+        early: bytes,
+        lacking_bytes: int,
+        received: Counter,
+        stall_timeout_s: float,
+    ) -> None:
+        self.early = early  # to be taken before
+        self.poured_bytes = 0
+        self.counters = [received]  # of the bytes that were taken
+        self.failure: str | None = None  # of the peer
         self._transport = transport
-        self._pieces: deque[Piece] = deque([early] if early else [])
-        self._held_bytes = len(early)
-        self._buffer = bytearray()
-        self._filled_bytes = 0
-        self._paused = False
-        self._failure: OSError | None = None
+        self._lacking_bytes = lacking_bytes
+        self._counted_bytes = 0
+        self._stall_timeout_s = stall_timeout_s
+        self._take: Take | None = None
+        self._refusal: Exception | None = None
+        self._moved_at_s = 0.0
+        self._is_full = False
         self._changed = asyncio.Event()
-        self.lacking_bytes = lacking_bytes
+        self._now_s = asyncio.get_running_loop().time
 
     @property
-    def has_pieces(self) -> bool:
-        """Whether something has come that was not taken."""
-        return bool(self._pieces or self._filled_bytes)
+    def is_over(self) -> bool:
+        """Whether all of it was taken."""
+        return not self._lacking_bytes
 
-    async def wait(self) -> None:
-        """Until something has come. Raises OSError when the connection ended before."""
-        while not self.has_pieces:
-            if self._failure is not None:
-                raise self._failure
-            self._changed.clear()
-            await self._changed.wait()
+    async def pour(self, take: Take, room: Room) -> None:
+        """Hand over all that comes: to its end, or to that of the connection, which is then a `failure`.
 
-    def take(self) -> Piece:
-        """The next bytes of those that have come, at least one."""
-        piece = self._pieces.popleft() if self._pieces else self._take_unfilled()
-        self._held_bytes -= len(piece)
-        if self._paused and self._held_bytes <= AHEAD_BYTES // 2:
-            self._paused = False
-            self._transport.resume_reading()
-        return piece
-
-    def _take_unfilled(self) -> Piece:
-        """What is in a buffer that is not full: its rest is not worth waiting for.
-
-        TLS fills nearly all of it in one go, and a copy of that costs more than another buffer.
+        `take` gets bytes in memory that is used again when it returns, and says whether it wants more at
+        once; when not, `room` is awaited first. Raises what they do.
         """
-        piece: Piece
-        if self._filled_bytes >= BUFFER_BYTES // 2:
-            piece, self._buffer = self._buffer, bytearray()
-            del piece[self._filled_bytes :]
-        else:  # the buffer is used again
-            piece = bytes(memoryview(self._buffer)[: self._filled_bytes])
-        self._filled_bytes = 0
-        return piece
+        self._take = take
+        while self._lacking_bytes and self.failure is None:
+            self._changed.clear()
+            self._moved_at_s = self._now_s()
+            self._transport.resume_reading()
+            try:
+                await self._watch()
+            finally:
+                self._count()
+            if self._refusal is not None:
+                raise self._refusal
+            if self._is_full:
+                self._is_full = False
+                await room()
+
+    async def _watch(self) -> None:
+        """Until something other than bytes is to be seen to."""
+        while not self._changed.is_set():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(min(TELL_S, self._stall_timeout_s)):
+                    await self._changed.wait()
+            self._count()
+            if not self._changed.is_set() and self._now_s() - self._moved_at_s >= self._stall_timeout_s:
+                self._fail("fell silent")
+
+    def _count(self) -> None:
+        for counter in self.counters:
+            counter.inc(self.poured_bytes - self._counted_bytes)
+        self._counted_bytes = self.poured_bytes
 
     def get_buffer(self, _sizehint: int) -> memoryview:
         """Where the next bytes go; what follows the body goes nowhere."""
-        if not self.lacking_bytes:
-            return memoryview(bytearray(1))
-        if not self._filled_bytes:
-            wanted = min(BUFFER_BYTES, self.lacking_bytes)
-            if len(self._buffer) != wanted:
-                self._buffer = bytearray(wanted)
-        room = self._filled_bytes + self.lacking_bytes
-        return memoryview(self._buffer)[self._filled_bytes : room]
+        return _POURED[: self._lacking_bytes or 1]
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many came."""
-        if not self.lacking_bytes:
+        if not self._lacking_bytes or self._take is None:
             return
-        self._filled_bytes += nbytes
-        self._held_bytes += nbytes
-        self.lacking_bytes -= nbytes
-        if self._filled_bytes == len(self._buffer):
-            self._pieces.append(self._buffer)
-            self._buffer, self._filled_bytes = bytearray(), 0
-        self._changed.set()
-        if self.lacking_bytes and self._held_bytes >= AHEAD_BYTES and not self._paused:
-            self._paused = True
+        self._lacking_bytes -= nbytes
+        self.poured_bytes += nbytes
+        self._moved_at_s = self._now_s()
+        try:
+            is_wanted = self._take(_POURED[:nbytes])
+        except Exception as error:  # noqa: BLE001  # the loop calls this: who pours is told
+            self._refusal, is_wanted = error, False
+        if not is_wanted or not self._lacking_bytes:
+            self._is_full = not is_wanted
             self._transport.pause_reading()
+            self._changed.set()
 
     def eof_received(self) -> None:
         """The peer sends nothing more."""
-        self._fail(ConnectionError("ended early"))
+        self._fail("ended early")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone; what has come can still be taken."""
-        self._fail(exc if isinstance(exc, OSError) else ConnectionError("connection lost"))
+        """The connection is gone."""
+        self._fail(f"{type(exc).__name__}: {exc}" if isinstance(exc, OSError) else "connection lost")
 
-    def _fail(self, failure: OSError) -> None:
-        self._failure = self._failure or failure
-        self._changed.set()
+    def _fail(self, reason: str) -> None:
+        if self._lacking_bytes:  # what comes after the body is nobody's matter
+            self.failure = self.failure or reason
+            self._changed.set()

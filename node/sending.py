@@ -13,6 +13,7 @@ from aiohttp.abc import AbstractStreamWriter
 
 from coordinator.tlsprotocol import SLICE_BYTES
 from coordinator.web import ClientGone
+from node.bulk import Flow
 from node.disk import DiskWorkers
 from node.pagecache import read_now
 from node.peer_body import Piece
@@ -36,24 +37,30 @@ class BodyResponse(web.StreamResponse):
     _send_headers_immediately = False
 
 
-async def send_body(request: web.Request, response: web.StreamResponse, body: AsyncIterator[Piece]) -> None:
+async def send_body(
+    request: web.Request, response: web.StreamResponse, body: AsyncIterator[Piece | Flow]
+) -> None:
     """Send head and body. The first piece is fetched before the head goes out: until then errors can be told.
 
     What `body` raises after that, and a stall, break the connection: an answer never ends early in silence.
     """
     assert response.content_length is not None, "only a body of known length goes past aiohttp"
-    piece = await anext(body, None)
+    first = await anext(body, b"")
+    assert not isinstance(first, Flow), "one that fails can be told nobody"
     await response.prepare(request)
     transport = _transport(request)
     with StallWatch(transport, STALL_TIMEOUT_S) as watch:
-        if piece is not None:
-            watch.written_bytes += len(piece)
-            await response.write(piece)
-        slice_bytes = WRITE_BUFFER_BYTES
-        if transport.get_extra_info("sslcontext") is not None:  # what TLS keeps has to be copied
+        if first:
+            watch.written_bytes += len(first)
+            await response.write(first)
+        slice_bytes, is_plain = WRITE_BUFFER_BYTES, transport.get_extra_info("sslcontext") is None
+        if not is_plain:  # what TLS keeps has to be copied
             slice_bytes = SLICE_BYTES
             transport.set_write_buffer_limits(high=slice_bytes)
         async for piece in body:
+            if isinstance(piece, Flow):
+                await _pour(piece, request, transport, watch, is_plain=is_plain)
+                continue
             watch.written_bytes += len(piece)
             for start in range(0, len(piece), slice_bytes):
                 await _write_past(request, transport, memoryview(piece)[start : start + slice_bytes])
@@ -181,6 +188,23 @@ class FileBody:
             self._transport.set_write_buffer_limits(high=0)
             await writer.drain()
             self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+
+async def _pour(
+    flow: Flow, request: web.Request, transport: asyncio.Transport, watch: StallWatch, *, is_plain: bool
+) -> None:
+    """The same for what a peer sends, as it comes. Raises ConnectionError."""
+    protocol, writer = request.protocol, request.writer
+
+    def take(data: memoryview) -> bool:
+        if transport.is_closing():
+            raise ClientGone("the client went away while its answer went out")
+        transport.write(bytes(data) if is_plain else data)  # a plain one would keep the memory
+        watch.written_bytes += len(data)
+        writer.output_size += len(data)
+        return not protocol.writing_paused
+
+    await flow.pour(take, writer.drain)
 
 
 async def _write_past(request: web.Request, transport: asyncio.Transport, piece: Piece | memoryview) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from aiohttp import web
 
 from coordinator.records import ContentRecord
+from node.bulk import Flow
 from node.conditions import Outcome, content_disposition, evaluate, http_date, if_range_holds
 from node.content.delivery import send_stretch
 from node.content.digests import repr_digest
@@ -110,7 +111,9 @@ def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
     return condition is None or if_range_holds(condition, etag, modified_at_ms)
 
 
-async def _body(services: NodeServices, content: ContentRecord, plan: Plan) -> AsyncGenerator[Piece, None]:
+async def _body(
+    services: NodeServices, content: ContentRecord, plan: Plan
+) -> AsyncGenerator[Piece | Flow, None]:
     for stretch in plan.stretches:
         if stretch.opening:
             yield stretch.opening

@@ -24,7 +24,7 @@ from node.conditions import http_date
 from node.content.download import describe
 from node.content.handlers import PRIVATE_POLICY
 from node.content.hothead import BEGINNING, Fields, lines_of, parse_head
-from node.content.sources import NoReplica, note_failure, read_anywhere
+from node.content.sources import NoReplica, note_failure, read_pieces
 from node.reading import PIECE_BYTES, open_blob
 from node.segments import BlobDamaged, BlobMissing
 from node.sendfile import FileSender, SendfileRefused, send_now
@@ -202,7 +202,7 @@ class HotPath:
         """Send what is left from wherever it is; a record that names no replica that has it is dropped."""
         sha256 = content.file.blob_sha256
         try:
-            async with aclosing(read_anywhere(self._services, sha256, content.replicas, at, stop)) as reading:
+            async with aclosing(read_pieces(self._services, sha256, content.replicas, at, stop)) as reading:
                 async for piece in reading:
                     if transport.is_closing():
                         raise ClientGone("the client went away while its answer went out")

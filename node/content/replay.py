@@ -11,7 +11,7 @@ from coordinator.queries import GetContent
 from coordinator.records import ContentRecord
 from coordinator.web import body_chunks
 from node.content.digests import Checksum
-from node.content.sources import read_anywhere
+from node.content.sources import read_pieces
 from node.content.upload import Session
 
 
@@ -58,7 +58,7 @@ async def _stored_sha256(session: Session, start: int) -> str:
     stop = content.file.size_bytes
     if start == stop:
         return found.hexdigest()
-    reading = read_anywhere(services, record.blob_sha256, content.replicas, start, stop)
+    reading = read_pieces(services, record.blob_sha256, content.replicas, start, stop)
     async with aclosing(reading):
         async for piece in reading:
             await services.disk.run(found.update, piece)

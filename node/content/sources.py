@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
 from ca.errors import FilestoreError, Unavailable
-from node.bulk import bulk_pieces
+from node.bulk import Flow, bulk_pieces
 from node.damage import miss, withdraw
 from node.peer_body import Piece
 from node.peers import PeerFailed
@@ -36,11 +36,12 @@ class NoReplica(Unavailable):
 
 
 async def read_anywhere(
-    services: NodeServices, sha256: str, replicas: Sequence[str], start: int, stop: int
-) -> AsyncGenerator[Piece, None]:
+    services: NodeServices, sha256: str, replicas: Sequence[str], start: int, stop: int, *, pours: bool = True
+) -> AsyncGenerator[Piece | Flow, None]:
     """Bytes `start` to `stop` (excluded) of a blob that `replicas` hold. Close it when leaving early.
 
-    Raises NoReplica when no source is left; some bytes may have come before.
+    What a peer sends may be a flow, which is to be poured before more is asked for, unless the caller never
+    `pours`. Raises NoReplica when no source is left; some bytes may have come before.
     """
     first = start
     for source in _rounds(services.node_id, replicas):
@@ -51,11 +52,16 @@ async def read_anywhere(
             continue
         sent_bytes = services.metrics.download_bytes.labels("local" if source == services.node_id else "peer")
         try:
-            async with aclosing(_read_from(services, source, sha256, start, stop)) as reading:
+            async with aclosing(_read_from(services, source, sha256, start, stop, pours)) as reading:
                 async for piece in reading:
-                    start += len(piece)
-                    yield piece
-                    sent_bytes.inc(len(piece))
+                    if isinstance(piece, Flow):
+                        piece.counters.append(sent_bytes)
+                        yield piece
+                        start += piece.poured_bytes
+                    else:
+                        start += len(piece)
+                        yield piece
+                        sent_bytes.inc(len(piece))
         except (BlobMissing, BlobDamaged, PeerFailed, FilestoreError) as failure:
             await note_failure(services, sha256, source, failure)
             continue
@@ -63,6 +69,16 @@ async def read_anywhere(
             return
         _log.warning("replica ended early", extra={"sha256": sha256, "replica": source, "offset": start})
     raise NoReplica("No replica of this content can be read now.", retry_after_s=2)
+
+
+async def read_pieces(
+    services: NodeServices, sha256: str, replicas: Sequence[str], start: int, stop: int
+) -> AsyncGenerator[Piece, None]:
+    """The same in pieces alone, for who does not only send them."""
+    async with aclosing(read_anywhere(services, sha256, replicas, start, stop, pours=False)) as reading:
+        async for piece in reading:
+            assert not isinstance(piece, Flow)
+            yield piece
 
 
 async def note_failure(services: NodeServices, sha256: str, source: str, failure: Exception) -> None:
@@ -90,14 +106,14 @@ def _order(node_id: str, replicas: Sequence[str]) -> list[str]:
 
 
 async def _read_from(
-    services: NodeServices, source: str, sha256: str, start: int, stop: int
-) -> AsyncGenerator[Piece, None]:
+    services: NodeServices, source: str, sha256: str, start: int, stop: int, pours: bool
+) -> AsyncGenerator[Piece | Flow, None]:
     if source == services.node_id:
         async with aclosing(read_blob(services.disk, services.blobs, sha256, start, stop)) as local:
             async for piece in local:
                 yield piece
         return
-    received_bytes = services.metrics.replica_bytes.labels("received")
+    received = services.metrics.replica_bytes.labels("received")
     async with services.peers.request(
         source,
         "GET",
@@ -107,8 +123,8 @@ async def _read_from(
     ) as answer:
         if answer.status != 206 or answer.content_length != stop - start:
             raise PeerFailed(source, f"answered {answer.status}")
-        body = bulk_pieces(source, answer, stop - start, stall_timeout_s=ANSWER_TIMEOUT_S)
+        bulk_bytes = stop - start if pours else 0
+        body = bulk_pieces(source, answer, bulk_bytes, received, stall_timeout_s=ANSWER_TIMEOUT_S)
         async with aclosing(body):
             async for taken in body:
-                received_bytes.inc(len(taken))
                 yield taken

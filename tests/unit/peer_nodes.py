@@ -26,12 +26,14 @@ from coordinator.web import Listener, new_application, serve
 from node.admission import admit_members
 from node.api.services import API, ApiServices
 from node.blobs import BlobStore
+from node.bulk import Flow
 from node.content.sources import read_anywhere
 from node.disk import DiskWorkers
 from node.fetching import Fetches
 from node.following import following_routes, prepare_following
 from node.metrics import NodeMetrics
 from node.partials import PartialStore
+from node.peer_body import Piece
 from node.peers import PeerClient, pieces
 from node.pulls import Pulls
 from node.record_cache import RecordCache
@@ -203,7 +205,27 @@ async def get(node: Node, source: str, headers: dict[str, str] | None = None) ->
 
 async def download(node: Node, replicas: list[str], start: int = 0, stop: int = len(CONTENT)) -> bytes:
     async with aclosing(read_anywhere(node.services, SHA256, replicas, start, stop)) as reading:
-        return b"".join([piece async for piece in reading])
+        return await taken(reading)
+
+
+async def taken(body: AsyncIterator[Piece | Flow]) -> bytes:
+    """All of it, by one who always wants more at once."""
+    found = bytearray()
+
+    def take(data: Piece | memoryview) -> bool:
+        found.extend(data)
+        return True
+
+    async for piece in body:
+        if isinstance(piece, Flow):
+            await piece.pour(take, _room)
+        else:
+            take(piece)
+    return bytes(found)
+
+
+async def _room() -> None:
+    raise AssertionError("there is always room")
 
 
 async def _always_ready() -> str:
