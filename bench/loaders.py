@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from bench.load import Order, Outcome
 from bench.orders import Moved
-from bench.rows import Figure
+from bench.rows import Figure, busy_s
 from deploy.development import DevelopmentCluster, Member
 from deploy.processes import LOOPBACK, free_ports
 from node.join import join
@@ -82,13 +82,14 @@ class Mover(Loader):
 
     def move(self, order: Struct, size_bytes: int, server_pid: int) -> Figure:
         """What came of an order that moves `size_bytes`. Raises RuntimeError for a wrong answer."""
-        before_s = cpu_s(server_pid)
+        before_s, busy_before_s = cpu_s(server_pid), busy_s()
         self.order(order)
         moved = msgspec.json.decode(self.answer(), type=Moved)
         if moved.error:
             raise RuntimeError(moved.error)
-        spent_s = cpu_s(server_pid) - before_s
-        return Figure(size_bytes / (1 << 20) / moved.elapsed_s, spent_s * GIB / size_bytes)
+        spent_s, busy_spent_s = cpu_s(server_pid) - before_s, busy_s() - busy_before_s
+        share = GIB / size_bytes
+        return Figure(size_bytes / (1 << 20) / moved.elapsed_s, spent_s * share, busy_spent_s * share)
 
 
 class Loaders:

@@ -21,6 +21,13 @@ def _ticks() -> tuple[int, int, int]:
 
 
 _BEGAN = _ticks()
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+
+def busy_s() -> float:
+    """Processor time of the whole machine so far: of processes, of the kernel's threads, of interrupts."""
+    whole, idle, stolen = _ticks()
+    return (whole - idle - stolen) / _TICKS_PER_S
 
 
 def shares() -> tuple[float, float]:
@@ -38,10 +45,14 @@ class Skipped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One run of one case: MiB or requests per second, and CPU seconds of who serves, per GiB or 10,000."""
+    """One run of one case: MiB or requests per second, and CPU seconds of who serves, per GiB or 10,000.
+
+    `machine_cpu_s`: those of the whole machine, as far as they were counted.
+    """
 
     per_s: float
     server_cpu_s: float = 0.0
+    machine_cpu_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -134,13 +134,14 @@ class Source:
         """Some bytes from `position`, which is below the limit."""
         return _Stretch(self, position, min(position + STRETCH_BYTES, self.limit))
 
+    def read_now(self, start: int, stop: int) -> bytes:
+        """Bytes from `start` on, READ_BYTES at most, if they are in memory, as they are when just written."""
+        return b"" if self._closed else read_cached(self._fd, start, min(READ_BYTES, stop - start))
+
     async def read(self, start: int, stop: int) -> bytes:
-        """Bytes from `start` on, READ_BYTES at most. Raises OSError, EOFError."""
-        wanted_bytes = min(READ_BYTES, stop - start)
-        if not self._closed and (piece := read_cached(self._fd, start, wanted_bytes)):  # just written
-            return piece
+        """The same, wherever they are. Raises OSError, EOFError."""
         async with self._reading() as descriptor:
-            piece = await self._disk.run(os.pread, descriptor, wanted_bytes, start)
+            piece = await self._disk.run(os.pread, descriptor, min(READ_BYTES, stop - start), start)
         if not piece:
             raise EOFError("the upload went back")
         return piece
@@ -187,6 +188,9 @@ class _Stretch:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+    def read_now(self, start: int) -> bytes:
+        return self.source.read_now(self.start + start, self.stop)
 
     async def read(self, start: int) -> bytes:
         return await self.source.read(self.start + start, self.stop)
