@@ -63,9 +63,10 @@ async def bulk_pieces(
 async def _bytes(
     node_id: str, response: aiohttp.ClientResponse, received: Counter
 ) -> AsyncGenerator[Piece, None]:
-    async for piece in pieces(node_id, response):
-        received.inc(len(piece))
-        yield piece
+    async with aclosing(pieces(node_id, response)) as body:
+        async for piece in body:
+            received.inc(len(piece))
+            yield piece
 
 
 def _take_over(
@@ -126,19 +127,20 @@ class Flow(asyncio.BufferedProtocol):
         once; when not, `room` is awaited first. Raises what they do.
         """
         self._take = take
-        while self._lacking_bytes and self.failure is None:
-            self._changed.clear()
-            self._moved_at_s = self._now_s()
-            self._transport.resume_reading()
-            try:
+        try:
+            while self._lacking_bytes and self.failure is None:
+                self._changed.clear()
+                self._moved_at_s = self._now_s()
+                self._transport.resume_reading()
                 await self._watch()
-            finally:
-                self._count()
-            if self._refusal is not None:
-                raise self._refusal
-            if self._is_full:
-                self._is_full = False
-                await room()
+                if self._refusal is not None:
+                    raise self._refusal
+                if self._is_full:
+                    self._is_full = False
+                    await room()
+        finally:
+            self._take = None
+            self._count()
 
     async def _watch(self) -> None:
         """Until something other than bytes is to be seen to."""
@@ -161,7 +163,10 @@ class Flow(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """So many came."""
-        if not self._lacking_bytes or self._take is None:
+        if not self._lacking_bytes:
+            return
+        if self._take is None:  # not while reading pauses: what would follow is not what is wanted next
+            self._fail("sent what nobody asked for")
             return
         self._lacking_bytes -= nbytes
         self.poured_bytes += nbytes

@@ -173,7 +173,7 @@ def _with_request_id(headers: Mapping[str, str] | None) -> CIMultiDict[str]:
     return sent
 
 
-async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
+async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
     """The body of a peer's answer as it comes, twice the request's buffer at most. Raises PeerFailed."""
     while True:
         try:

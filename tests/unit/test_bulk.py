@@ -121,6 +121,18 @@ async def test_taker_that_fails_is_told_so_and_gets_no_more(nodes: list[Node]) -
     assert not flow.is_over
 
 
+async def test_bytes_that_nobody_takes_end_the_flow(nodes: list[Node]) -> None:
+    """Those behind them would be taken for them."""
+    nodes[1].store(CONTENT)
+    async with answered(nodes[0]) as body:
+        _, flow = await flow_of(body)
+        flow.buffer_updated(len(flow.get_buffer(-1)))
+        await flow.pour(lambda _: True, _nobody_waits)
+        assert flow.poured_bytes == 0
+        with pytest.raises(PeerFailed):
+            await anext(body)
+
+
 async def test_bytes_are_counted_once_they_are_taken(nodes: list[Node]) -> None:
     nodes[1].store(CONTENT)
     labels = {"direction": "received"}
