@@ -193,7 +193,7 @@ class FileBody:
 async def _pour(
     flow: Flow, request: web.Request, transport: asyncio.Transport, watch: StallWatch, *, is_plain: bool
 ) -> None:
-    """The same for what a peer sends, as it comes. Raises ConnectionError."""
+    """Send the client what a peer sends, as it comes. Raises ConnectionError."""
     protocol, writer = request.protocol, request.writer
 
     def take(data: memoryview) -> bool:
