@@ -132,7 +132,7 @@ def as_json(bench: str, runs: int, rows: Sequence[Row]) -> Mapping[str, object]:
             "unit": row.unit,
             "ratio": round(row.ratio, 3) if row.yardstick else None,
             "target": row.target or None,
-            "met": row.is_met,
+            "met": row.is_met if row.target else None,
             "cpu_s": round(row.cpu_s, 3) if row.cpu_s else None,
             "cpu_ratio": round(row.cpu_ratio, 3) if row.yardstick_cpu_s else None,
             "runs": row.runs or runs,
