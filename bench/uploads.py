@@ -38,6 +38,14 @@ CONNECTIONS = 4  # which share FILE_BYTES
 
 def put_to_node(node: OneNode, sender: Mover, *, tls: bool, connections: int) -> Figure:
     """FILE_BYTES over so many connections; what they left on the disk is removed again."""
+    try:
+        return put_kept(node, sender, tls=tls, connections=connections)
+    finally:
+        remove_blobs(node.blobs)
+
+
+def put_kept(node: OneNode, sender: Mover, *, tls: bool, connections: int) -> Figure:
+    """The same, but that it stays there."""
     size_bytes = FILE_BYTES // connections
     file_uuids = [asyncio.run(node.create(size_bytes)) for _ in range(connections)]
     order = Order(
@@ -47,10 +55,7 @@ def put_to_node(node: OneNode, sender: Mover, *, tls: bool, connections: int) ->
         credential=f"Authorization: Bearer {node.token}",
         tls=tls,
     )
-    try:
-        return sender.move(order, FILE_BYTES, node.pid)
-    finally:
-        remove_blobs(node.blobs)
+    return sender.move(order, FILE_BYTES, node.pid)
 
 
 def put_to_nginx(nginx: Nginx, sender: Mover, *, tls: bool, connections: int) -> Figure:
