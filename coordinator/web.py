@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 from aiohttp import hdrs, web
 
 from ca import errors
-from coordinator.accepting import Acceptor, Places, listening_socket
+from coordinator.accepting import PEER_UNSENT_BYTES, Acceptor, Places, listening_socket
 from coordinator.answers import (
     PREPARED,
     ClientGone,
@@ -87,7 +87,8 @@ async def serve(
     places: Places | None = None,
     metrics: Metrics | None = None,
 ) -> "Listener":
-    """Listen on `host`; port 0 takes a free one. `peer`: requests of members, logged at level debug.
+    """Listen on `host`; port 0 takes a free one. `peer`: requests of members, logged at level debug, whose
+    answers wait here and not in the kernel.
 
     `shared`: several processes listen on this port. `places`: for how many connections, by default of this
     listener alone. `metrics` count the refused ones, by default those of `app`. Raises OSError when the
@@ -130,6 +131,7 @@ async def serve_on(
         places=places or Places(peers=peer),
         on_refused=(metrics or app[METRICS]).connection_refused,
         not_tls=lambda: lone_answer(errors.InvalidRequest("This port speaks TLS: ask with https://.")),
+        unsent_bytes=PEER_UNSENT_BYTES if peer else 0,
     )
     acceptor.start()
     return Listener(app, connections, acceptor)

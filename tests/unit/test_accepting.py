@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import errno
+import fcntl
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -18,6 +20,7 @@ from coordinator.web import METRICS, Listener, new_application, serve
 from node.directories import storage_error
 from tests.unit.peer_nodes import Node
 
+SIOCOUTQNSD = 0x894B  # bytes that were not sent yet (linux/sockios.h), which Python has no name for
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -196,3 +199,31 @@ def test_descriptors_that_are_used_up_are_no_fault_of_the_disk(number: int) -> N
     told = storage_error(OSError(number, os.strerror(number)))
     assert (told.status, told.details) == (503, "Too many files are open here.")
     assert storage_error(OSError(errno.EIO, os.strerror(errno.EIO))).status == 500
+
+
+@pytest.mark.parametrize("peer", [True, False])
+async def test_kernel_keeps_little_of_an_answer_that_a_member_does_not_read(peer: bool) -> None:
+    unsent_bytes: list[int] = []
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"Content-Length": str(1 << 30)})
+        await response.prepare(request)
+        transport = request.transport
+        assert transport is not None
+        while not transport.get_write_buffer_size():
+            transport.write(bytes(16 << 10))
+            await asyncio.sleep(0)
+        found = fcntl.ioctl(transport.get_extra_info("socket").fileno(), SIOCOUTQNSD, bytes(4))
+        unsent_bytes.append(int.from_bytes(found, sys.byteorder))
+        transport.abort()
+        return response
+
+    app = new_application([web.get("/", handler)], component="test")
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None, peer=peer)
+    with socket.create_connection(("127.0.0.1", listener.port)) as reader:
+        reader.sendall(GET)
+        async with asyncio.timeout(10):
+            while not unsent_bytes:
+                await asyncio.sleep(0.01)
+    await listener.close()
+    assert (unsent_bytes[0] <= accepting.PEER_UNSENT_BYTES + (64 << 10)) is peer
