@@ -16,8 +16,16 @@ def main() -> None:
         gc.enable()
         cli.main()
     except KeyboardInterrupt:
-        print("\ninterrupted", file=sys.stderr)  # noqa: T201  # behind the ^C of a terminal, as click has it
-        sys.exit(130)
+        _end()
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):  # Python 3.11 makes this of one in `__set_name__`
+            _end()
+        raise
+
+
+def _end() -> None:
+    print("\ninterrupted", file=sys.stderr)  # noqa: T201  # behind the ^C of a terminal, as click has it
+    sys.exit(130)
 
 
 if __name__ == "__main__":

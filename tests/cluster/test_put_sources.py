@@ -171,6 +171,30 @@ def test_interrupt_while_the_command_is_loaded_ends_it_like_any_other(cluster: C
         process.communicate()
 
 
+# What the interrupt finds under way while a class of the standard library is made: Python 3.11 makes another
+# error of what is raised there.
+INTERRUPTED_IN_A_CLASS = """
+import functools, sys
+from deploy import entry
+def interrupt(*_):
+    raise KeyboardInterrupt
+functools.cached_property.__set_name__ = interrupt
+sys.argv = ["filestore", "put", "-"]
+entry.main()
+"""
+
+
+def test_interrupt_in_the_making_of_a_class_is_one(cluster: Cluster) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_IN_A_CLASS],
+        env=cluster.command_environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=30,
+    )
+    assert (done.returncode, done.stderr) == (130, b"\ninterrupted\n")
+
+
 @pytest.mark.parametrize("arguments", [("put", "-"), ("get", "", "-o", "-")])
 def test_interrupt_ends_a_command_that_waits_for_a_pipe(cluster: Cluster, arguments: tuple[str, ...]) -> None:
     arguments = tuple(text or cluster.store(bytes(MIB)) for text in arguments)
