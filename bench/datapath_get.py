@@ -20,7 +20,7 @@ from pathlib import Path
 from bench.loaders import Mover, cpu_s
 from bench.nginx import Nginx, why_absent
 from bench.one_node import OneNode
-from bench.receiver import Order
+from bench.receiver import Order, request_of
 from bench.rows import CASES, RUNS, Figure, Row, Skipped
 from ca.secretfiles import write_secret
 from deploy.processes import LOOPBACK
@@ -64,8 +64,7 @@ class Server:
 
     def request(self, path: str, *headers: str) -> str:
         """The text of a GET."""
-        lines = [f"GET {path} HTTP/1.1", f"Host: {LOOPBACK}", *headers, self.credential]
-        return "\r\n".join(line for line in lines if line) + "\r\n\r\n"
+        return request_of(path, *headers, self.credential)
 
 
 class Clients:

@@ -15,12 +15,11 @@ from msgspec import Struct
 
 from bench.load import Order, Outcome
 from bench.orders import Moved
-from bench.rows import Figure, busy_s
+from bench.rows import TICKS_PER_S, Figure, busy_s
 from deploy.development import DevelopmentCluster, Member
 from deploy.processes import LOOPBACK, free_ports
 from node.join import join
 
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 STOP_TIMEOUT_S = 10.0
 GIB = 1 << 30
 
@@ -218,7 +217,7 @@ def median_of(runs: Sequence[Measured]) -> Measured:
 def cpu_s(pid: int) -> float:
     """User and system time that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
 
 
 def resident_bytes(pid: int) -> int:

@@ -40,6 +40,12 @@ class Order(Struct, frozen=True, kw_only=True):
     wanted: str = "HTTP/1.1 20"
 
 
+def request_of(path: str, *headers: str) -> str:
+    """The text of a GET; a header that is "" is left out."""
+    lines = [f"GET {path} HTTP/1.1", "Host: 127.0.0.1", *headers]
+    return "\r\n".join(line for line in lines if line) + "\r\n\r\n"
+
+
 class Receiver:
     """One connection of an order."""
 

@@ -20,7 +20,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench.loaders import GIB, Mover, cpu_s
-from bench.receiver import Order
+from bench.receiver import Order, request_of
 from bench.rows import Figure, Row, as_json, show
 from ca.tls import client_context
 from deploy.development import DevelopmentCluster, Member
@@ -72,18 +72,9 @@ class Nodes:
 
     def receive(self, receiver: Mover, file_uuid: str, asked: Member) -> float:
         """By a client that throws the records away."""
-        lines = [
-            f"GET /api/v1/files/{file_uuid} HTTP/1.1",
-            "Host: 127.0.0.1",
-            "Connection: close",
-            *(f"{name}: {value}" for name, value in self._headers.items()),
-        ]
-        order = Order(
-            port=asked.api_port,
-            requests=[["\r\n".join([*lines, "", ""])]],
-            body_bytes=FILE_BYTES,
-            tls=True,
-        )
+        credentials = [f"{name}: {value}" for name, value in self._headers.items()]
+        request = request_of(f"/api/v1/files/{file_uuid}", "Connection: close", *credentials)
+        order = Order(port=asked.api_port, requests=[[request]], body_bytes=FILE_BYTES, tls=True)
         return receiver.move(order, FILE_BYTES, self._pid(asked)).per_s
 
     def decrypt(self, file_uuid: str, asked: Member) -> float:

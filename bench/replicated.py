@@ -14,7 +14,7 @@ So the bound is what the machine allows at best, each part measured in the same 
 Processor time is that of the whole machine, as who sends, receives and writes back is not always a process
 of ours, less what is spent when nothing is asked. Where the three cost more one by one than at once, they
 were measured while something else went on, and the less counts: no run beats the bound by that. The ratio is
-bound by wall time: 0.8 is a wall time of 1.25 bounds. The other rows say who spent the processor's time.
+bound by wall time: 0.8 is a wall time of 1.25 bounds. The other rows say who spent it.
 
 Both keep all three copies until they have ended, and rest before they begin. A virtual machine may give
 memory that was freed back to its host, and filling that takes 1.9 s of processor time per GiB where other
@@ -52,12 +52,8 @@ MIB_PER_GIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """MiB per second, and processor time per GiB: of the machine but for its background, and of processes.
+    """MiB per second, and processor time per GiB: of the machine but for its background, and of processes."""
 
-    `background`: how many cores were busy without it.
-    """
-
-    background: float
     per_s: float
     machine_s: float
     nodes_s: float
@@ -69,8 +65,10 @@ class Run:
     """What was measured one after the other: three files with one replica each, and one file with three.
 
     A GiB is one of the client's in `three`, and one in each file of `single`, whose times are added up.
+    `background`: how many cores were busy without them.
     """
 
+    background: float
     single: Put
     three: Put
 
@@ -80,7 +78,7 @@ class Run:
         gib_s = {
             "the PUT with one replica": MIB_PER_GIB / self.single.per_s,
             "the disk": REPLICAS * MIB_PER_GIB / disk_per_s,
-            "the processor": spent_s / ((os.cpu_count() or 1) - self.single.background),
+            "the processor": spent_s / ((os.cpu_count() or 1) - self.background),
         }
         slowest = max(gib_s, key=lambda name: gib_s[name])
         return Figure(MIB_PER_GIB / gib_s[slowest], self.single.machine_s), slowest
@@ -140,12 +138,11 @@ class Group:
         return sum(cpu_s(pid) for pid in self._pids())
 
 
-def measured(background: float, sender: Mover, put: Callable[[], Figure]) -> Put:
+def _measured(background: float, sender: Mover, put: Callable[[], Figure]) -> Put:
     """One PUT that `sender` makes. `background`: how many cores are busy without it."""
     before_s = cpu_s(sender.process.pid)
     figure = put()
     return Put(
-        background=background,
         per_s=figure.per_s,
         machine_s=figure.machine_cpu_s - background * MIB_PER_GIB / figure.per_s,
         nodes_s=figure.server_cpu_s,
@@ -157,13 +154,12 @@ def _one_by_one(background: float, sender: Mover, node: OneNode) -> Put:
     """As many files as there are replicas: the speed of one, the time of all."""
     try:
         puts = [
-            measured(background, sender, lambda: put_kept(node, sender, tls=True, connections=1))
+            _measured(background, sender, lambda: put_kept(node, sender, tls=True, connections=1))
             for _ in range(REPLICAS)
         ]
     finally:
         remove_blobs(node.blobs)
     return Put(
-        background=background,
         per_s=statistics.median(put.per_s for put in puts),
         machine_s=sum(put.machine_s for put in puts),
         nodes_s=sum(put.nodes_s for put in puts),
@@ -171,7 +167,7 @@ def _one_by_one(background: float, sender: Mover, node: OneNode) -> Put:
     )
 
 
-def rested() -> float:
+def _rested() -> float:
     """Wait until nothing goes on any more: how many cores are busy even so."""
     os.sync()
     before_s = busy_s()
@@ -187,16 +183,17 @@ def _runs(directory: Path) -> tuple[float, list[Run]]:
         stack.callback(sender.stop)
         node, group = OneNode(directory, stack, {}), Group(directory, stack)
         for _ in range(RUNS + 1):
-            rested()
+            _rested()
             disks.append(written(directory).per_s)
-            single = _one_by_one(rested(), sender, node)
-            three = measured(rested(), sender, lambda: group.put(sender))
-            runs.append(Run(single, three))
+            background = _rested()
+            single = _one_by_one(background, sender, node)
+            three = _measured(_rested(), sender, lambda: group.put(sender))
+            runs.append(Run(background, single, three))
     return max(disks), runs[1:]
 
 
 def rows(directory: Path) -> list[Row]:
-    """Speed beside the bound, then the processor's time. Starts and ends all that it needs in `directory`."""
+    """Speed beside the bound, then whose time it cost. Starts and ends all that it needs in `directory`."""
     disk_per_s, runs = _runs(directory)
     bounds = [run.bound(disk_per_s) for run in runs]
     pairs = [
@@ -205,7 +202,6 @@ def rows(directory: Path) -> list[Row]:
     ]
     found = [Row.compared("TLS PUT, 3 replicas, beside the bound", "MiB/s", TARGET, pairs)]
     spenders: dict[str, Callable[[Put], float]] = {
-        "the whole machine": lambda put: put.machine_s,
         "the nodes": lambda put: put.nodes_s,
         "the sender": lambda put: put.sender_s,
     }

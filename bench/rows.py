@@ -21,13 +21,13 @@ def _ticks() -> tuple[int, int, int]:
 
 
 _BEGAN = _ticks()
-_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def busy_s() -> float:
     """Processor time of the whole machine so far: of processes, of the kernel's threads, of interrupts."""
     whole, idle, stolen = _ticks()
-    return (whole - idle - stolen) / _TICKS_PER_S
+    return (whole - idle - stolen) / TICKS_PER_S
 
 
 def shares() -> tuple[float, float]:
@@ -75,10 +75,10 @@ class Row:
     runs: int = 0
 
     @property
-    def is_met(self) -> bool:
-        """Whether the target is."""
+    def is_met(self) -> bool | None:
+        """Whether the target is; None without one."""
         if not self.target:
-            return True
+            return None
         return self.ratio >= self.target if self.yardstick else self.value <= self.target
 
     @classmethod
@@ -119,7 +119,7 @@ def show(title: str, rows: Sequence[Row]) -> None:
             (f"≥ {row.target:g}" if row.yardstick else f"≤ {row.target:g}") if row.target else "",
             f"{row.cpu_s:.2f}" if row.cpu_s else "",
             f"{row.yardstick_cpu_s:.2f}" if row.yardstick_cpu_s else "",
-            ("yes" if row.is_met else "no") if row.target else "",
+            {True: "yes", False: "no", None: ""}[row.is_met],
         )
     Console(width=130).print(table)
 
@@ -132,7 +132,7 @@ def as_json(bench: str, runs: int, rows: Sequence[Row]) -> Mapping[str, object]:
             "unit": row.unit,
             "ratio": round(row.ratio, 3) if row.yardstick else None,
             "target": row.target or None,
-            "met": row.is_met if row.target else None,
+            "met": row.is_met,
             "cpu_s": round(row.cpu_s, 3) if row.cpu_s else None,
             "cpu_ratio": round(row.cpu_ratio, 3) if row.yardstick_cpu_s else None,
             "runs": row.runs or runs,

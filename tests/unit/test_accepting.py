@@ -203,7 +203,7 @@ def test_descriptors_that_are_used_up_are_no_fault_of_the_disk(number: int) -> N
 
 @pytest.mark.parametrize("peer", [True, False])
 async def test_kernel_keeps_little_of_an_answer_that_a_member_does_not_read(peer: bool) -> None:
-    unsent_bytes: list[int] = []
+    unsent_bytes: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": str(1 << 30)})
@@ -214,7 +214,7 @@ async def test_kernel_keeps_little_of_an_answer_that_a_member_does_not_read(peer
             transport.write(bytes(16 << 10))
             await asyncio.sleep(0)
         found = fcntl.ioctl(transport.get_extra_info("socket").fileno(), SIOCOUTQNSD, bytes(4))
-        unsent_bytes.append(int.from_bytes(found, sys.byteorder))
+        unsent_bytes.set_result(int.from_bytes(found, sys.byteorder))
         transport.abort()
         return response
 
@@ -223,7 +223,6 @@ async def test_kernel_keeps_little_of_an_answer_that_a_member_does_not_read(peer
     with socket.create_connection(("127.0.0.1", listener.port)) as reader:
         reader.sendall(GET)
         async with asyncio.timeout(10):
-            while not unsent_bytes:
-                await asyncio.sleep(0.01)
+            found_bytes = await unsent_bytes
     await listener.close()
-    assert (unsent_bytes[0] <= accepting.PEER_UNSENT_BYTES + (64 << 10)) is peer
+    assert (found_bytes <= accepting.PEER_UNSENT_BYTES + (64 << 10)) is peer
