@@ -72,16 +72,29 @@ class Run:
     single: Put
     three: Put
 
-    def bound(self, disk_per_s: float) -> tuple[Figure, str]:
-        """The most that this machine can do with three replicas, from what it does with one, and by what."""
+    def shares_s(self, disk_per_s: float) -> dict[str, float]:
+        """What each part of the bound takes for a GiB with three replicas, s of wall time, by its name."""
         spent_s = min(self.single.machine_s, self.three.machine_s)
-        gib_s = {
+        return {
             "the PUT with one replica": MIB_PER_GIB / self.single.per_s,
             "the disk": REPLICAS * MIB_PER_GIB / disk_per_s,
             "the processor": spent_s / ((os.cpu_count() or 1) - self.background),
         }
+
+    def bound(self, disk_per_s: float) -> tuple[Figure, str]:
+        """The most that this machine can do with three replicas, from what it does with one, and by what."""
+        gib_s = self.shares_s(disk_per_s)
         slowest = max(gib_s, key=lambda name: gib_s[name])
         return Figure(MIB_PER_GIB / gib_s[slowest], self.single.machine_s), slowest
+
+    def told(self, disk_per_s: float) -> str:
+        """All that the ratio was computed from."""
+        shares = ", ".join(f"{name} {spent_s:.2f}" for name, spent_s in self.shares_s(disk_per_s).items())
+        return (
+            f"wall {MIB_PER_GIB / self.three.per_s:.2f} s/GiB, bound: {shares}; processor of the machine: "
+            f"3 PUTs {self.single.machine_s:.2f}, 3 replicas {self.three.machine_s:.2f}, "
+            f"background {self.background:.2f} cores"
+        )
 
 
 class Group:
@@ -208,6 +221,10 @@ def rows(directory: Path) -> list[Row]:
     for name, spent_s in spenders.items():
         costs = [(Figure(spent_s(run.three)), Figure(spent_s(run.single))) for run in runs]
         found.append(Row.compared(f"3 replicas, CPU s of {name} / 3 PUTs", "s", 0, costs))
+    single = [(Figure(run.three.per_s), Figure(run.single.per_s)) for run in runs]
+    found.append(Row.compared("TLS PUT, 3 replicas / 1 replica", "MiB/s", 0, single))
+    for run in runs:
+        print(f"bench.replicated: {run.told(disk_per_s)}")
     by = ", ".join(f"{name} ({count})" for name, count in Counter(name for _, name in bounds).items())
     print(f"bench.replicated: the bound is {by} of {len(runs)}; disk {disk_per_s:,.0f} MiB/s")
     return found

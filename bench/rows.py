@@ -88,6 +88,7 @@ class Row:
         def median(of: Callable[[tuple[Figure, Figure]], float]) -> float:
             return statistics.median(of(pair) for pair in pairs)
 
+        cpu_ratios = [ours.server_cpu_s / its.server_cpu_s for ours, its in pairs if its.server_cpu_s]
         return cls(
             name=name,
             unit=unit,
@@ -97,7 +98,7 @@ class Row:
             target=target,
             cpu_s=median(lambda pair: pair[0].server_cpu_s),
             yardstick_cpu_s=median(lambda pair: pair[1].server_cpu_s),
-            cpu_ratio=median(lambda pair: pair[0].server_cpu_s / max(pair[1].server_cpu_s, 1e-9)),
+            cpu_ratio=statistics.median(cpu_ratios) if cpu_ratios else 0.0,
             runs=len(pairs),
         )
 
@@ -113,8 +114,8 @@ def show(title: str, rows: Sequence[Row]) -> None:
     for row in rows:
         table.add_row(
             row.name,
-            f"{row.value:,.1f} {row.unit}" if row.value < 100 else f"{row.value:,.0f} {row.unit}",
-            f"{row.yardstick:,.0f}" if row.yardstick else "",
+            f"{_short(row.value)} {row.unit}",
+            _short(row.yardstick) if row.yardstick else "",
             f"{row.ratio:.2f}" if row.yardstick else "",
             (f"≥ {row.target:g}" if row.yardstick else f"≤ {row.target:g}") if row.target else "",
             f"{row.cpu_s:.2f}" if row.cpu_s else "",
@@ -124,17 +125,23 @@ def show(title: str, rows: Sequence[Row]) -> None:
     Console(width=130).print(table)
 
 
+def _short(value: float) -> str:
+    return f"{value:,.1f}" if value < 100 else f"{value:,.0f}"
+
+
 def as_json(bench: str, runs: int, rows: Sequence[Row]) -> Mapping[str, object]:
     """What the last line of a benchmark says."""
     found = {
         row.name: {
             "value": round(row.value, 3),
             "unit": row.unit,
+            "yardstick": round(row.yardstick, 3) if row.yardstick else None,
             "ratio": round(row.ratio, 3) if row.yardstick else None,
             "target": row.target or None,
             "met": row.is_met,
             "cpu_s": round(row.cpu_s, 3) if row.cpu_s else None,
-            "cpu_ratio": round(row.cpu_ratio, 3) if row.yardstick_cpu_s else None,
+            "yardstick_cpu_s": round(row.yardstick_cpu_s, 3) if row.yardstick_cpu_s else None,
+            "cpu_ratio": round(row.cpu_ratio, 3) if row.cpu_ratio else None,
             "runs": row.runs or runs,
         }
         for row in rows
