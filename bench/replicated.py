@@ -72,8 +72,8 @@ class Run:
     single: Put
     three: Put
 
-    def shares_s(self, disk_per_s: float) -> dict[str, float]:
-        """What each part of the bound takes for a GiB with three replicas, s of wall time, by its name."""
+    def limits_s(self, disk_per_s: float) -> dict[str, float]:
+        """What sets a limit to a GiB with three replicas, and the least wall time that it leaves, s."""
         spent_s = min(self.single.machine_s, self.three.machine_s)
         return {
             "the PUT with one replica": MIB_PER_GIB / self.single.per_s,
@@ -83,15 +83,15 @@ class Run:
 
     def bound(self, disk_per_s: float) -> tuple[Figure, str]:
         """The most that this machine can do with three replicas, from what it does with one, and by what."""
-        gib_s = self.shares_s(disk_per_s)
-        slowest = max(gib_s, key=lambda name: gib_s[name])
-        return Figure(MIB_PER_GIB / gib_s[slowest], self.single.machine_s), slowest
+        limits_s = self.limits_s(disk_per_s)
+        slowest = max(limits_s, key=lambda name: limits_s[name])
+        return Figure(MIB_PER_GIB / limits_s[slowest], self.single.machine_s), slowest
 
     def told(self, disk_per_s: float) -> str:
         """All that the ratio was computed from."""
-        shares = ", ".join(f"{name} {spent_s:.2f}" for name, spent_s in self.shares_s(disk_per_s).items())
+        limits = ", ".join(f"{name} {least_s:.2f}" for name, least_s in self.limits_s(disk_per_s).items())
         return (
-            f"wall {MIB_PER_GIB / self.three.per_s:.2f} s/GiB, bound: {shares}; processor of the machine: "
+            f"wall {MIB_PER_GIB / self.three.per_s:.2f} s/GiB, bound: {limits}; processor of the machine: "
             f"3 PUTs {self.single.machine_s:.2f}, 3 replicas {self.three.machine_s:.2f}, "
             f"background {self.background:.2f} cores"
         )
