@@ -52,8 +52,12 @@ MIB_PER_GIB = 1024
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """MiB per second, and processor time per GiB: of the machine but for its background, and of processes."""
+    """MiB per second, and processor time per GiB: of the machine but for its background, and of processes.
 
+    `background`: how many cores were busy without it.
+    """
+
+    background: float
     per_s: float
     machine_s: float
     nodes_s: float
@@ -62,15 +66,18 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What was measured one after the other: three files with one replica each, and one file with three.
+    """Three files with one replica each, and one file with three, one after the other.
 
     A GiB is one of the client's in `three`, and one in each file of `single`, whose times are added up.
-    `background`: how many cores were busy without them.
     """
 
-    background: float
     single: Put
     three: Put
+
+    @property
+    def background(self) -> float:
+        """How many cores were busy without either, at least."""
+        return min(self.single.background, self.three.background)
 
     def limits_s(self, disk_per_s: float) -> dict[str, float]:
         """What sets a limit to a GiB with three replicas, and the least wall time that it leaves, s."""
@@ -152,10 +159,11 @@ class Group:
 
 
 def _measured(background: float, sender: Mover, put: Callable[[], Figure]) -> Put:
-    """One PUT that `sender` makes. `background`: how many cores are busy without it."""
+    """One PUT that `sender` makes."""
     before_s = cpu_s(sender.process.pid)
     figure = put()
     return Put(
+        background=background,
         per_s=figure.per_s,
         machine_s=figure.machine_cpu_s - background * MIB_PER_GIB / figure.per_s,
         nodes_s=figure.server_cpu_s,
@@ -173,6 +181,7 @@ def _one_by_one(background: float, sender: Mover, node: OneNode) -> Put:
     finally:
         remove_blobs(node.blobs)
     return Put(
+        background=background,
         per_s=statistics.median(put.per_s for put in puts),
         machine_s=sum(put.machine_s for put in puts),
         nodes_s=sum(put.nodes_s for put in puts),
@@ -195,13 +204,15 @@ def _runs(directory: Path) -> tuple[float, list[Run]]:
         sender = Mover("bench.sender", directory)
         stack.callback(sender.stop)
         node, group = OneNode(directory, stack, {}), Group(directory, stack)
+        turns: list[tuple[str, Callable[[], Put]]] = [
+            ("single", lambda: _one_by_one(_rested(), sender, node)),
+            ("three", lambda: _measured(_rested(), sender, lambda: group.put(sender))),
+        ]
         for _ in range(RUNS + 1):
             _rested()
             disks.append(written(directory).per_s)
-            background = _rested()
-            single = _one_by_one(background, sender, node)
-            three = _measured(_rested(), sender, lambda: group.put(sender))
-            runs.append(Run(background, single, three))
+            runs.append(Run(**{name: put() for name, put in turns}))
+            turns.reverse()  # neither comes always behind the other
     return max(disks), runs[1:]
 
 

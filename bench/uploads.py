@@ -7,6 +7,8 @@ committed by the coordinators, which share the machine, as the sender does. The 
 things done alone: writing as many bytes and fsync, and sha256 of as many bytes on one core. nginx, with one
 worker, neither hashes nor syncs. `bench.bare` hashes, writes and syncs as a node does and does nothing else:
 what that misses is the price of serving with one event loop and a thread in Python, the rest is the node's.
+`bench.threads` writes past the page cache and has neither: what that misses is the price of having disk, hash
+and sender at work on the same cores.
 Every case is measured in turn, run by run, so that a slow minute of the machine touches all; a ratio is the
 median of the ratios of the runs.
 """
@@ -21,6 +23,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.loaders import GIB, Loader, Mover
@@ -75,15 +78,16 @@ def put_to_nginx(nginx: Nginx, sender: Mover, *, tls: bool, connections: int) ->
                 (nginx.root / name).unlink()
 
 
-class Bare:
-    """The server of `bench.bare`, ended by `stack`."""
+class Barest:
+    """A server of this package, known by its module, that keeps nothing; ended by `stack`.
 
-    def __init__(self, directory: Path, stack: ExitStack) -> None:
-        directory.mkdir()
-        write_certificate(directory)
-        self._ports = free_ports(2)
-        names = [directory, *self._ports, directory / "certificate.pem", directory / "key.pem"]
-        self._loader = Loader("bare", ["bench.bare", *map(str, names)], directory / "bare.log")
+    Its directory is there already. `ports`: plain, then TLS if it has it.
+    """
+
+    def __init__(self, module: str, directory: Path, ports: list[int], *more: Path, stack: ExitStack) -> None:
+        self._ports = ports
+        arguments = [module, *map(str, [directory, *ports, *more])]
+        self._loader = Loader(module, arguments, directory / f"{module}.log")
         stack.callback(self._loader.stop)
 
     def put(self, sender: Mover, *, tls: bool, connections: int) -> Figure:
@@ -97,10 +101,37 @@ class Bare:
         return sender.move(order, FILE_BYTES, self._loader.process.pid)
 
 
+def _bare(directory: Path, stack: ExitStack) -> Barest:
+    """That of `bench.bare`."""
+    directory.mkdir()
+    write_certificate(directory)
+    files = directory / "certificate.pem", directory / "key.pem"
+    return Barest("bench.bare", directory, free_ports(2), *files, stack=stack)
+
+
+def _threads(directory: Path, stack: ExitStack) -> Barest | None:
+    """That of `bench.threads`; None where it cannot be, and why is said."""
+    try:
+        os.close(os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT, 0o600))
+    except OSError as error:
+        print(f"bench.uploads: threads skipped: no file can be written past the page cache: {error}")
+        return None
+    return Barest("bench.threads", directory, free_ports(1), stack=stack)
+
+
 def written(directory: Path) -> Figure:
-    """FILE_BYTES written and synced, alone, once the disk has done what it had to do before."""
-    block, path = os.urandom(1 << 20), directory / "yardstick"
+    """FILE_BYTES written and synced, alone, once the disk has done what it had to do before.
+
+    The second of two: a virtual machine's host takes free memory back within seconds, and whoever writes
+    first asks for it again, which may take as long as the disk. What is held against this comes behind it.
+    """
     os.sync()
+    _written(directory)
+    return _written(directory)
+
+
+def _written(directory: Path) -> Figure:
+    block, path = os.urandom(1 << 20), directory / "yardstick"
     before_s, started_at = time.process_time(), time.perf_counter()
     with path.open("wb", buffering=0) as file:
         for _ in range(FILE_BYTES >> 20):
@@ -122,12 +153,21 @@ def hashed() -> Figure:
     return Figure(FILE_BYTES / (1 << 20) / elapsed_s, elapsed_s * GIB / FILE_BYTES)
 
 
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """Who takes bodies in turn; None: cannot be had here."""
+
+    node: OneNode
+    bare: Barest
+    threads: Barest | None
+    nginx: Nginx | None
+
+
 def rows(directory: Path) -> list[Row]:
     """Every case, measured. Starts and ends all that it needs below `directory`."""
     with ExitStack() as stack:
         sender = Mover("bench.sender", directory)
         stack.callback(sender.stop)
-        node, bare = OneNode(directory, stack, {}), Bare(directory / "bare", stack)
         nginx: Nginx | None = None
         if reason := why_absent(takes_put=True):
             print(f"bench.uploads: nginx skipped: {reason}")
@@ -135,26 +175,30 @@ def rows(directory: Path) -> list[Row]:
             root = directory / "root"
             root.mkdir()
             nginx = stack.enter_context(Nginx(directory / "nginx", root, takes_put=True))
-        return _measure(directory, sender, node, bare, nginx)
+        node, bare = OneNode(directory, stack, {}), _bare(directory / "bare", stack)
+        return _measure(directory, sender, Servers(node, bare, _threads(directory, stack), nginx))
 
 
-def _measure(directory: Path, sender: Mover, node: OneNode, bare: Bare, nginx: Nginx | None) -> list[Row]:
+def _measure(directory: Path, sender: Mover, servers: Servers) -> list[Row]:
     seen: dict[tuple[str, float], list[tuple[Figure, Figure]]] = {}
     for run in range(RUNS + 1):
         disk, sha256 = written(directory), hashed()
         best = min(disk, sha256, key=lambda figure: figure.per_s)
-        if run:  # the first does not count
-            seen.setdefault(("disk write and fsync / sha256, one core", 0.0), []).append((disk, sha256))
+        found = {("disk write and fsync / sha256, one core", 0.0): (disk, sha256)}
         for name, tls, connections in _CHOSEN:
-            ours = put_to_node(node, sender, tls=tls, connections=connections)
-            barest = bare.put(sender, tls=tls, connections=connections)
-            pairs = [("min(disk, sha256)", 0.0 if tls else 0.8, best), ("bare server", 0.0, barest)]
-            if nginx is not None:
-                theirs = put_to_nginx(nginx, sender, tls=tls, connections=connections)
-                pairs.append(("nginx", 0.65 if tls else 0.0, theirs))
-            for yardstick, target, figure in pairs:
-                if run:
-                    seen.setdefault((f"{name} / {yardstick}", target), []).append((ours, figure))
+            ours = put_to_node(servers.node, sender, tls=tls, connections=connections)
+            barest = servers.bare.put(sender, tls=tls, connections=connections)
+            found[f"{name} / min(disk, sha256)", 0.0 if tls else 0.8] = ours, best
+            found[f"{name} / bare server", 0.0] = ours, barest
+            if servers.threads is not None and not tls:
+                threads = servers.threads.put(sender, tls=tls, connections=connections)
+                found[f"{name} / threads", 0.0] = ours, threads
+                found[f"{name.replace('PUT', 'threads')} / min(disk, sha256)", 0.0] = threads, best
+            if servers.nginx is not None:
+                theirs = put_to_nginx(servers.nginx, sender, tls=tls, connections=connections)
+                found[f"{name} / nginx", 0.65 if tls else 0.0] = ours, theirs
+        for case, pair in found.items() if run else ():  # the first does not count
+            seen.setdefault(case, []).append(pair)
     return [Row.compared(name, "MiB", target, pairs) for (name, target), pairs in seen.items()]
 
 
