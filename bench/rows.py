@@ -24,6 +24,11 @@ _BEGAN = _ticks()
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
+def congestion_control() -> str:
+    """What paces the kernel's connections: of what goes over loopback it decides more than who serves."""
+    return Path("/proc/sys/net/ipv4/tcp_congestion_control").read_text().strip()
+
+
 def busy_s() -> float:
     """Processor time of the whole machine so far: of processes, of the kernel's threads, of interrupts."""
     whole, idle, stolen = _ticks()
@@ -109,7 +114,8 @@ def show(title: str, rows: Sequence[Row]) -> None:
     table = Table(
         *("case", "measured", "yardstick", "ratio", "target", "CPU s", "yardstick's", "met"),
         title=title,
-        caption=f"of the processor's time, {stolen:.0%} was taken by other machines, {idle:.0%} by nobody",
+        caption=f"of the processor's time, {stolen:.0%} was taken by other machines, {idle:.0%} by nobody; "
+        f"TCP under {congestion_control()}",
     )
     for row in rows:
         table.add_row(
@@ -147,4 +153,11 @@ def as_json(bench: str, runs: int, rows: Sequence[Row]) -> Mapping[str, object]:
         for row in rows
     }
     stolen = round(shares()[0], 3)
-    return {"bench": bench, "runs": runs, "cores": os.cpu_count(), "stolen_share": stolen, "rows": found}
+    return {
+        "bench": bench,
+        "runs": runs,
+        "cores": os.cpu_count(),
+        "tcp": congestion_control(),
+        "stolen_share": stolen,
+        "rows": found,
+    }
