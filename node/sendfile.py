@@ -17,8 +17,7 @@ from node.pagecache import is_cached
 from node.segments import MEDIUM_ERRORS, BlobDamaged, OpenBlob
 from node.stalling import StallWatch
 
-BURST_BYTES = 4 << 20  # of one connection, some 0.5 ms; then the others on the loop have their turn
-COLD_BYTES = 1 << 20  # what a thread waits for the disk for at once
+BURST_BYTES = 1 << 20  # of one connection; then the others on the loop have their turn
 _REFUSED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 
 
@@ -123,7 +122,7 @@ class FileSender:
 
     async def _send_cold(self, blob: OpenBlob) -> None:
         """One burst from a thread: it may wait for the disk, but never for the client."""
-        size_bytes = min(COLD_BYTES, self._stop - self.at)
+        size_bytes = min(BURST_BYTES, self._stop - self.at)
         try:
             self._advance(blob, await self._disk.run(os.sendfile, self._fd, blob.fd, self.at, size_bytes))
         except BlockingIOError:

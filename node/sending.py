@@ -19,14 +19,13 @@ from node.pagecache import read_now
 from node.peer_body import Piece
 from node.reading import PIECE_BYTES, read_piece
 from node.segments import OpenBlob
-from node.sendfile import FileSender, SendfileRefused
+from node.sendfile import BURST_BYTES, FileSender, SendfileRefused
 from node.stalling import StallWatch
 
 STALL_TIMEOUT_S = 60.0  # a client that takes nothing for so long holds a descriptor and buffers for nothing
 # Of one connection. Measured: 256 KiB and more let the kernel work in one go. A client that takes its time
 # costs twice this at most.
 WRITE_BUFFER_BYTES = 512 << 10
-BURST_BYTES = 1 << 20  # of a connection that is encrypted; then the others on the loop have their turn
 SMALL_BYTES = 64 << 10  # up to here one write of head and body beats sendfile
 # What is read to be encrypted at once goes through here, in a core's cache all the time. For one event loop.
 _SLICE = memoryview(bytearray(SLICE_BYTES))
