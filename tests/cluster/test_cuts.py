@@ -1,6 +1,6 @@
 """An upload that is cut at random places, on changing nodes, with the node that holds it killed.
 
-    CUTS_MIB=2048 CUTS=50 CUTS_KILLS=2 pytest tests/cluster/test_cuts.py -s --timeout 1800
+    CUTS_MIB=2048 CUTS=50 CUTS_KILLS=2 pytest -m long tests/cluster/test_cuts.py -s --timeout 1800
 
 is the long form. `CUTS_SEED` repeats a run as far as the timing of processes lets it be repeated.
 """
