@@ -205,7 +205,7 @@ def test_descriptors_that_are_used_up_are_no_fault_of_the_disk(number: int) -> N
     ("peer", "mark_bytes"), [(True, accepting.PEER_UNSENT_BYTES), (False, accepting.PLAIN_UNSENT_BYTES)]
 )
 async def test_kernel_keeps_little_of_an_answer_that_nobody_reads(peer: bool, mark_bytes: int) -> None:
-    unsent_bytes: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    found: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()
 
     async def handler(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": str(1 << 30)})
@@ -215,8 +215,10 @@ async def test_kernel_keeps_little_of_an_answer_that_nobody_reads(peer: bool, ma
         while not transport.get_write_buffer_size():
             transport.write(bytes(16 << 10))
             await asyncio.sleep(0)
-        found = fcntl.ioctl(transport.get_extra_info("socket").fileno(), SIOCOUTQNSD, bytes(4))
-        unsent_bytes.set_result(int.from_bytes(found, sys.byteorder))
+        sent_to = transport.get_extra_info("socket")
+        unsent = fcntl.ioctl(sent_to.fileno(), SIOCOUTQNSD, bytes(4))
+        mark = sent_to.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT)
+        found.set_result((mark, int.from_bytes(unsent, sys.byteorder)))
         transport.abort()
         return response
 
@@ -225,6 +227,7 @@ async def test_kernel_keeps_little_of_an_answer_that_nobody_reads(peer: bool, ma
     with socket.create_connection(("127.0.0.1", listener.port)) as reader:
         reader.sendall(GET)
         async with asyncio.timeout(10):
-            found_bytes = await unsent_bytes
+            found_mark_bytes, unsent_bytes = await found
     await listener.close()
-    assert mark_bytes <= found_bytes <= mark_bytes + (64 << 10)
+    assert found_mark_bytes == mark_bytes
+    assert unsent_bytes <= mark_bytes + (64 << 10)
