@@ -138,7 +138,7 @@ async def serve_on(
 
 
 def _unsent_bytes(*, peer: bool, tls: bool) -> int:
-    """The mark of a port's connections; 0 for none: encrypted answers to clients lose 4 % by one."""
+    """The mark of a port's connections; 0 for none: encrypted answers to clients lose by one."""
     if peer:
         return PEER_UNSENT_BYTES
     return 0 if tls else PLAIN_UNSENT_BYTES
