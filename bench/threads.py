@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from queue import SimpleQueue
 
 from deploy.processes import LOOPBACK
@@ -26,6 +27,11 @@ LOTS = 6
 ALIGNED_BYTES = 4096  # O_DIRECT asks for it: of the memory, of the offset and of the length
 HEAD_BYTES_MAX = 65536
 END = b"\r\n\r\n"
+
+
+def open_past_cache(directory: str | Path) -> int:
+    """A file without a name, to be written past the page cache. Raises OSError where that cannot be."""
+    return os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT, 0o600)
 
 
 @dataclass(slots=True)
@@ -46,7 +52,7 @@ class Put:
     def __init__(self, directory: str, connection: socket.socket) -> None:
         self._connection = connection
         self._sha256 = hashlib.sha256()
-        self._file = os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT, 0o600)
+        self._file = open_past_cache(directory)
         self._idle, self._received, self._hashed = Lots(), Lots(), Lots()
         for _ in range(LOTS):
             self._idle.put(Lot(memoryview(mmap.mmap(-1, LOT_BYTES))))

@@ -4,11 +4,11 @@
 
 One replica, write quorum one: a PUT is answered when its bytes were hashed with sha256, written, synced and
 committed by the coordinators, which share the machine, as the sender does. The bound is the slower of two
-things done alone: writing as many bytes and fsync, and sha256 of as many bytes on one core. nginx, with one
-worker, neither hashes nor syncs. `bench.bare` hashes, writes and syncs as a node does and does nothing else:
-what that misses is the price of serving with one event loop and a thread in Python, the rest is the node's.
-`bench.threads` writes past the page cache and has neither: what that misses is the price of having disk, hash
-and sender at work on the same cores.
+things done alone: writing as many bytes and fsync, the quicker way, and sha256 of as many bytes on one core.
+nginx, with one worker, neither hashes nor syncs. `bench.bare` hashes, writes and syncs as a node does and
+does nothing else: what that misses is the price of serving with one event loop and a thread in Python, the
+rest is the node's. `bench.threads` writes past the page cache and has neither: what that misses is the price
+of having disk, hash and sender at work on the same cores.
 Every case is measured in turn, run by run, so that a slow minute of the machine touches all; a ratio is the
 median of the ratios of the runs.
 """
@@ -17,11 +17,13 @@ import asyncio
 import contextlib
 import hashlib
 import json
+import mmap
 import os
 import signal
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +33,7 @@ from bench.nginx import Nginx, why_absent, write_certificate
 from bench.one_node import OneNode, remove_blobs
 from bench.rows import Figure, Row, as_json, show
 from bench.sender import Order
+from bench.threads import LOT_BYTES, open_past_cache
 from deploy.processes import free_ports
 
 RUNS = int(os.environ.get("UPLOADS_RUNS", "5"))
@@ -112,35 +115,62 @@ def _bare(directory: Path, stack: ExitStack) -> Barest:
 def _threads(directory: Path, stack: ExitStack) -> Barest | None:
     """That of `bench.threads`; None where it cannot be, and why is said."""
     try:
-        os.close(os.open(directory, os.O_TMPFILE | os.O_RDWR | os.O_DIRECT, 0o600))
+        os.close(open_past_cache(directory))
     except OSError as error:
         print(f"bench.uploads: threads skipped: no file can be written past the page cache: {error}")
         return None
     return Barest("bench.threads", directory, free_ports(1), stack=stack)
 
 
-def written(directory: Path) -> Figure:
-    """FILE_BYTES written and synced, alone, once the disk has done what it had to do before.
+def written(directory: Path) -> tuple[Figure, Figure]:
+    """FILE_BYTES written and synced, alone, once the disk has done what it had to do before: through the page
+    cache, and past it.
 
-    The second of two: a virtual machine's host takes free memory back within seconds, and whoever writes
-    first asks for it again, which may take as long as the disk. What is held against this comes behind it.
+    The quicker is what the disk can do. A virtual machine's host takes free memory back within seconds; who
+    asks for it again, page by page, times the host: 550 to 1,650 MiB/s through the cache were seen where the
+    disk always took 1,600 and more.
     """
     os.sync()
-    _written(directory)
-    return _written(directory)
+    return _through_cache(directory), _past_cache(directory)
 
 
-def _written(directory: Path) -> Figure:
-    block, path = os.urandom(1 << 20), directory / "yardstick"
-    before_s, started_at = time.process_time(), time.perf_counter()
+def quickest(figures: Iterable[Figure]) -> Figure:
+    """That with the highest rate."""
+    return max(figures, key=lambda figure: figure.per_s)
+
+
+def _through_cache(directory: Path) -> Figure:
+    path = directory / "yardstick"
     with path.open("wb", buffering=0) as file:
-        for _ in range(FILE_BYTES >> 20):
-            file.write(block)
-        os.fsync(file.fileno())
-    elapsed_s = time.perf_counter() - started_at
-    spent_s = time.process_time() - before_s
+        found = _timed(file.fileno(), memoryview(os.urandom(1 << 20)))
     path.unlink()
-    return Figure(FILE_BYTES / (1 << 20) / elapsed_s, spent_s * GIB / FILE_BYTES)
+    return found
+
+
+def _past_cache(directory: Path) -> Figure:
+    """Nothing, where that cannot be."""
+    try:
+        descriptor = open_past_cache(directory)
+    except OSError:
+        return Figure(0)
+    with mmap.mmap(-1, LOT_BYTES) as lot:
+        lot.write(os.urandom(LOT_BYTES))
+        found = _timed(descriptor, lot)
+    os.close(descriptor)
+    return found
+
+
+def _timed(descriptor: int, lot: memoryview | mmap.mmap) -> Figure:
+    """FILE_BYTES, in whole lots, and fsync."""
+    lots = -(-FILE_BYTES // len(lot))
+    before_s, started_at = time.process_time(), time.perf_counter()
+    for at in range(lots):
+        written_bytes = os.pwrite(descriptor, lot, at * len(lot))
+        assert written_bytes == len(lot), "the disk is full"
+    os.fsync(descriptor)
+    elapsed_s = time.perf_counter() - started_at
+    spent_s, size_bytes = time.process_time() - before_s, lots * len(lot)
+    return Figure(size_bytes / (1 << 20) / elapsed_s, spent_s * GIB / size_bytes)
 
 
 def hashed() -> Figure:
@@ -182,9 +212,13 @@ def rows(directory: Path) -> list[Row]:
 def _measure(directory: Path, sender: Mover, servers: Servers) -> list[Row]:
     seen: dict[tuple[str, float], list[tuple[Figure, Figure]]] = {}
     for run in range(RUNS + 1):
-        disk, sha256 = written(directory), hashed()
+        disks, sha256 = written(directory), hashed()
+        disk = quickest(disks)
         best = min(disk, sha256, key=lambda figure: figure.per_s)
-        found = {("disk write and fsync / sha256, one core", 0.0): (disk, sha256)}
+        found = {
+            ("disk write and fsync, through the cache / past it", 0.0): disks,
+            ("disk write and fsync / sha256, one core", 0.0): (disk, sha256),
+        }
         for name, tls, connections in _CHOSEN:
             ours = put_to_node(servers.node, sender, tls=tls, connections=connections)
             barest = servers.bare.put(sender, tls=tls, connections=connections)
