@@ -194,11 +194,19 @@ class Session:
             self.hold.receiving = False
 
     async def _roll_back(self, offset: int, sha256: str) -> None:
-        """Drop the bytes from `offset` on; of a caller who may not any more, what the log does not know."""
+        """Drop the bytes from `offset` on; of a caller who may not any more, what the log does not know.
+
+        That goes too when the log cannot be told, which is raised: who asks for the completion next may say
+        nothing of a digest.
+        """
         try:
             await self.holding.rewind(offset, sha256)
         except (Forbidden, Unauthorized, NotFound, Gone):
             await self.holding.drop_unrecorded()
+        except FilestoreError:
+            with suppress(FilestoreError):
+                await self.holding.drop_unrecorded()
+            raise
 
     async def _keep(self) -> None:
         """Keep what came, if the caller may write still."""

@@ -3,7 +3,7 @@
 import http.client
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
@@ -56,8 +56,8 @@ class Steps:
         assert answer.status == 200, answer.status
         return int(answer.headers["upload-offset"])
 
-    def begin(self, stop: int, node: Member | None = None) -> "Sender":
-        return Sender(self, stop, node or self.holder)
+    def begin(self, stop: int, node: Member | None = None, start: int = 0, **headers: str) -> "Sender":
+        return Sender(self, start, stop, node or self.holder, headers)
 
     def lying_bytes(self, node: Member) -> int:
         """The size of the upload's file on a node's disk."""
@@ -87,10 +87,11 @@ class Steps:
 
 
 class Sender:
-    """A PATCH from offset 0 of which the test sends the body bit by bit. Use as a context manager."""
+    """A PATCH of which the test sends the body bit by bit. Use as a context manager."""
 
-    def __init__(self, steps: Steps, stop: int, node: Member) -> None:
-        self._steps, self._stop, self._sent = steps, stop, 0
+    def __init__(self, steps: Steps, start: int, stop: int, node: Member, headers: Mapping[str, str]) -> None:
+        self._steps, self._start, self._stop, self._sent = steps, start, stop, start
+        self._headers = {name.replace("_", "-"): value for name, value in headers.items()}
         self._connection = http.client.HTTPSConnection(
             "127.0.0.1", node.api_port, timeout=60, context=steps.cluster.context
         )
@@ -99,9 +100,10 @@ class Sender:
         self._connection.putrequest("PATCH", self._steps.path)
         headers = {
             **TUS,
-            "Upload-Offset": "0",
-            "Content-Length": str(self._stop),
+            "Upload-Offset": str(self._start),
+            "Content-Length": str(self._stop - self._start),
             "Authorization": f"Bearer {self._steps.cluster.admin_token}",
+            **self._headers,
         }
         for name, value in headers.items():
             self._connection.putheader(name, value)
