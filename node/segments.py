@@ -10,6 +10,7 @@ import hashlib
 import os
 import struct
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -115,10 +116,19 @@ class SegmentHasher:
 
     def update(self, buffer: Octets) -> None:
         """Takes the next bytes; large buffers are hashed without the interpreter's lock, and never copied."""
+        self.update_sums(buffer)
+        self.update_md5([buffer])
+
+    def update_md5(self, buffers: Sequence[Octets]) -> None:
+        """Takes the next bytes for MD5 only, if it was asked for: the rest of `update`, in any thread."""
+        if self._md5 is not None:
+            for buffer in buffers:
+                self._md5.update(buffer)
+
+    def update_sums(self, buffer: Octets) -> None:
+        """Takes the next bytes for all but MD5, which has to get them too."""
         view = memoryview(buffer)
         self._sha256.update(view)
-        if self._md5 is not None:
-            self._md5.update(view)
         position = 0
         while position < len(view):
             room_bytes = SEGMENT_BYTES - self.size_bytes % SEGMENT_BYTES

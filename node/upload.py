@@ -8,7 +8,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Self
@@ -18,12 +18,14 @@ from node.blobs import BlobStore
 from node.directories import DiskFailed, storage_error
 from node.durable import Octets, OffsetRecord, write_all
 from node.flushing import FlushThreads
+from node.lanes import Lanes
 from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished
 
 EPOCH_FILE = "epoch"
 SYNC_BYTES = 32 * 1024 * 1024  # so many new bytes are worth a sync
 SYNC_S = 5.0  # and so old a byte is, however few came since: what a crash costs a slow client
 UNSYNCED_BYTES_MAX = 4 * SYNC_BYTES  # further ahead of the disk nobody writes; a crash costs no more
+BESIDE_BYTES = 1 << 20  # so many new bytes are worth a second thread
 PREALLOCATED_BYTES = 64 << 20  # room that is reserved at once, so that a large file lies in few pieces
 
 OPEN_FLAGS = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
@@ -61,6 +63,7 @@ class Upload:
         *,
         give_back: Callable[["Upload"], None],
         threads: FlushThreads,
+        lanes: Lanes,
         clock_s: Callable[[], float] = time.monotonic,
         directory: int,
         data: int,
@@ -89,6 +92,7 @@ class Upload:
         self._unsynced_since_s = 0.0
         self._clock_s = clock_s
         self._threads, self._behind = threads, threads.behind()
+        self._lanes = lanes
         self._behind_target = self._durable
         self._allocated_bytes: int | None = 0  # up to where room was reserved; None: not to be had here
 
@@ -134,10 +138,7 @@ class Upload:
         self._preallocate(offset + size_bytes)
         try:
             self._require_room(offset, size_bytes)
-            for buffer in buffers:
-                write_all(self._disk, self._data, buffer, offset)
-                self._hasher.update(buffer)  # at once: it is in the processor's cache still
-                offset += len(buffer)
+            self._take(buffers, offset, size_bytes)
         except OSError as error:
             self._end_behind()
             self._go_back(self._durable)
@@ -379,6 +380,21 @@ class Upload:
             if hasher.sha256() != finished.sha256:
                 raise blob.damaged("does not have its sha256")
         return hasher.md5()
+
+    def _take(self, buffers: Sequence[Octets], offset: int, size_bytes: int) -> None:
+        """Writes and hashes; MD5, which takes longest, beside the rest where that is worth a thread."""
+        if self.with_md5 and size_bytes >= BESIDE_BYTES:
+            take_md5 = partial(self._hasher.update_md5, buffers)
+            self._lanes.run(partial(self._write, buffers, offset), take_md5)
+            return
+        self._write(buffers, offset)
+        self._hasher.update_md5(buffers)
+
+    def _write(self, buffers: Sequence[Octets], offset: int) -> None:
+        for buffer in buffers:
+            write_all(self._disk, self._data, buffer, offset)
+            self._hasher.update_sums(buffer)  # at once: it is in the processor's cache still
+            offset += len(buffer)
 
     def _preallocate(self, stop: int) -> None:
         """Reserves room from where it ends, when bytes up to `stop` need it; a disk without room tells at the

@@ -32,6 +32,7 @@ from node.directories import (
 )
 from node.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
 from node.flushing import FlushThreads
+from node.lanes import Lanes
 from node.names import is_uuid
 from node.segments import (
     FINISHED_BYTES,
@@ -65,6 +66,7 @@ class UploadStore:
         self._open_max = max(1, min(open_max, descriptor_limit() // OPEN_UPLOADS_SHARE))
         self._clock_s = clock_s
         self._threads = FlushThreads()
+        self._lanes = Lanes()
         self._lock = threading.Lock()
         self._held: dict[str, Upload | None] = {}  # None: being opened
         self._idle: OrderedDict[str, Upload] = OrderedDict()  # kept open so that going on needs no hashing
@@ -224,6 +226,7 @@ class UploadStore:
             self._held.clear()
             self._idle.clear()
         self._threads.close()
+        self._lanes.close()
 
     def _reserve(self, file_uuid: str) -> Upload | None:
         """Keeps others out, and makes room in the table; returns the upload if it was kept open."""
@@ -289,6 +292,7 @@ class UploadStore:
             file_uuid,
             give_back=self.give_back,
             threads=self._threads,
+            lanes=self._lanes,
             clock_s=self._clock_s,
             directory=directory,
             data=data,

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ca import errors
+from node import upload as upload_module
 from node import uploads
 from node.blobs import BlobStore
 from node.segments import BlobDamaged, FinishedBlob
@@ -367,7 +368,11 @@ def test_finished_record_is_durable_before_the_data_moves(machine: Machine) -> N
 MD5 = hashlib.md5(CONTENT).hexdigest()
 
 
-def test_md5_is_kept_beside_the_sha256_through_rollbacks_and_restarts(machine: Machine) -> None:
+@pytest.mark.parametrize("beside_bytes", [1, 1 << 20])
+def test_md5_is_kept_beside_the_sha256_through_rollbacks_and_restarts(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, beside_bytes: int
+) -> None:
+    monkeypatch.setattr(upload_module, "BESIDE_BYTES", beside_bytes)
     with machine.uploads.open(UUID, None, with_md5=True) as upload:
         upload.append(CONTENT[:100_000])
         upload.sync()
@@ -389,6 +394,26 @@ def test_md5_is_kept_beside_the_sha256_through_rollbacks_and_restarts(machine: M
     with machine.uploads.open(UUID, None, with_md5=True) as upload:
         assert upload.finish() == FinishedBlob(SHA256, len(CONTENT))
         assert upload.md5() == MD5
+
+
+@REFUSALS
+def test_md5_of_large_pieces_is_right_after_a_write_that_failed_beside_it(
+    machine: Machine, error_number: int, told: type[errors.FilestoreError]
+) -> None:
+    content = CONTENT * 20
+    pieces = [content[:2_000_000], content[2_000_000:2_100_000], content[2_100_000:]]
+    with machine.uploads.open(UUID, None, with_md5=True) as upload:
+        upload.append(*pieces[:2])
+        upload.sync()
+        machine.faults.fail_after(30, error_number)
+        with pytest.raises(told):
+            upload.append(pieces[2])
+        machine.faults.fail_after(0, None)
+        assert upload.offset == 2_100_000
+        upload.append(pieces[2])
+        upload.finish()
+        assert upload.md5() == hashlib.md5(content).hexdigest()
+    assert_stored(machine, content)
 
 
 def test_md5_of_content_that_the_disk_has_changed_is_not_told(machine: Machine) -> None:

@@ -1,0 +1,59 @@
+"""Two parts of one piece of work: side by side where a thread is free, one after the other where none is."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from node.lanes import Lanes
+
+
+@pytest.fixture
+def lanes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lanes]:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    made = Lanes()
+    yield made
+    made.close()
+
+
+def test_parts_run_at_the_same_time(lanes: Lanes) -> None:
+    met = threading.Barrier(2, timeout=30)
+    lanes.run(met.wait, met.wait)
+    assert not met.broken
+
+
+def test_part_runs_in_the_callers_thread_where_none_is_free(lanes: Lanes) -> None:
+    ran: list[threading.Thread] = []
+
+    def run_both() -> None:
+        lanes.run(lambda: None, lambda: ran.append(threading.current_thread()))
+
+    begun, go_on = threading.Event(), threading.Event()
+
+    def occupy() -> None:
+        begun.set()
+        assert go_on.wait(30)
+
+    def meanwhile() -> None:
+        assert begun.wait(30)
+        run_both()
+        go_on.set()
+
+    lanes.run(meanwhile, occupy)
+    assert ran == [threading.current_thread()]
+    run_both()  # the lane is free again
+    assert ran[1] != threading.current_thread()
+
+
+def test_failure_is_told_when_both_have_ended(lanes: Lanes) -> None:
+    ended: list[str] = []
+
+    def fail(error: Exception) -> None:
+        raise error
+
+    for _ in range(2):  # a failure leaves the lane free
+        with pytest.raises(OSError, match="here"):
+            lanes.run(lambda: fail(OSError("here")), lambda: ended.append("beside"))
+        with pytest.raises(ValueError, match="beside"):
+            lanes.run(lambda: ended.append("here"), lambda: fail(ValueError("beside")))
+    assert ended == ["beside", "here"] * 2
