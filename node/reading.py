@@ -17,7 +17,7 @@ from node.disk import DiskWorkers
 from node.pagecache import is_cached
 from node.segments import SEGMENT_BYTES, OpenBlob
 
-PIECE_BYTES = 5 * SLICE_BYTES  # 240 KiB, that TLS sends in whole slices
+PIECE_BYTES = 4 * SLICE_BYTES  # 252 KiB, that TLS sends in whole slices
 
 
 async def open_blob(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> OpenBlob:

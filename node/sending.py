@@ -29,6 +29,7 @@ WRITE_BUFFER_BYTES = 512 << 10
 SMALL_BYTES = 64 << 10  # up to here one write of head and body beats sendfile
 # What is read to be encrypted at once goes through here, in a core's cache all the time. For one event loop.
 _SLICE = memoryview(bytearray(SLICE_BYTES))
+_TURN_BYTES = BURST_BYTES // SLICE_BYTES * SLICE_BYTES  # of one encrypted answer; then others have their turn
 
 
 class BodyResponse(web.StreamResponse):
@@ -147,14 +148,14 @@ class FileBody:
             await _write_past(self._request, self._transport, piece)
 
     def _send_cached(self, blob: OpenBlob, until: int) -> int:
-        """How many bytes went out: what the page cache has, as long as they are taken, a burst at most.
+        """How many bytes went out: what the page cache has, as long as they are taken, for one turn.
 
         A plain transport would keep the memory instead of what is in it. Raises ClientGone.
         """
         transport, protocol, slice_ = self._transport, self._request.protocol, _SLICE
         if transport.is_closing():
             raise ClientGone("the client went away while its answer went out")
-        at, stop = self.at, min(until, self.at + BURST_BYTES)
+        at, stop = self.at, min(until, self.at + _TURN_BYTES)
         while at < stop and not protocol.writing_paused:
             if stop - at < SLICE_BYTES:
                 slice_ = _SLICE[: stop - at]
