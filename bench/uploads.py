@@ -127,8 +127,8 @@ def written(directory: Path) -> tuple[Figure, Figure]:
     cache, and past it.
 
     The quicker is what the disk can do. A virtual machine's host takes free memory back within seconds; who
-    asks for it again, page by page, times the host: 550 to 1,650 MiB/s through the cache were seen where the
-    disk always took 1,600 and more.
+    asks for it again, page by page, times the host: 530 to 1,650 MiB/s through the cache were seen where the
+    disk always took 1,520 and more.
     """
     os.sync()
     return _through_cache(directory), _past_cache(directory)

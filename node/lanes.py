@@ -6,7 +6,7 @@ The hashes let go of the interpreter's lock for as long as they work on a large 
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 
 from node.pools import started_pool
 
@@ -27,18 +27,16 @@ class Lanes:
         `beside` runs in this thread, after `here`, where no other is free: work never waits in line behind
         that of others. Raises what `here` raised, else what `beside` did.
         """
-        begun: Future[object] | None = None
-        if self._free.acquire(blocking=False):
-            begun = self._pool.submit(self._freeing, beside)
+        if not self._free.acquire(blocking=False):
+            here()
+            beside()
+            return
+        begun = self._pool.submit(self._freeing, beside)
         try:
             here()
         finally:
-            if begun is not None:
-                wait([begun])
-        if begun is not None:
-            begun.result()
-        else:
-            beside()
+            wait([begun])
+        begun.result()
 
     def close(self) -> None:
         """No more is taken."""
