@@ -110,7 +110,8 @@ class Upload:
     @property
     def sendable_offset(self) -> int:
         """How many bytes other nodes may be sent: none of a piece whose checksum is not known to be right."""
-        return self._held.size_bytes if self._held is not None else self.offset
+        held = self._held  # another thread may give it up
+        return self.offset if held is None else held.size_bytes
 
     @property
     def sha256(self) -> str:
@@ -185,7 +186,7 @@ class Upload:
             self._unsynced_bytes = 0  # none that this sync was not begun for
 
     def hold(self) -> None:
-        """Before a piece that comes with a checksum: the durable offset stays here until `release`.
+        """Before bytes whose checksum nobody has looked at: the durable offset stays here until `release`.
 
         So neither a crash nor a status request takes bytes for good that were not checked.
         """
@@ -193,8 +194,13 @@ class Upload:
         self._held = self._hasher.checkpoint()
 
     def release(self) -> None:
-        """The piece was checked, or given up by `rollback_to`."""
+        """They were checked, or are a part of what will be."""
         self._held = None
+
+    def drop_held(self) -> None:
+        """Drops what came since `hold`: it came without its end, so nobody can check it any more."""
+        if self._held is not None and not self.broken:
+            self.rollback_to(self._held.size_bytes)
 
     def rollback_to(self, offset: int) -> None:
         """Drops the bytes from `offset` on, such as a piece whose checksum was wrong; ends a `hold`.
@@ -301,11 +307,10 @@ class Upload:
     def close(self) -> None:
         """Gives the upload back to the store; what was not synced may be gone at the next `open`.
 
-        A piece that is still on `hold` came without its end, so nobody can check it any more: it is dropped.
+        What is still on `hold` is dropped.
         """
         try:
-            if self._held is not None and not self.broken:
-                self.rollback_to(self._held.size_bytes)
+            self.drop_held()
         finally:
             self._give_back(self)
 

@@ -63,10 +63,8 @@ async def _put_whole(session: Session) -> web.StreamResponse:
     def check(received_bytes: int) -> None:
         if declared_bytes not in (None, received_bytes):
             raise InvalidRequest(f"The body has {received_bytes} bytes; {declared_bytes} were declared.")
-        if expected and session.upload.sha256 != expected:
-            raise ChecksumMismatch("The content does not have the declared sha-256; nothing of it is kept.")
 
-    await session.receive_whole(check=check)
+    await session.receive_whole(whole_sha256=expected, check=check)
     if declared_bytes is None:
         await session.declare(session.upload.offset)
     return await _complete(session, expected)
@@ -90,9 +88,9 @@ async def _put_piece(session: Session, piece: ContentRange) -> web.StreamRespons
     def check(received_bytes: int) -> None:
         if received_bytes != piece.stop - piece.start:
             raise InvalidRequest(f"Content-Range: the body has {received_bytes} bytes.")
-        session.require_whole(expected)
 
-    await session.receive(checksums=piece_checksums(session.request.headers), check=check)
+    checksums = piece_checksums(session.request.headers)
+    await session.receive(checksums=checksums, whole_sha256=expected, check=check)
     if not session.is_complete:
         return json_response(UploadOffset(offset=session.upload.offset), status=202)
     return await _complete(session, expected)

@@ -101,9 +101,7 @@ async def patch(session: Session) -> web.StreamResponse:
     _check_room(size_bytes, fields.offset, length_bytes)
     if session.record.size_bytes is None and size_bytes is not None:
         await session.declare(size_bytes)
-    await session.receive(
-        checksums=fields.checksums, check=lambda _received_bytes: session.require_whole(fields.whole_sha256)
-    )
+    await session.receive(checksums=fields.checksums, whole_sha256=fields.whole_sha256)
     offset = session.upload.offset
     if session.is_complete:
         await session.complete(fields.whole_sha256)

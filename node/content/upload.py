@@ -114,7 +114,7 @@ class Session:
             stands_at = self.record.offset_bytes
             raise OffsetMismatch(f"This upload stands at {stands_at}.", offset=stands_at)
 
-    async def receive_whole(self, *, check: Check) -> None:
+    async def receive_whole(self, *, whole_sha256: str, check: Check) -> None:
         """Take the whole content in, in place of what came before: as `receive` does, from offset 0.
 
         What came before is dropped when the first byte is here, not for a body that never comes. Raises
@@ -127,12 +127,15 @@ class Session:
                 raise InvalidRequest(f"The body is empty; {self.record.size_bytes} bytes were declared.")
             if self.upload.offset or self.record.offset_bytes:
                 await self.holding.rewind(0, EMPTY_SHA256)
-            await self.receive(check=check, batches=_joined(first, batches), is_whole=True)
+            await self.receive(
+                whole_sha256=whole_sha256, check=check, batches=_joined(first, batches), is_whole=True
+            )
 
     async def receive(
         self,
         *,
         checksums: Sequence[Checksum] = (),
+        whole_sha256: str = "",
         check: Check = lambda _received_bytes: None,
         batches: AsyncGenerator[Batch, None] | None = None,
         is_whole: bool = False,
@@ -140,14 +143,16 @@ class Session:
         """Take the request's body in and make it durable. `batches`: the body, if its reading has begun.
 
         `is_whole`: it is all of the content, which `complete` is called for next. Small content is then made
-        durable by that only.
+        durable by that only. `whole_sha256`: what the content must hash to as the request says, which the log
+        does not know: what may be the last of it is on hold until that was looked at.
 
         Bytes of a client that vanished or stalled are kept, and what ended it is raised. Nothing of this
         request is kept when it has more bytes than were declared (PayloadTooLarge), does not match one of
         `checksums` (ChecksumMismatch), is malformed (InvalidRequest), comes from a caller who lost the
         permission meanwhile (Forbidden, Unauthorized), or `check`, which is handed the length of the whole
-        body, raises one of these; for WrongContent nothing of the upload is kept. With checksums nothing is
-        kept either of a body that ends early: nobody could check it.
+        body, raises one of these; nothing of the upload when all of it is here and does not hash to
+        `whole_sha256` (WrongContent). With checksums nothing is kept either of a body that ends early: nobody
+        could check it.
         """
         start, start_sha256 = self.upload.offset, self.upload.sha256
         hashes = [checksum.new() for checksum in checksums]
@@ -158,6 +163,8 @@ class Session:
             for found in hashes:
                 for piece in batch:
                     found.update(piece)
+            if whole_sha256 and not hashes:
+                self.upload.hold()
             self.upload.append(*batch)
             self.holding.written()
 
@@ -167,6 +174,8 @@ class Session:
             for checksum, found in zip(checksums, hashes, strict=True):
                 checksum.require(found)
             check(self.upload.offset - start)
+            if whole_sha256 and (is_whole or self.is_complete):
+                self._require_whole(whole_sha256)
             self.upload.release()
             if self.upload.offset > SMALL_BYTES or not (is_whole or self.is_complete):
                 await self.holding.settle()
@@ -209,20 +218,22 @@ class Session:
             raise
 
     async def _keep(self) -> None:
-        """Keep what came, if the caller may write still."""
+        """Keep what came, if the caller may write still; not the last of what may be all, on hold still."""
+        if self.record.size_bytes in (None, self.upload.offset):
+            await self.services.disk.run(self.upload.drop_held)
+        self.upload.release()
         try:
             await self.holding.settle()
         except (Forbidden, Unauthorized):
             await self.holding.drop_unrecorded()
 
-    def require_whole(self, sha256: str) -> None:
-        """Raises WrongContent when all bytes are here and do not hash to `sha256`, if that is declared.
+    def _require_whole(self, sha256: str) -> None:
+        """Raises WrongContent when the content, all of which is here, does not hash to `sha256`.
 
-        For `check`: once the log knows of all bytes, whoever asks for the offset completes the upload, and
-        the log knows only of what its creator has declared, which `complete` looks at.
+        Once the log knows of all bytes whoever asks for the offset completes the upload. Where its creator
+        has declared another digest, which the log knows, `complete` tells of it.
         """
-        is_open = sha256 and not self.record.expected_sha256 and self.is_complete
-        if is_open and self.upload.sha256 != sha256:
+        if self.record.expected_sha256 in ("", sha256) and self.upload.sha256 != sha256:
             raise WrongContent(f"The content has sha256 {self.upload.sha256}, declared was {sha256}.")
 
     async def require_room(self, size_bytes: int) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from deploy.development import Member
 from deploy.processes import wait_until
+from node.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
 from tests.cluster.harness import Answer, Cluster
 
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
@@ -20,7 +21,7 @@ class Steps:
 
     def __init__(self, cluster: Cluster, content: bytes, **fields: Any) -> None:
         self.cluster, self.content = cluster, content
-        created = cluster.create(size_bytes=len(content), **fields)
+        created = cluster.create(**{"size_bytes": len(content), **fields})
         self.file_uuid = str(created["file_uuid"])
         self.path = f"/api/v1/files/{self.file_uuid}/content"
         self.holder = next(node for node in cluster.nodes if created["upload_url"].startswith(node.url))
@@ -80,6 +81,17 @@ class Steps:
         wait_until(lambda: len(self.members()) == 2, what="two members with bytes", timeout_s=30)
         return self.members()
 
+    def durable_bytes(self, node: Member) -> int:
+        """How much of the upload its node would have after a crash."""
+        raw = (self.cluster.data(node) / "uploads" / self.file_uuid / "offset").read_bytes()
+        slots = (raw[start : start + SLOT_BYTES] for start in (0, SLOT_SPACING_BYTES))
+        return max(map(decode_offset, slots))[1]
+
+    def ask_for_completion(self) -> Answer:
+        """By a PUT without content, that says nothing of a digest."""
+        headers = {"Content-Range": f"bytes */{len(self.content)}"}
+        return self.cluster.request("PUT", self.path, node=self.holder, headers=headers)
+
     def stored(self, node: Member) -> bytes:
         answer = self.cluster.get(f"/files/{self.file_uuid}", node=node)
         assert answer.status == 200, answer.body
@@ -87,21 +99,26 @@ class Steps:
 
 
 class Sender:
-    """A PATCH of which the test sends the body bit by bit. Use as a context manager."""
+    """A PATCH of which the test sends the body bit by bit, and ends by no last chunk if it is chunked.
+
+    Use as a context manager.
+    """
 
     def __init__(self, steps: Steps, start: int, stop: int, node: Member, headers: Mapping[str, str]) -> None:
         self._steps, self._start, self._stop, self._sent = steps, start, stop, start
         self._headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self._is_chunked = "Transfer-Encoding" in self._headers
         self._connection = http.client.HTTPSConnection(
             "127.0.0.1", node.api_port, timeout=60, context=steps.cluster.context
         )
 
     def __enter__(self) -> Self:
         self._connection.putrequest("PATCH", self._steps.path)
+        length = {} if self._is_chunked else {"Content-Length": str(self._stop - self._start)}
         headers = {
             **TUS,
+            **length,
             "Upload-Offset": str(self._start),
-            "Content-Length": str(self._stop - self._start),
             "Authorization": f"Bearer {self._steps.cluster.admin_token}",
             **self._headers,
         }
@@ -111,7 +128,8 @@ class Sender:
         return self
 
     def send(self, size_bytes: int) -> None:
-        self._connection.send(self._steps.content[self._sent : self._sent + size_bytes])
+        piece = self._steps.content[self._sent : self._sent + size_bytes]
+        self._connection.send(b"%x\r\n%b\r\n" % (len(piece), piece) if self._is_chunked else piece)
         self._sent += size_bytes
 
     def status(self) -> int:

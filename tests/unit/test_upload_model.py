@@ -16,6 +16,7 @@ ACTIONS = (
     "sync",
     "hold",
     "release",
+    "drop_held",
     "rollback",
     "reopen",
     "kill",
@@ -58,6 +59,10 @@ class Model:
     def release(self, _: int) -> None:
         self.upload.release()
         self.held = None
+
+    def drop_held(self, _: int) -> None:
+        self.upload.drop_held()
+        self.content, self.held = self.content[: self.held], None
 
     def rollback(self, number: int) -> None:
         target = number % (len(self.content) + 1)
