@@ -1,26 +1,28 @@
 """Buffers that the kernel, or TLS, writes the rest of a body into: nothing copies it on its way.
 
 While a ring has a connection nothing else reads from it. What it took from behind the body is its `rest`:
-nothing for a body of known length. Buffers are used again, and bounded: BUFFERS_MAX for a body,
-SHARED_BUFFERS_MAX for all bodies of the process together, beyond which each still gets BUFFERS_MIN. What a
-body that broke off had handed out counts no more: it goes when its writer has done. With all of them full the
-socket is not read. Whoever takes bytes takes up to LENT_MAX buffers of them, LENT_MIN while more than half of
-all are in use: the faster they come, the fewer hand-overs there are, each of which costs as much as hashing
-300 KiB, and while one lot is written, and the next waits, a third can arrive. For one event loop.
+nothing for a body of known length. Buffers are used again, and bounded: BUFFERS_MAX for a body, and
+SHARED_BYTES_MAX for all bodies of the process together, beyond which each still gets BUFFERS_MIN; with
+LARGE_BYTES_MAX of that in use new ones are small. What a body that broke off had handed out counts no more:
+it goes when its writer has done. With all of them full the socket is not read. Whoever takes bytes takes up
+to LENT_MAX buffers of them: the more at once, the fewer hand-overs there are, each of which costs as much as
+hashing 300 KiB, and while one lot is written, and the next waits, a third can arrive. For one event loop.
 """
 
 import asyncio
+from collections.abc import Iterable
 from typing import Final
 
 from coordinator.chunks import Framing, MalformedBody, Span
 
-BUFFER_BYTES: Final = 512 * 1024
-LENT_MAX: Final = 8  # at once; twice that may be with whoever writes
-LENT_MIN: Final = 3
+BUFFER_BYTES: Final = 2 << 20
+SMALL_BUFFER_BYTES: Final = 512 << 10
+LENT_MAX: Final = 3  # at once; twice that may be with whoever writes
 BUFFERS_MAX: Final = 3 * LENT_MAX
-BUFFERS_MIN: Final = LENT_MIN + 1  # while a lot is written, one fills
-SHARED_BUFFERS_MAX: Final = 128  # 64 MiB
-IDLE_BUFFERS_MAX: Final = 32  # that are kept while nobody uploads
+BUFFERS_MIN: Final = LENT_MAX + 1  # while a lot is written, one fills
+LARGE_BYTES_MAX: Final = 64 << 20
+SHARED_BYTES_MAX: Final = 96 << 20
+IDLE_BYTES_MAX: Final = 16 << 20  # that are kept while nobody uploads
 FILL_S: Final = 0.01  # what came is handed on after this, however little it is
 SPANS_MAX: Final = 64  # of content in a buffer, which counts as full then; pieces of more are put together
 
@@ -29,30 +31,32 @@ class BufferPool:
     """The buffers of one process."""
 
     def __init__(self) -> None:
-        self._idle: list[bytearray] = []
-        self.used = 0
-
-    @property
-    def lent_max(self) -> int:
-        """How many a body may hand over at once."""
-        return LENT_MAX if self.used <= SHARED_BUFFERS_MAX // 2 else LENT_MIN
+        self._idle: dict[int, list[bytearray]] = {BUFFER_BYTES: [], SMALL_BUFFER_BYTES: []}
+        self._idle_bytes = 0
+        self.used_bytes = 0
 
     def take(self, held: int) -> bytearray | None:
         """One for a body that holds so many; None when it has to give one back first."""
-        if held >= BUFFERS_MAX or (held >= BUFFERS_MIN and self.used >= SHARED_BUFFERS_MAX):
+        if held >= BUFFERS_MAX or (held >= BUFFERS_MIN and self.used_bytes >= SHARED_BYTES_MAX):
             return None
-        self.used += 1
-        return self._idle.pop() if self._idle else bytearray(BUFFER_BYTES)
+        size_bytes = BUFFER_BYTES if self.used_bytes < LARGE_BYTES_MAX else SMALL_BUFFER_BYTES
+        self.used_bytes += size_bytes
+        if not self._idle[size_bytes]:
+            return bytearray(size_bytes)
+        self._idle_bytes -= size_bytes
+        return self._idle[size_bytes].pop()
 
     def give(self, buffer: bytearray) -> None:
         """Nobody uses it any more."""
-        self.used -= 1
-        if len(self._idle) < IDLE_BUFFERS_MAX:
-            self._idle.append(buffer)
+        size_bytes = len(buffer)
+        self.used_bytes -= size_bytes
+        if self._idle_bytes + size_bytes <= IDLE_BYTES_MAX:
+            self._idle_bytes += size_bytes
+            self._idle[size_bytes].append(buffer)
 
-    def forget(self, count: int) -> None:
-        """So many are still in somebody's hands, and do not come back."""
-        self.used -= count
+    def forget(self, buffers: Iterable[bytearray]) -> None:
+        """They are still in somebody's hands, and do not come back."""
+        self.used_bytes -= sum(map(len, buffers))
 
 
 POOL: Final = BufferPool()
@@ -101,8 +105,7 @@ class BodyRing(asyncio.BufferedProtocol):
             raise self._malformed
         if not self._full and self._is_lost and not self._framing.is_ended:
             raise EOFError
-        lent_max = self._pool.lent_max
-        handed, self._full = self._full[:lent_max], self._full[lent_max:]
+        handed, self._full = self._full[:LENT_MAX], self._full[LENT_MAX:]
         for buffer, spans in handed:
             if spans:
                 self._lent.append(buffer)
@@ -123,14 +126,14 @@ class BodyRing(asyncio.BufferedProtocol):
             self._pool.give(buffer)
         if self._filling is not None:
             self._pool.give(self._filling)
-        self._pool.forget(len(self._lent) + len(self._lent_before))
+        self._pool.forget([*self._lent, *self._lent_before])
         self._full, self._lent, self._lent_before = [], [], []
         self._filling, self._filled_bytes, self._spans = None, 0, []
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         """Where the next bytes go."""
         assert self._filling is not None, "reading is paused while no buffer is free"
-        stop = min(BUFFER_BYTES, self._filled_bytes + self._framing.room_bytes)
+        stop = min(len(self._filling), self._filled_bytes + self._framing.room_bytes)
         return memoryview(self._filling)[self._filled_bytes : stop]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -147,7 +150,7 @@ class BodyRing(asyncio.BufferedProtocol):
             self._wake()
             return
         self._add(spans, start)
-        is_full = self._filled_bytes == BUFFER_BYTES or len(self._spans) >= SPANS_MAX
+        is_full = self._filled_bytes == len(self._filling) or len(self._spans) >= SPANS_MAX
         if self._framing.is_ended:
             self.rest = bytes(came[used_bytes:])
         if self._framing.is_ended or is_full:

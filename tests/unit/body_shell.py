@@ -88,7 +88,7 @@ class Shell:
         self.go_on.set()
         await self.listener.close(5.0)
         self.disk.close()
-        assert POOL.used == 0
+        assert POOL.used_bytes == 0
         assert BUFFERED.left_bytes == BUFFERED_BYTES_MAX
 
     async def take(self, request: web.Request) -> web.Response:

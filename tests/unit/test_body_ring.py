@@ -10,8 +10,10 @@ from coordinator.body_ring import (
     BUFFER_BYTES,
     BUFFERS_MAX,
     BUFFERS_MIN,
+    LARGE_BYTES_MAX,
     LENT_MAX,
-    LENT_MIN,
+    SHARED_BYTES_MAX,
+    SMALL_BUFFER_BYTES,
     SPANS_MAX,
     BodyRing,
     BufferPool,
@@ -42,14 +44,14 @@ async def test_memory_of_what_was_taken_is_used_again_at_the_second_asking_after
 
     assert b"".join(first) == CONTENT[:lot_bytes]
     assert b"".join(second) == CONTENT[lot_bytes : 2 * lot_bytes]
-    assert pool.used == 2 * LENT_MAX + 2
+    assert pool.used_bytes == 2 * lot_bytes + 2 * BUFFER_BYTES
     third = await ring.next_pieces(1.0)  # the buffers of the first come back
-    assert pool.used == LENT_MAX + 2
+    assert pool.used_bytes == lot_bytes + 2 * BUFFER_BYTES
     arrive(ring, CONTENT[2 * lot_bytes + 1 + BUFFER_BYTES :][:BUFFER_BYTES])
     assert b"".join(second) == CONTENT[lot_bytes : 2 * lot_bytes]
     assert b"".join(third) == CONTENT[2 * lot_bytes :][:BUFFER_BYTES]
     ring.close()
-    assert pool.used == 0
+    assert pool.used_bytes == 0
 
 
 class Reading(asyncio.Transport):
@@ -81,31 +83,30 @@ def arrive_while_read(ring: BodyRing, content: bytes, transport: Reading) -> Non
 
 async def test_body_with_its_least_share_is_read_on_while_a_lot_of_it_is_written() -> None:
     pool, transport = BufferPool(), Reading()
-    pool.used = body_ring.SHARED_BUFFERS_MAX  # by others
+    pool.used_bytes = SHARED_BYTES_MAX  # by others
     ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
     ring.begin(transport)
     arrive_while_read(ring, CONTENT, transport)
-    assert len(await ring.next_pieces(1.0)) == LENT_MIN
-    assert len(await ring.next_pieces(1.0)) == BUFFERS_MIN - LENT_MIN
+    first = await ring.next_pieces(1.0)
+    assert [len(piece) for piece in first] == [SMALL_BUFFER_BYTES] * LENT_MAX
+    assert len(await ring.next_pieces(1.0)) == BUFFERS_MIN - LENT_MAX
     assert await ring.next_pieces(0.001) == []
     assert transport.reads  # one lot came back
     ring.close()
+    assert pool.used_bytes == SHARED_BYTES_MAX
 
 
-async def test_body_whose_large_lot_is_still_written_when_buffers_become_scarce_is_read_on() -> None:
-    pool, transport, lot_bytes = BufferPool(), Reading(), LENT_MAX * BUFFER_BYTES
+async def test_buffers_are_small_when_those_of_others_come_to_much() -> None:
+    pool, transport = BufferPool(), Reading()
+    pool.used_bytes = LARGE_BYTES_MAX - 1  # by others
     ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
     ring.begin(transport)
-    arrive(ring, CONTENT[:lot_bytes])
-    first = await ring.next_pieces(1.0)
-    pool.used += body_ring.SHARED_BUFFERS_MAX  # by others
-    arrive_while_read(ring, CONTENT[lot_bytes:], transport)
-    second = await ring.next_pieces(1.0)
-    assert not transport.reads
-    assert await ring.next_pieces(0.001) == []
-    assert transport.reads  # the large lot came back
-    assert (len(first), len(second)) == (LENT_MAX, 1)
+    arrive_while_read(ring, CONTENT, transport)
+    pieces = [piece for _ in range(2) for piece in await ring.next_pieces(1.0)]
+    assert [len(piece) for piece in pieces] == [BUFFER_BYTES] + [SMALL_BUFFER_BYTES] * (2 * LENT_MAX - 1)
+    assert b"".join(pieces) == CONTENT[: sum(map(len, pieces))]
     ring.close()
+    assert pool.used_bytes == LARGE_BYTES_MAX - 1
 
 
 async def test_asking_that_got_nothing_does_not_count() -> None:
@@ -118,7 +119,7 @@ async def test_asking_that_got_nothing_does_not_count() -> None:
     arrive(ring, CONTENT[2 * BUFFER_BYTES :][: 3 * BUFFER_BYTES])
     assert b"".join(first) == CONTENT[: 2 * BUFFER_BYTES]
     ring.close()
-    assert pool.used == 0
+    assert pool.used_bytes == 0
 
 
 async def test_buffer_of_very_many_chunks_counts_as_full() -> None:
@@ -126,26 +127,39 @@ async def test_buffer_of_very_many_chunks_counts_as_full() -> None:
     ring = BodyRing(asyncio.Protocol(), Chunks(), pool)
     ring.begin(transport)
     arrive_while_read(ring, b"1\r\na\r\n" * 100_000, transport)
-    assert pool.used == BUFFERS_MAX
+    assert pool.used_bytes == BUFFERS_MAX * BUFFER_BYTES
     pieces = await ring.next_pieces(1.0)
     assert len(pieces) <= LENT_MAX * SPANS_MAX
     assert set(b"".join(pieces)) == set(b"a")
     ring.close()
 
 
-def test_pool_gives_every_body_its_least_and_all_together_no_more_than_their_share(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(body_ring, "SHARED_BUFFERS_MAX", BUFFERS_MAX)
+def test_pool_gives_every_body_its_least_and_all_together_no_more_than_their_share() -> None:
     pool = BufferPool()
-    first = [pool.take(held) for held in range(BUFFERS_MAX + 1)]
-    assert [buffer is not None for buffer in first] == [True] * BUFFERS_MAX + [False]
-    second = [pool.take(held) for held in range(BUFFERS_MAX)]
-    assert [buffer is not None for buffer in second] == [True] * BUFFERS_MIN + [False] * (
-        BUFFERS_MAX - BUFFERS_MIN
-    )
-    for buffer in (*first, *second):
-        if buffer is not None:
-            pool.give(buffer)
-    assert pool.used == 0
-    assert pool.take(0) is second[BUFFERS_MIN - 1]
+    taken: list[bytearray] = []
+    while pool.used_bytes < SHARED_BYTES_MAX:
+        body = [pool.take(held) for held in range(BUFFERS_MAX + 1)]
+        assert body[-1] is None
+        taken += [buffer for buffer in body if buffer is not None]
+    last = [buffer for held in range(BUFFERS_MAX) if (buffer := pool.take(held)) is not None]
+    assert [len(buffer) for buffer in last] == [SMALL_BUFFER_BYTES] * BUFFERS_MIN
+    assert pool.used_bytes - SHARED_BYTES_MAX <= 2 * BUFFERS_MIN * SMALL_BUFFER_BYTES
+    assert sum(len(buffer) for buffer in taken if len(buffer) == BUFFER_BYTES) == LARGE_BYTES_MAX
+    for buffer in (*taken, *last):
+        pool.give(buffer)
+    assert pool.used_bytes == 0
+
+
+def test_pool_keeps_some_buffers_of_both_sizes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(body_ring, "IDLE_BYTES_MAX", BUFFER_BYTES + SMALL_BUFFER_BYTES)
+    pool = BufferPool()
+    large = [pool.take(0), pool.take(1)]
+    pool.used_bytes += LARGE_BYTES_MAX  # by others
+    small = pool.take(2)
+    for buffer in (*large, small):
+        assert buffer is not None
+        pool.give(buffer)
+    assert pool.take(0) is small
+    pool.used_bytes = 0
+    assert pool.take(0) is large[0]
+    assert pool.take(1) is not large[1]
