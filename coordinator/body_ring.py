@@ -19,7 +19,7 @@ BUFFER_BYTES: Final = 2 << 20
 SMALL_BUFFER_BYTES: Final = 512 << 10
 LENT_MAX: Final = 3  # at once; twice that may be with whoever writes
 BUFFERS_MAX: Final = 3 * LENT_MAX
-BUFFERS_MIN: Final = LENT_MAX + 1  # while a lot is written, one fills
+BUFFERS_MIN: Final = LENT_MAX + 1  # while a lot is written, one fills, however scarce they are
 LARGE_BYTES_MAX: Final = 64 << 20
 SHARED_BYTES_MAX: Final = 96 << 20
 IDLE_BYTES_MAX: Final = 16 << 20  # that are kept while nobody uploads
@@ -216,8 +216,7 @@ class BodyRing(asyncio.BufferedProtocol):
             self._lent, self._lent_before = [], self._lent
         if not self._is_paused or self._framing.is_ended or self._is_over:
             return
-        # With nothing to hand over there is always one to fill, however many were lent before.
-        self._filling = self._pool.take(self._held if self._full else 0)
+        self._filling = self._pool.take(self._held)
         if self._filling is not None and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()

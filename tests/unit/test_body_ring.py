@@ -109,6 +109,23 @@ async def test_buffers_are_small_when_those_of_others_come_to_much() -> None:
     assert pool.used_bytes == LARGE_BYTES_MAX - 1
 
 
+async def test_body_that_holds_much_when_buffers_become_scarce_is_read_on_once_it_is_written() -> None:
+    pool, transport, lot_bytes = BufferPool(), Reading(), LENT_MAX * BUFFER_BYTES
+    ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
+    ring.begin(transport)
+    arrive(ring, CONTENT[: 2 * lot_bytes])
+    lots = [await ring.next_pieces(1.0)]
+    pool.used_bytes += SHARED_BYTES_MAX  # by others
+    arrive_while_read(ring, CONTENT[2 * lot_bytes :], transport)
+    lots += [await ring.next_pieces(1.0) for _ in range(2)]
+    assert not transport.reads
+    assert await ring.next_pieces(0.001) == []
+    assert transport.reads  # both lots came back
+    assert [len(lot) for lot in lots] == [LENT_MAX, LENT_MAX, 1]
+    ring.close()
+    assert pool.used_bytes == SHARED_BYTES_MAX
+
+
 async def test_asking_that_got_nothing_does_not_count() -> None:
     pool = BufferPool()
     ring = BodyRing(asyncio.Protocol(), KnownLength(len(CONTENT)), pool)
