@@ -32,7 +32,6 @@ class BufferPool:
 
     def __init__(self) -> None:
         self._idle: dict[int, list[bytearray]] = {BUFFER_BYTES: [], SMALL_BUFFER_BYTES: []}
-        self._idle_bytes = 0
         self.used_bytes = 0
 
     def take(self, held: int) -> bytearray | None:
@@ -41,18 +40,15 @@ class BufferPool:
             return None
         size_bytes = BUFFER_BYTES if self.used_bytes < LARGE_BYTES_MAX else SMALL_BUFFER_BYTES
         self.used_bytes += size_bytes
-        if not self._idle[size_bytes]:
-            return bytearray(size_bytes)
-        self._idle_bytes -= size_bytes
-        return self._idle[size_bytes].pop()
+        idle = self._idle[size_bytes]
+        return idle.pop() if idle else bytearray(size_bytes)
 
     def give(self, buffer: bytearray) -> None:
         """Nobody uses it any more."""
-        size_bytes = len(buffer)
-        self.used_bytes -= size_bytes
-        if self._idle_bytes + size_bytes <= IDLE_BYTES_MAX:
-            self._idle_bytes += size_bytes
-            self._idle[size_bytes].append(buffer)
+        self.used_bytes -= len(buffer)
+        idle_bytes = sum(size_bytes * len(idle) for size_bytes, idle in self._idle.items())
+        if idle_bytes + len(buffer) <= IDLE_BYTES_MAX:
+            self._idle[len(buffer)].append(buffer)
 
     def forget(self, buffers: Iterable[bytearray]) -> None:
         """They are still in somebody's hands, and do not come back."""
