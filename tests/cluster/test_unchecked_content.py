@@ -40,6 +40,15 @@ def test_content_with_another_digest_is_not_completed_when_the_log_could_not_be_
     assert steps.stored(steps.holder) == steps.content
 
 
+def assert_completed_by_its_rest_alone(steps: Steps) -> None:
+    """Not by asking for it; by what is missing, with the digest of the content."""
+    size_bytes = len(steps.content)
+    asked = steps.ask_for_completion()
+    assert (asked.status, asked.json["offset"] < size_bytes) == (202, True)
+    assert steps.patch(asked.json["offset"], size_bytes, Repr_Digest=digest_of(steps.content)).status == 204
+    assert steps.stored(steps.others[0]) == steps.content
+
+
 @pytest.mark.parametrize("size_bytes", [SIZE_BYTES, None])
 def test_content_of_a_client_that_left_before_its_end_is_not_completed_unchecked(
     cluster: Cluster, size_bytes: int | None
@@ -48,11 +57,7 @@ def test_content_of_a_client_that_left_before_its_end_is_not_completed_unchecked
     with steps.begin(SIZE_BYTES, **UNENDING) as sender:
         sender.send(SIZE_BYTES)
         steps.wait_lying(steps.holder, SIZE_BYTES)
-    asked = steps.ask_for_completion()
-    assert (asked.status, asked.json["offset"] < SIZE_BYTES) == (202, True)
-    rest = steps.patch(asked.json["offset"], SIZE_BYTES, Repr_Digest=digest_of(steps.content))
-    assert rest.status == 204
-    assert steps.stored(steps.others[0]) == steps.content
+    assert_completed_by_its_rest_alone(steps)
 
 
 @pytest.mark.timeout(180)
@@ -68,7 +73,4 @@ def test_content_of_a_node_that_died_before_its_end_is_not_completed_unchecked(o
         own_cluster.kill(steps.holder)
     own_cluster.restart(steps.holder)
     own_cluster.wait_healthy()
-    asked = steps.ask_for_completion()
-    assert (asked.status, asked.json["offset"] < size_bytes) == (202, True)
-    assert steps.patch(asked.json["offset"], size_bytes, Repr_Digest=digest_of(steps.content)).status == 204
-    assert steps.stored(steps.others[0]) == steps.content
+    assert_completed_by_its_rest_alone(steps)

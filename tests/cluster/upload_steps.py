@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from deploy.development import Member
 from deploy.processes import wait_until
-from node.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
+from node.durable import Disk, OffsetRecord
 from tests.cluster.harness import Answer, Cluster
 
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}
@@ -83,9 +83,8 @@ class Steps:
 
     def durable_bytes(self, node: Member) -> int:
         """How much of the upload its node would have after a crash."""
-        raw = (self.cluster.data(node) / "uploads" / self.file_uuid / "offset").read_bytes()
-        slots = (raw[start : start + SLOT_BYTES] for start in (0, SLOT_SPACING_BYTES))
-        return max(map(decode_offset, slots))[1]
+        with (self.cluster.data(node) / "uploads" / self.file_uuid / "offset").open("rb") as file:
+            return OffsetRecord(file.fileno(), Disk()).offset
 
     def ask_for_completion(self) -> Answer:
         """By a PUT without content, that says nothing of a digest."""
