@@ -21,6 +21,8 @@ _SLOT = struct.Struct("<8sQQ")  # magic, sequence, offset in bytes
 _SLOT_MAGIC = b"FSTOFFS\0"
 SLOT_BYTES = _SLOT.size + CRC_BYTES
 _FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
+_SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h
+_REFUSALS = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})  # by the disk; others: it cannot be asked
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -38,6 +40,22 @@ def preallocate(descriptor: int, start: int, length: int) -> None:
         raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
+def write_out(descriptor: int, start: int, length: int) -> None:
+    """Has the disk begin with these bytes: the sync that makes them durable then has less to wait for.
+
+    Does nothing where there is no sync_file_range(2). Raises OSError for bytes that the disk refuses.
+    """
+    try:
+        sync_file_range = _LIBC.sync_file_range
+    except AttributeError:
+        return
+    numbers = (ctypes.c_int64(start), ctypes.c_int64(length))
+    if sync_file_range(descriptor, *numbers, _SYNC_FILE_RANGE_WRITE):
+        error_number = ctypes.get_errno()
+        if error_number in _REFUSALS:
+            raise OSError(error_number, os.strerror(error_number))
+
+
 @dataclass(frozen=True, slots=True)
 class Disk:
     """The calls that fail when a disk is full or dying; handed in, so that tests can have them fail."""
@@ -46,6 +64,7 @@ class Disk:
     fsync: Callable[[int], None] = os.fsync
     fdatasync: Callable[[int], None] = os.fdatasync
     preallocate: Callable[[int, int, int], None] = preallocate
+    write_out: Callable[[int, int, int], None] = write_out
 
 
 def write_all(disk: Disk, descriptor: int, buffer: Octets, offset: int) -> None:

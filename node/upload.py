@@ -17,7 +17,7 @@ from ca.errors import ChecksumMismatch, Conflict, Internal, OffsetMismatch, Payl
 from node.blobs import BlobStore
 from node.directories import DiskFailed, storage_error
 from node.durable import Octets, OffsetRecord, write_all
-from node.flushing import FlushThreads
+from node.flushing import FlushThreads, HeadStart
 from node.lanes import Lanes
 from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished
 
@@ -94,6 +94,7 @@ class Upload:
         self._threads, self._behind = threads, threads.behind()
         self._lanes = lanes
         self._behind_target = self._durable
+        self._head_start = HeadStart(self._disk, data)
         self._allocated_bytes: int | None = 0  # up to where room was reserved; None: not to be had here
 
     @property
@@ -398,8 +399,9 @@ class Upload:
     def _write(self, buffers: Sequence[Octets], offset: int) -> None:
         for buffer in buffers:
             write_all(self._disk, self._data, buffer, offset)
-            self._hasher.update_sums(buffer)  # at once: it is in the processor's cache still
             offset += len(buffer)
+            self._head_start.written(offset, self._durable.size_bytes, self.size_bytes)
+            self._hasher.update_sums(buffer)  # at once: it is in the processor's cache still
 
     def _preallocate(self, stop: int) -> None:
         """Reserves room from where it ends, when bytes up to `stop` need it; a disk without room tells at the
@@ -460,6 +462,7 @@ class Upload:
         """Cuts the data to `offset`, the checkpoint's by default; hashes what lies between the two again."""
         target = checkpoint.size_bytes if offset is None else offset
         self._held = None
+        self._head_start.cut(target)
         self._allocated_bytes = None if self._allocated_bytes is None else target
         try:
             os.ftruncate(self._data, target)

@@ -11,7 +11,7 @@ import pytest
 
 from ca import errors
 from node.blobs import BlobStore
-from node.durable import SLOT_BYTES, Disk, Octets, preallocate
+from node.durable import SLOT_BYTES, Disk, Octets, preallocate, write_out
 from node.uploads import UploadStore
 
 UUID = "0192d3a4-0000-7000-8000-000000000001"
@@ -42,6 +42,8 @@ class Faults:
         self.data_syncs = 0
         self.directory_failure: int | None = None
         self.write_failure: int | None = None  # of content, not of records
+        self.begun: list[tuple[int, int]] = []  # start and length of what the disk was told to begin with
+        self.beginning: int | None = None  # the error number of every such call
 
     def fail_after(self, calls: int, failure: BaseException | int | None) -> None:
         self.calls_left = calls
@@ -81,8 +83,20 @@ class Faults:
         preallocate(descriptor, start, length)
         self.reserved.append((start, length))
 
+    def begin(self, descriptor: int, start: int, length: int) -> None:
+        if self.beginning is not None:
+            raise OSError(self.beginning, os.strerror(self.beginning))
+        write_out(descriptor, start, length)
+        self.begun.append((start, length))
+
     def disk(self) -> Disk:
-        return Disk(pwrite=self.pwrite, fsync=self.sync, fdatasync=self.data_sync, preallocate=self.reserve)
+        return Disk(
+            pwrite=self.pwrite,
+            fsync=self.sync,
+            fdatasync=self.data_sync,
+            preallocate=self.reserve,
+            write_out=self.begin,
+        )
 
 
 class Machine:
