@@ -22,7 +22,7 @@ _SLOT_MAGIC = b"FSTOFFS\0"
 SLOT_BYTES = _SLOT.size + CRC_BYTES
 _FALLOC_FL_KEEP_SIZE = 1  # linux/falloc.h
 _SYNC_FILE_RANGE_WRITE = 2  # linux/fs.h
-_REFUSALS = frozenset({errno.EIO, errno.ENOSPC, errno.EDQUOT})  # by the disk; others: it cannot be asked
+_CANNOT_BE_ASKED = frozenset({errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, errno.EPERM, errno.ESPIPE})
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -31,29 +31,30 @@ def preallocate(descriptor: int, start: int, length: int) -> None:
 
     os.posix_fallocate would grow the file, and writes zeros where the file system cannot reserve.
     """
-    try:
-        fallocate = _LIBC.fallocate
-    except AttributeError:
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS)) from None
-    numbers = (ctypes.c_int64(start), ctypes.c_int64(length))
-    if fallocate(descriptor, _FALLOC_FL_KEEP_SIZE, *numbers):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    _call("fallocate", descriptor, _FALLOC_FL_KEEP_SIZE, ctypes.c_int64(start), ctypes.c_int64(length))
 
 
 def write_out(descriptor: int, start: int, length: int) -> None:
     """Has the disk begin with these bytes: the sync that makes them durable then has less to wait for.
 
-    Does nothing where there is no sync_file_range(2). Raises OSError for bytes that the disk refuses.
+    Does nothing where there is no sync_file_range(2). Raises OSError for bytes that the disk refuses: a file
+    system may have given them up, and not tell the next sync.
     """
-    try:
-        sync_file_range = _LIBC.sync_file_range
-    except AttributeError:
-        return
     numbers = (ctypes.c_int64(start), ctypes.c_int64(length))
-    if sync_file_range(descriptor, *numbers, _SYNC_FILE_RANGE_WRITE):
-        error_number = ctypes.get_errno()
-        if error_number in _REFUSALS:
-            raise OSError(error_number, os.strerror(error_number))
+    try:
+        _call("sync_file_range", descriptor, *numbers, _SYNC_FILE_RANGE_WRITE)
+    except OSError as error:
+        if error.errno not in _CANNOT_BE_ASKED:
+            raise
+
+
+def _call(name: str, *arguments: object) -> None:
+    """Of the C library. Raises OSError; with ENOSYS where it has no such function."""
+    function = getattr(_LIBC, name, None)
+    if function is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    if function(*arguments):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,10 @@ class HeadStart:
         self._disk.write_out(self._descriptor, start, stop - start)
         self._begun_bytes = stop
 
+    def asked(self, stop: int) -> None:
+        """A sync is at all that lies before this offset."""
+        self._begun_bytes = stop
+
     def cut(self, stop: int) -> None:
         """What comes behind this offset is new."""
         self._begun_bytes = min(self._begun_bytes, stop)

@@ -184,6 +184,7 @@ class Upload:
         if self._unsynced_bytes:
             self._behind_target = self._held or self._hasher.checkpoint()
             self._behind.begin(partial(self._make_durable, self._behind_target.size_bytes))
+            self._head_start.asked(self.offset)
             self._unsynced_bytes = 0  # none that this sync was not begun for
 
     def hold(self) -> None:

@@ -3,6 +3,7 @@
 import ctypes
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -87,13 +88,26 @@ def test_only_what_the_disk_says_is_an_error(tmp_path: Path, monkeypatch: pytest
         durable.write_out(file.fileno(), 0, len(CONTENT))
 
 
-def test_refusal_of_the_disk_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error_number", [errno.EIO, errno.ENOSPC, errno.EUCLEAN, errno.EROFS])
+def test_refusal_of_the_disk_is_raised(monkeypatch: pytest.MonkeyPatch, error_number: int) -> None:
+    """A file system that finds itself damaged gives bytes up, and may not say so again."""
+
     class Library:
         @staticmethod
         def sync_file_range(*_: object) -> int:
-            ctypes.set_errno(errno.EIO)
+            ctypes.set_errno(error_number)
             return -1
 
     monkeypatch.setattr(durable, "_LIBC", Library)
-    with pytest.raises(OSError, match="Input/output error"):
+    with pytest.raises(OSError, match=re.escape(os.strerror(error_number))):
         durable.write_out(0, 0, 1)
+
+
+def test_disk_is_not_told_of_what_a_sync_is_at(machine: Machine) -> None:
+    with machine.uploads.open(UUID, None) as upload:
+        append(upload, 0, 30_000)
+        machine.faults.sync_may_end.clear()
+        upload.begin_sync()
+        append(upload, 30_000, 70_000)
+        assert machine.faults.begun == [(0, 20_000), *steps(30_000, 70_000)]
+        machine.faults.sync_may_end.set()
