@@ -79,9 +79,12 @@ class Custody:
             await self._by_itself("collect", self.collect)
             self._collect_at_s = now_s
 
-    async def restore(self, sha256: str) -> bool:
-        """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError."""
-        return await self._losses.restore(sha256)
+    async def restore(self, sha256: str, *, moved: Callable[[int], None] | None = None) -> bool:
+        """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
+
+        `moved` is told of each piece that was read.
+        """
+        return await self._losses.restore(sha256, moved=moved)
 
     async def collect(self, run: Pass) -> None:
         """Drop what is doomed. Raises Stopped, FilestoreError, OSError."""

@@ -6,23 +6,28 @@ by the sha256 of the whole, before the blob is put into place. What was verified
 (`node/partials.py`), so the next fetch of the blob goes on there.
 
 Whoever wants the same blob meanwhile shares the fetch. It ends when nobody waits for it any more.
+
+Nobody waits for the slowest: a small blob has turns of its own, beside large ones that take hours, and
+sources that do not tell their checksums soon after another are left out. A count of what was read, received
+or hashed tells whoever waits that a fetch, or what is before it in the line, still moves.
 """
 
 import asyncio
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from ca.errors import ChecksumMismatch, InsufficientStorage, Internal, Unavailable
 from node.blobs import BlobStore
 from node.damage import verify_blob
 from node.disk import DiskWorkers
-from node.gathering import Means, Pace, gather
+from node.gathering import RANGE_SEGMENTS, Means, Pace, SourcesFailed, gather
 from node.metrics import NodeMetrics
 from node.partial import Partial
 from node.partials import PartialStore
 from node.peers import PeerClient, PeerFailed, pieces
 from node.segments import (
+    SEGMENT_BYTES,
     BlobDamaged,
     BlobMissing,
     FinishedBlob,
@@ -33,27 +38,42 @@ from node.segments import (
 )
 
 FETCHES_MAX = 2  # at once: with RANGES_AT_ONCE each, half of the disk's threads
+SMALL_BYTES = RANGE_SEGMENTS * SEGMENT_BYTES  # one range: such a fetch takes one thread
+SMALL_MAX = 2  # of those at once, beside FETCHES_MAX larger ones
 WAITING_MAX = 64  # fetches that wait for their turn
 SOURCES_MAX = 16  # that are asked; more would not be faster
 JOINS_MAX = 3  # fetches of others that may fail before a caller is told so
 SUMS_TIMEOUT_S = 5.0  # for a source to open two files, and without progress after that
 SUMS_S_MAX = 30.0  # for all of its checksums: 2 MiB for a blob of 1 TiB
+SUMS_GRACE_S = 1.0  # after the first answer: a source that takes longer is left out of this fetch
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class _Fetch:
-    """One fetch under way and how many wait for it. `pace` is None once somebody is in a hurry."""
+    """One fetch under way and how many wait for it. `pace` is None once somebody is in a hurry.
+
+    `moved`: called with the bytes that were read, received or hashed for it. `moved_bytes`: how many that
+    were, None while it waits for its turn. `failed`: sources that did not give what they were asked for.
+    """
 
     pace: Pace | None
+    moved: Callable[[int], None]
     task: "asyncio.Task[None] | None" = None
     callers: int = 0
+    moved_bytes: int | None = None
+    failed: set[str] = field(default_factory=set)
 
     async def keep_pace(self, size_bytes: int) -> None:
         """Wait until so many bytes are paid for."""
         if self.pace is not None:
             await self.pace(size_bytes)
+        self.moved(size_bytes)
+
+    async def count(self, size_bytes: int) -> None:
+        """As a pace that nobody waits for."""
+        self.moved(size_bytes)
 
 
 class Fetches:
@@ -75,16 +95,19 @@ class Fetches:
         self._means = Means(peers, disk, metrics)
         self._running: dict[FinishedBlob, _Fetch] = {}
         self._turns = asyncio.Semaphore(FETCHES_MAX)
+        self._small_turns = asyncio.Semaphore(SMALL_MAX)
+        self._moved_bytes = 0  # of all fetches
 
     async def fetch_blob(
         self, sha256: str, size_bytes: int, sources: Sequence[str], *, pace: Pace | None = None
-    ) -> None:
-        """A whole replica lies here, verified and durable, when this returns.
+    ) -> list[str]:
+        """A whole replica lies here, verified and durable, when this returns: the sources that failed on the
+        way.
 
         `sources`: nodes that may have it, the best first; this one is left out. `pace` is awaited for each
         piece that comes; a fetch that several share has none as soon as one of them has none. Raises
-        Unavailable when no source can give it (what has come is kept for the next time),
-        InsufficientStorage, Internal.
+        SourcesFailed when no source can give it (what has come is kept for the next time), Unavailable for
+        another reason here, InsufficientStorage, Internal.
         """
         blob = FinishedBlob(sha256, size_bytes)
         others = [node_id for node_id in dict.fromkeys(sources) if node_id != self._node_id][:SOURCES_MAX]
@@ -93,11 +116,17 @@ class Fetches:
             if joined is None:
                 break
             try:
-                await self._share(joined, pace)
-                return
+                return await self._share(joined, pace)
             except Unavailable as failure:  # of the sources of whoever began it
                 _log.info("a fetch that was joined failed", extra={"sha256": sha256, "reason": str(failure)})
-        await self._share(self._running.get(blob) or self._begin(blob, others, pace), pace)
+        return await self._share(self._running.get(blob) or self._begin(blob, others, pace), pace)
+
+    def moved_bytes(self, blob: FinishedBlob) -> int:
+        """A number that stays the same only while the fetch of this blob does not move; while it waits for
+        its turn, as long as no fetch does.
+        """
+        fetch = self._running.get(blob)
+        return self._moved_bytes if fetch is None or fetch.moved_bytes is None else fetch.moved_bytes
 
     async def clean(self) -> None:
         """Remove what fetches left here that nobody has gone on with for a day. Raises OSError."""
@@ -117,12 +146,16 @@ class Fetches:
     def _begin(self, blob: FinishedBlob, sources: Sequence[str], pace: Pace | None) -> _Fetch:
         if len(self._running) >= FETCHES_MAX + WAITING_MAX:
             raise Unavailable("Too many blobs are being fetched already.", retry_after_s=2)
-        fetch = self._running[blob] = _Fetch(pace)
+        fetch = self._running[blob] = _Fetch(pace, lambda size_bytes: self._moved(fetch, size_bytes))
         fetch.task = asyncio.create_task(self._run(blob, sources, fetch), name="fetch")
         return fetch
 
-    async def _share(self, fetch: _Fetch, pace: Pace | None) -> None:
-        """Wait for a fetch with others; the last one who goes away ends it."""
+    def _moved(self, fetch: _Fetch, size_bytes: int) -> None:
+        self._moved_bytes += size_bytes
+        fetch.moved_bytes = (fetch.moved_bytes or 0) + size_bytes
+
+    async def _share(self, fetch: _Fetch, pace: Pace | None) -> list[str]:
+        """Wait for a fetch with others; the last one who goes away ends it. The sources that failed."""
         assert fetch.task is not None
         fetch.pace = fetch.pace and pace
         fetch.callers += 1
@@ -138,39 +171,43 @@ class Fetches:
             raise
         finally:
             fetch.callers -= 1
+        return sorted(fetch.failed)
 
     async def _run(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> None:
         try:
-            async with self._turns:
+            async with self._small_turns if blob.size_bytes <= SMALL_BYTES else self._turns:
+                fetch.moved_bytes = 0
                 await self._bring(blob, sources, fetch)
         finally:
             del self._running[blob]
 
     async def _bring(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> None:
         """The blob from the first party that can give it."""
-        if await self._is_here(blob):
+        if await self._is_here(blob, fetch):
             return
         if blob.size_bytes > await self._means.disk.run(self._blobs.total_bytes):
             raise InsufficientStorage(
                 "This node has no room for the replica."
             )  # nor memory for its checksums
-        failure = Unavailable("No node that was named has this blob.", retry_after_s=2)
-        for sums, party in await self._parties(blob, sources):
+        failure = SourcesFailed("No node that was named has this blob.", sources)
+        for sums, party in await self._parties(blob, sources, fetch):
             try:
                 await self._attempt(blob, sums, party, fetch)
                 return
-            except Unavailable as error:
+            except SourcesFailed as error:
                 failure = error
             except ChecksumMismatch as error:
                 facts = {"sha256": blob.sha256, "peers": party, "reason": error.details}
                 _log.error("a blob that came was thrown away", extra=facts)
-                failure = Unavailable("What came is not the blob.", retry_after_s=2)
+                failure = SourcesFailed("What came is not the blob.", party)
         raise failure
 
-    async def _is_here(self, blob: FinishedBlob) -> bool:
+    async def _is_here(self, blob: FinishedBlob, fetch: _Fetch) -> bool:
         means = self._means
         try:
-            found_bytes = await verify_blob(means.disk, self._blobs, means.metrics, blob.sha256)
+            found_bytes = await verify_blob(
+                means.disk, self._blobs, means.metrics, blob.sha256, pace=fetch.count
+            )
             return found_bytes == blob.size_bytes and await means.disk.run(self._blobs.affirm, blob.sha256)
         except (BlobMissing, BlobDamaged):
             return False
@@ -178,11 +215,13 @@ class Fetches:
     async def _attempt(
         self, blob: FinishedBlob, sums: SegmentSums, party: Sequence[str], fetch: _Fetch
     ) -> None:
-        """Raises ChecksumMismatch, InsufficientStorage or Internal when nothing can be kept; Unavailable."""
+        """Raises ChecksumMismatch, InsufficientStorage or Internal when nothing can be kept; SourcesFailed,
+        Unavailable.
+        """
         run = self._means.disk.run
         partial: Partial = await self._means.disk.open(self._partials.open, blob, sums)
         try:
-            hasher = await gather(self._means, partial, party, fetch.keep_pace)
+            hasher = await gather(self._means, partial, party, fetch)
             await run(partial.install, hasher)
         except (ChecksumMismatch, InsufficientStorage, Internal):
             await run(partial.discard)
@@ -191,15 +230,35 @@ class Fetches:
             await run(partial.close)
 
     async def _parties(
-        self, blob: FinishedBlob, sources: Sequence[str]
+        self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch
     ) -> list[tuple[SegmentSums, list[str]]]:
         """Nodes that tell the same checksums, the largest party first; in each, in the order given."""
-        answers = await asyncio.gather(*(self._sums(blob, source) for source in sources))
+        answers = await self._answers(blob, sources)
+        fetch.failed.update(source for source in sources if answers.get(source) is None)
         parties: dict[SegmentSums, list[str]] = {}
-        for source, sums in zip(sources, answers, strict=True):
-            if sums is not None:
+        for source in sources:
+            if (sums := answers.get(source)) is not None:
                 parties.setdefault(sums, []).append(source)
         return sorted(parties.items(), key=lambda party: -len(party[1]))
+
+    async def _answers(self, blob: FinishedBlob, sources: Sequence[str]) -> dict[str, SegmentSums | None]:
+        """What each has said; nothing of those that take longer than the first one by SUMS_GRACE_S."""
+        asked = {asyncio.create_task(self._sums(blob, source)): source for source in sources}
+        loop, until_s, pending = asyncio.get_running_loop(), None, set(asked)
+        try:
+            while pending and (until_s is None or until_s > loop.time()):
+                left_s = None if until_s is None else until_s - loop.time()
+                done, pending = await asyncio.wait(
+                    pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if until_s is None and any(task.result() is not None for task in done):
+                    until_s = loop.time() + SUMS_GRACE_S
+        finally:
+            for task in pending:
+                task.cancel()
+            if pending:
+                await asyncio.wait(pending)
+        return {source: task.result() for task, source in asked.items() if task not in pending}
 
     async def _sums(self, blob: FinishedBlob, source: str) -> SegmentSums | None:
         """What a node says of its replica's segments; None when it has none, or cannot say."""

@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 import aiohttp
 
@@ -44,6 +45,26 @@ Pace = Callable[[int], Awaitable[None]]  # returns when so many bytes are paid f
 _log = logging.getLogger(__name__)
 
 
+class SourcesFailed(Unavailable):
+    """No node that was asked for a blob could give it. `sources`: those that were asked."""
+
+    def __init__(self, details: str, sources: Iterable[str]) -> None:
+        super().__init__(details, retry_after_s=2)
+        self.sources = sorted(sources)
+
+
+class Fetch(Protocol):
+    """What gathering tells whoever has it done."""
+
+    failed: set[str]  # sources that did not give what they were asked for
+
+    async def keep_pace(self, size_bytes: int) -> None:
+        """Awaited for each piece that comes: returns when so many bytes are paid for."""
+
+    async def count(self, size_bytes: int) -> None:
+        """So many bytes were read here."""
+
+
 @dataclass(frozen=True, slots=True)
 class Means:
     """What gathering works with."""
@@ -53,13 +74,13 @@ class Means:
     metrics: NodeMetrics
 
 
-async def gather(means: Means, partial: Partial, sources: Sequence[str], pace: Pace) -> SegmentHasher:
+async def gather(means: Means, partial: Partial, sources: Sequence[str], fetch: Fetch) -> SegmentHasher:
     """Bring every segment that is missing; the hasher has seen the whole content as it is on the disk.
 
-    `sources`: nodes that have it, the best first. Raises Unavailable when none of them is left,
+    `sources`: nodes that have it, the best first. Raises SourcesFailed when none of them is left,
     InsufficientStorage, Internal. What was kept stays, unless the disk refused.
     """
-    gathering = _Gathering(means, partial, sources, pace)
+    gathering = _Gathering(means, partial, sources, fetch)
     try:
         async with asyncio.TaskGroup() as group:
             hashing = group.create_task(gathering.hash())
@@ -82,10 +103,11 @@ def split(missing: Iterable[Span]) -> list[Span]:
 class _Gathering:
     """Ranges that wait, and the workers that take them."""
 
-    def __init__(self, means: Means, partial: Partial, sources: Sequence[str], pace: Pace) -> None:
+    def __init__(self, means: Means, partial: Partial, sources: Sequence[str], fetch: Fetch) -> None:
         self._means = means
         self._partial = partial
-        self._pace = pace
+        self._sources = sources
+        self._fetch = fetch
         self._choice = NodeChoice(sources)
         self._strikes: dict[str, int] = {}
         self._running = 0
@@ -109,7 +131,9 @@ class _Gathering:
             changed = self._changed
             stop = min(self._partial.prefix_bytes, hasher.size_bytes + HASHED_BYTES)
             if stop > hasher.size_bytes:
+                before = hasher.size_bytes
                 await self._means.disk.run(self._partial.hash_until, hasher, stop)
+                await self._fetch.count(hasher.size_bytes - before)
             else:
                 await changed.wait()
         return hasher
@@ -131,7 +155,7 @@ class _Gathering:
         """One range from one source; what of it does not come goes back into the line."""
         writer = await self._means.disk.run(self._partial.writer, first, stop)
         if self._choice.is_empty:  # the last one was dropped since this range left the line
-            raise _none_left()
+            raise self._none_left()
         source = self._choice.take()
         started_s = time.monotonic()
         failure: PeerFailed | SegmentMismatch | None = None
@@ -182,7 +206,7 @@ class _Gathering:
             received_bytes.inc(len(piece))
             # Piece by piece: whole ranges would come in bursts, which clients of either node feel. What is
             # not taken here is not sent there.
-            await self._pace(len(piece))
+            await self._fetch.keep_pace(len(piece))
             yield piece
 
     def _succeeded(self, source: NodeRecord) -> None:
@@ -194,13 +218,15 @@ class _Gathering:
         if self._choice.is_resting(source):
             return
         _log.warning("a source of a blob failed", extra=self._facts(source, failure.reason))
+        self._fetch.failed.add(source.url)
         self._choice.failed(source)
         strikes = self._strikes[source.url] = self._strikes.get(source.url, 0) + 1
         if strikes >= STRIKES_MAX and not self._choice.drop(source):
-            raise _none_left()
+            raise self._none_left()
 
     async def _denounce(self, source: NodeRecord, mismatch: SegmentMismatch) -> None:
         _log.error("a source sends damaged bytes", extra=self._facts(source, str(mismatch)))
+        self._fetch.failed.add(source.url)
         others_are_left = self._choice.drop(source)
         self._wake()  # the range need not wait for what follows
         path = f"/blobs/{self._partial.blob.sha256}?segment={mismatch.index}"
@@ -209,16 +235,15 @@ class _Gathering:
             async with asked:
                 pass
         if not others_are_left:
-            raise _none_left()
+            raise self._none_left()
 
     def _facts(self, source: NodeRecord, reason: str) -> dict[str, str]:
         return {"sha256": self._partial.blob.sha256, "peer": source.url, "reason": reason}
+
+    def _none_left(self) -> SourcesFailed:
+        return SourcesFailed("No node that has this blob can send it now.", self._sources)
 
     def _wake(self) -> None:
         """Whoever waits looks again."""
         self._changed.set()
         self._changed = asyncio.Event()
-
-
-def _none_left() -> Unavailable:
-    return Unavailable("No node that has this blob can send it now.", retry_after_s=2)

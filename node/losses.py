@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from node.keeping import PAGE_BLOBS, Means
@@ -53,10 +53,10 @@ class Losses:
                 await self._means.disk.run(forget_lost, self._means.blobs, sha256)
         return restored, sum(len(sha256s) for sha256s in absent.values())
 
-    async def restore(self, sha256: str) -> bool:
+    async def restore(self, sha256: str, *, moved: Callable[[int], None] | None = None) -> bool:
         """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
 
-        What was found to be unsound is not read again.
+        What was found to be unsound is not read again. `moved` is told of each piece that was read.
         """
         means = self._means
         quarantined = await means.disk.open(means.quarantine.open, sha256)
@@ -65,7 +65,7 @@ class Losses:
         try:
             if self._unsound.get(sha256) == quarantined.identity:
                 return False
-            sound = await self._is_read(quarantined) and await means.disk.run(quarantined.put_back)
+            sound = await self._is_read(quarantined, moved) and await means.disk.run(quarantined.put_back)
             if not sound:
                 self._remember_unsound(sha256, quarantined.identity)
         finally:
@@ -81,12 +81,14 @@ class Losses:
         while len(self._unsound) > UNSOUND_MAX:
             self._unsound.popitem(last=False)
 
-    async def _is_read(self, quarantined: QuarantinedBlob) -> bool:
+    async def _is_read(self, quarantined: QuarantinedBlob, moved: Callable[[int], None] | None) -> bool:
         while quarantined.offset < quarantined.size_bytes:
             size_bytes = min(READ_BYTES, quarantined.size_bytes - quarantined.offset)
             await self._means.budget.take(size_bytes)
             if not await self._means.disk.run(quarantined.read, size_bytes):
                 return False
+            if moved is not None:
+                moved(size_bytes)
         return True
 
     async def _report(self, sha256s: Sequence[str], reason: Reason) -> None:

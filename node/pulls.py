@@ -1,15 +1,18 @@
 """Replicas that this node fetches because the leading coordinator says so.
 
 The order is answered when the replica is here, or after ANSWER_S while it is still on its way: the leader
-asks again. So a fetch belongs to nobody's request; it ends when nobody has asked for it for LINGER_S. All
-keep to the node's budget of bytes. A sound replica that lies in this node's quarantine is put back rather
+asks again, and is told a number that stays the same only while nothing moves. What stands still it gives up,
+whatever its size. So a fetch belongs to nobody's request; it ends when nobody has asked for it for LINGER_S.
+All keep to the node's budget of bytes. A sound replica that lies in this node's quarantine is put back rather
 than fetched.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from msgspec import Struct
 
 from ca.errors import Unavailable
 from node.blobs import BlobStore
@@ -25,12 +28,37 @@ PULLS_MAX: Final = 64
 _log = logging.getLogger(__name__)
 
 
-class _Pull:
-    """One blob on its way, and until when somebody may come back for it."""
+class PullState(Struct, frozen=True, kw_only=True):
+    """How a pull stands. `is_here`: whole, durable and affirmed.
 
-    def __init__(self, task: "asyncio.Task[None]") -> None:
-        self.task = task
+    `moved`: a number that stays the same only while the pull, or what it waits for, stands still.
+    `failed_sources`: nodes that did not give what they were asked for.
+    """
+
+    is_here: bool
+    moved: int
+    failed_sources: list[str] = []
+
+
+class Restore(Protocol):
+    """Puts a blob back from quarantine, by its name; False if nothing sound is there. Tells what it reads."""
+
+    async def __call__(self, sha256: str, *, moved: Callable[[int], None]) -> bool: ...
+
+
+class _Pull:
+    """One blob on its way, and until when somebody may come back for it. `moved`: bytes that were read from
+    quarantine.
+    """
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[list[str]] | None = None
         self.until_s = 0.0
+        self.moved = 0
+
+    def count(self, size_bytes: int) -> None:
+        """So many bytes were read."""
+        self.moved += size_bytes
 
 
 class Pulls:
@@ -42,9 +70,8 @@ class Pulls:
         blobs: BlobStore,
         disk: DiskWorkers,
         pace: Pace | None,
-        restore: Callable[[str], Awaitable[bool]] | None = None,
+        restore: Restore | None = None,
     ) -> None:
-        """`restore` puts a blob back from quarantine, by its name; False if nothing sound is there."""
         self._fetches = fetches
         self._blobs = blobs
         self._disk = disk
@@ -52,27 +79,31 @@ class Pulls:
         self._restore = restore
         self._pulls: dict[FinishedBlob, _Pull] = {}
 
-    async def pull(self, blob: FinishedBlob, sources: Sequence[str], *, answer_s: float = ANSWER_S) -> bool:
-        """True when a whole replica is here, durable and affirmed; False while it is on its way.
+    async def pull(
+        self, blob: FinishedBlob, sources: Sequence[str], *, answer_s: float = ANSWER_S
+    ) -> PullState:
+        """How it stands after `answer_s` at most.
 
-        Raises Unavailable when no source can give it, InsufficientStorage, Internal.
+        Raises SourcesFailed when no source can give it, Unavailable, InsufficientStorage, Internal.
         """
         pull = self._pulls.get(blob) or self._begin(blob, sources)
+        assert pull.task is not None
         loop = asyncio.get_running_loop()
         pull.until_s = max(pull.until_s, loop.time() + answer_s + LINGER_S)
         done, _ = await asyncio.wait({pull.task}, timeout=answer_s)
+        moved = pull.moved + self._fetches.moved_bytes(blob)
         if not done:
-            return False
+            return PullState(is_here=False, moved=moved)
         if pull.task.cancelled():
             raise Unavailable("The fetch was ended; this node may be stopping.")
-        pull.task.result()
+        failed = pull.task.result()
         if not await self._disk.run(self._blobs.affirm, blob.sha256):
             raise Unavailable("The replica is gone again.")
-        return True
+        return PullState(is_here=True, moved=moved, failed_sources=failed)
 
     async def close(self) -> None:
         """End all of them; what has come is kept."""
-        tasks = [pull.task for pull in self._pulls.values()]
+        tasks = [pull.task for pull in self._pulls.values() if pull.task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -81,34 +112,36 @@ class Pulls:
     def _begin(self, blob: FinishedBlob, sources: Sequence[str]) -> _Pull:
         if len(self._pulls) >= PULLS_MAX:
             raise Unavailable("Too many blobs are being pulled already.", retry_after_s=2)
-        task = asyncio.create_task(self._run(blob, sources), name="pull")
-        task.add_done_callback(_see)  # whoever asked may not come back
-        pull = self._pulls[blob] = _Pull(task)
+        pull = self._pulls[blob] = _Pull()
+        pull.task = asyncio.create_task(self._run(blob, sources, pull), name="pull")
+        pull.task.add_done_callback(_see)  # whoever asked may not come back
         return pull
 
-    async def _run(self, blob: FinishedBlob, sources: Sequence[str]) -> None:
-        fetch = asyncio.create_task(self._bring(blob, sources))
+    async def _run(self, blob: FinishedBlob, sources: Sequence[str], pull: _Pull) -> list[str]:
+        fetch = asyncio.create_task(self._bring(blob, sources, pull))
         loop = asyncio.get_running_loop()
         try:
-            while not fetch.done() and (left_s := self._pulls[blob].until_s - loop.time()) > 0:
+            while not fetch.done() and (left_s := pull.until_s - loop.time()) > 0:
                 await asyncio.wait({fetch}, timeout=left_s)
             if not fetch.done():
                 _log.info("a pull was given up", extra={"sha256": blob.sha256})
                 raise Unavailable("Nobody asks for this replica any more.")
-            await fetch
+            return await fetch
         finally:
             del self._pulls[blob]
             fetch.cancel()
             await asyncio.wait({fetch})
             _ = fetch.cancelled() or fetch.exception()  # seen: what ended the pull is raised
 
-    async def _bring(self, blob: FinishedBlob, sources: Sequence[str]) -> None:
-        """Raises as `Fetches.fetch_blob` does, which looks first whether the blob is in service."""
+    async def _bring(self, blob: FinishedBlob, sources: Sequence[str], pull: _Pull) -> list[str]:
+        """The sources that failed. Raises as `Fetches.fetch_blob` does, which looks first whether the blob is
+        in service.
+        """
         if self._restore is not None and not await self._disk.run(self._blobs.has, blob.sha256):
-            await self._restore(blob.sha256)
-        await self._fetches.fetch_blob(blob.sha256, blob.size_bytes, sources, pace=self._pace)
+            await self._restore(blob.sha256, moved=pull.count)
+        return await self._fetches.fetch_blob(blob.sha256, blob.size_bytes, sources, pace=self._pace)
 
 
-def _see(task: "asyncio.Task[None]") -> None:
+def _see(task: "asyncio.Task[list[str]]") -> None:
     if not task.cancelled() and (failure := task.exception()) is not None:
         _log.warning("a pull failed", extra={"reason": str(failure)})

@@ -16,12 +16,14 @@ from aiohttp import web
 from msgspec import Meta, Struct
 
 from ca.errors import InvalidRequest, NotFound, Unavailable
+from coordinator.answers import error_body, json_response, request_id
 from coordinator.bounds import Text
 from coordinator.receiving import Batch
 from coordinator.web import body_batches, read_json
 from node.damage import miss, verify_blob, withdraw
 from node.disk import write_overlapped
 from node.fetching import SOURCES_MAX
+from node.gathering import SourcesFailed
 from node.metrics import counted
 from node.names import is_sha256
 from node.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
@@ -142,13 +144,18 @@ async def _sums(request: web.Request) -> web.StreamResponse:
 async def _pull(request: web.Request) -> web.StreamResponse:
     """Fetch the blob from the nodes that the body names: 200 when it is whole, verified and durable here.
 
-    202 when that takes longer than 20 s; asked again, it joins what is under way. Raises Unavailable when
-    none of them can give it, and what has come is kept for the next time; InsufficientStorage.
+    202 when that takes longer than 20 s; asked again, it joins what is under way. Both with a PullState.
+    Raises Unavailable when none of them can give it, and what has come is kept for the next time;
+    InsufficientStorage. The answer for sources that failed names them.
     """
     services, sha256 = request.app[NODE], _sha256(request)
     order = await read_json(request, PullOrder)
-    is_here = await services.pulls.pull(FinishedBlob(sha256, order.size_bytes), order.sources)
-    return web.Response(status=200 if is_here else 202)
+    try:
+        state = await services.pulls.pull(FinishedBlob(sha256, order.size_bytes), order.sources)
+    except SourcesFailed as failure:
+        body = error_body(failure, request_id(request)) | {"failed_sources": failure.sources}
+        return json_response(body, status=failure.status, headers=failure.headers)
+    return json_response(state, status=200 if state.is_here else 202)
 
 
 async def _size_bytes(services: NodeServices, sha256: str) -> int:

@@ -38,11 +38,11 @@ async def test_pull_that_takes_long_is_under_way_and_then_here(nodes: list[Node]
     nodes[0].store()
     gate = Gate()
     slow = slow_pulls(nodes[1], gate)
-    assert not await slow.pull(BLOB, ["n1"], answer_s=0.0)
+    assert not (await slow.pull(BLOB, ["n1"], answer_s=0.0)).is_here
     await gate.reached.wait()
-    assert not await slow.pull(BLOB, ["n1"], answer_s=0.0)
+    assert not (await slow.pull(BLOB, ["n1"], answer_s=0.0)).is_here
     gate.opened.set()
-    assert await slow.pull(BLOB, ["n1"])
+    assert (await slow.pull(BLOB, ["n1"])).is_here
     assert nodes[1].blob_path().read_bytes() == CONTENT
     await slow.close()
 
@@ -54,11 +54,11 @@ async def test_pull_that_nobody_asks_for_any_more_ends(
     nodes[0].store()
     gate = Gate()
     slow = slow_pulls(nodes[1], gate)
-    assert not await slow.pull(BLOB, ["n1"], answer_s=0.0)
+    assert not (await slow.pull(BLOB, ["n1"], answer_s=0.0)).is_here
     while slow._pulls:
         await asyncio.sleep(0)
     gate.opened.set()
-    assert await slow.pull(BLOB, ["n1"])  # begun anew
+    assert (await slow.pull(BLOB, ["n1"])).is_here  # begun anew
     await slow.close()
 
 
