@@ -7,10 +7,10 @@ from coordinator.replica_records import HeldReplica, ReplicaPage
 
 
 async def held_pages(
-    read: Callable[[ListReplicas], Awaitable[ReplicaPage]], node_id: str, *, rows: int
+    read: Callable[[ListReplicas], Awaitable[ReplicaPage]], node_id: str, *, rows: int, after: str = ""
 ) -> AsyncGenerator[list[HeldReplica], None]:
-    """`rows` is what is read at once; a page may be empty. Raises what `read` does."""
-    after, more = "", True
+    """`rows` is what is read at once; a page may be empty. Begins behind `after`. Raises what `read` does."""
+    more = True
     while more:
         page = await read(ListReplicas(node_id=node_id, after=after, limit=rows))
         yield [replica for replica in page.replicas if not replica.doomed]

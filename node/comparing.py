@@ -4,9 +4,14 @@ What the log names and the disk lacks is put back from quarantine or reported lo
 does not name this node for is added. What it does not know, or no file refers to, waits a day for whoever is
 about to say so, goes to quarantine, and from there for good after a week. Nothing is deleted that the log
 might still want.
+
+Everything is looked at, however much there is; of what must be counted before anything is done FOUND_MAX
+names are kept in memory, and the rest is looked for again behind them. What reads whole blobs comes last: it
+may take hours, and a pass that nobody has ordered gives way to one that somebody has.
 """
 
 import logging
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Final
 
@@ -25,7 +30,8 @@ from node.segments import BlobDamaged, BlobMissing
 
 UNKNOWN_S: Final = 86_400.0  # for whoever is about to say that the blob is needed
 QUARANTINE_MS: Final = 7 * 86_400_000
-FOUND_MAX: Final = 100_000  # blobs that one pass keeps in memory; the next one finds the rest
+FOUND_MAX: Final = 100_000  # names that a pass keeps in memory
+WAIT_S: Final = 1.0  # for a copy in quarantine, before it is looked whether an order has come
 _UNKNOWN: Final = ("unknown", "unreferenced")
 
 _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
@@ -42,66 +48,102 @@ class Comparison:
         self._unsound: set[tuple[str, int]] = set()
 
     async def compare(self, run: Pass) -> None:
-        """Once. Counts looked, missing, restored, unknown, quarantined, added, purged.
+        """Once. Counts looked, missing, restored, unknown, quarantined, added, purged; read_bytes while it
+        reads.
 
-        Raises Stopped when too much would be given up at once; FilestoreError, OSError.
+        Raises Stopped when too much would be given up at once; Superseded; FilestoreError, OSError.
         """
-        run.add(looked=0, missing=0, restored=0, unknown=0, quarantined=0, added=0, purged=0)
+        run.add(looked=0, missing=0, restored=0, unknown=0, quarantined=0, added=0, purged=0, read_bytes=0)
         await self._losses.settle_notes()
         held = (await self._means.replicas()).replicas
         await self._settle_missing(run, held)
-        await self._settle_unknown(run, held)
+        wanted = await self._settle_unknown(run, held)
+        await self._purge_unknown(run)
+        if wanted:
+            await self._settle_wanted(run)
         await self._settle_quarantine(run)
 
     async def _settle_missing(self, run: Pass, held: int) -> None:
         """What the log names this node for. All is looked at before anything is done."""
-        means, absent = self._means, list[Look]()
-        async with aclosing(held_pages(self._list, means.node_id, rows=PAGE_BLOBS)) as pages:
+        absent, count, looked = await self._absent()
+        run.add(looked=looked, missing=count)
+        run.require_few(count, held, "are damaged or not there")
+        while absent:
+            for first in range(0, len(absent), PAGE_BLOBS):
+                await self._settle_absent(absent[first : first + PAGE_BLOBS], run)
+            if count <= len(absent):
+                return
+            absent, count, _ = await self._absent(after=absent[-1].sha256)
+
+    async def _absent(self, after: str = "") -> tuple[list[Look], int, int]:
+        """What is named behind `after` and is not there: the first FOUND_MAX, how many, and of how many."""
+        means, absent, count, looked = self._means, list[Look](), 0, 0
+        pages = held_pages(self._list, means.node_id, rows=PAGE_BLOBS, after=after)
+        async with aclosing(pages):
             async for replicas in pages:
                 looks = await means.disk.run(_look_at, means, replicas)
-                run.add(looked=len(looks))
-                absent += [seen for seen in looks if not seen.is_whole]
-                if len(absent) >= FOUND_MAX:
-                    break
-        run.require_few(len(absent), held, "are damaged or not there")
-        run.add(missing=len(absent))
-        for first in range(0, len(absent), PAGE_BLOBS):
-            found: list[tuple[str, Reason]] = []
-            for seen in absent[first : first + PAGE_BLOBS]:
-                if seen.damage is not None:
-                    await withdraw(means.disk, means.blobs, means.metrics, seen.damage)
-                found.append((seen.sha256, "missing" if seen.damage is None else "damaged"))
-            restored, _ = await self._losses.settle(found)
-            run.add(restored=restored)
+                found = [seen for seen in looks if not seen.is_whole]
+                absent += found[: FOUND_MAX - len(absent)]
+                count, looked = count + len(found), looked + len(looks)
+        return absent, count, looked
 
-    async def _settle_unknown(self, run: Pass, held: int) -> None:
-        """What lies here and the log does not name this node for."""
-        means, seen, old = self._means, 0, list[str]()
-        names = Names(means.blobs)
-        while page := await means.disk.run(names.page, PAGE_BLOBS):
-            as_of = await self._log_index()
-            known = await means.known(page)
-            seen += len(page)
-            for sha256 in page:
-                state = known.get(sha256, "unknown")
-                if state == "wanted":
-                    await self._add(sha256, as_of, run)
-                elif state in _UNKNOWN:
-                    run.add(unknown=1)
-                    if len(old) < FOUND_MAX and not await means.disk.run(_is_young, means, sha256):
-                        old.append(sha256)
+    async def _settle_absent(self, looks: list[Look], run: Pass) -> None:
+        means, found = self._means, list[tuple[str, Reason]]()
+        for seen in looks:
+            if seen.damage is not None:
+                await withdraw(means.disk, means.blobs, means.metrics, seen.damage)
+            found.append((seen.sha256, "missing" if seen.damage is None else "damaged"))
+        restored, _ = await self._losses.settle(found)
+        run.add(restored=restored)
+
+    async def _settle_unknown(self, run: Pass, held: int) -> int:
+        """What lies here and the log does not know, or no file refers to. How many others here it wants, and
+        does not name this node for.
+        """
+        old, count, states = await self._old()
+        unknown = sum(states.get(state, 0) for state in _UNKNOWN)
+        run.add(unknown=unknown)
+        run.require_few(count, max(sum(states.values()), held), "are not known to the log")
+        while old:
+            for first in range(0, len(old), PAGE_BLOBS):
+                await self._put_aside(old[first : first + PAGE_BLOBS], run)
+            if count <= len(old):
+                break
+            old, count, _ = await self._old(after=old[-1])
+        return states.get("wanted", 0)
+
+    async def _old(self, after: str = "") -> tuple[list[str], int, dict[str, int]]:
+        """What is unknown, and that for long: the first FOUND_MAX behind `after`, how many, and how many
+        blobs of each state were looked at.
+        """
+        means, old, count, states = self._means, list[str](), 0, dict[str, int]()
         finished = await means.disk.run(finished_blobs, means.blobs)
-        old = [sha256 for sha256 in old if sha256 not in finished]
-        run.require_few(len(old), max(seen, held), "are not known to the log")
-        for first in range(0, len(old), PAGE_BLOBS):
-            await self._put_aside(old[first : first + PAGE_BLOBS], run)
+        async for sha256, state in self._lying(after):
+            states[state] = states.get(state, 0) + 1
+            if state not in _UNKNOWN or sha256 in finished or await means.disk.run(_is_young, means, sha256):
+                continue
+            count += 1
+            if len(old) < FOUND_MAX:
+                old.append(sha256)
+        return old, count, states
+
+    async def _lying(self, after: str = "") -> AsyncIterator[tuple[str, str]]:
+        """Each blob on the disk behind `after`, and what the log says of it here."""
+        means, names = self._means, Names(self._means.blobs, after=after)
+        while page := await means.disk.run(names.page, PAGE_BLOBS):
+            known = await means.known(page)
+            for sha256 in page:
+                yield sha256, known.get(sha256, "unknown")
 
     async def _put_aside(self, sha256s: list[str], run: Pass) -> None:
         """Into quarantine. The log hears of it, so that nobody is believed who saw them before."""
         means, moved = self._means, list[str]()
         known = await means.known(sha256s)  # some time has passed
+        finished = await means.disk.run(finished_blobs, means.blobs)
         for sha256 in sha256s:
-            if known.get(sha256, "unknown") in _UNKNOWN and await means.disk.run(_take_old, means, sha256):
+            if known.get(sha256, "unknown") not in _UNKNOWN or sha256 in finished:
+                continue
+            if await means.disk.run(_take_old, means, sha256):
                 moved.append(sha256)
                 means.record("blob.quarantine", sha256, "unknown")
         if moved:
@@ -110,62 +152,81 @@ class Comparison:
             means.metrics.unknown_blobs.inc(len(moved))
             _log.warning("blobs that the log does not know went to quarantine", extra={"count": len(moved)})
 
+    async def _settle_wanted(self, run: Pass) -> None:
+        """What lies here and the log wants, but does not name this node for: it is added, if it is sound."""
+        async for sha256, state in self._lying():
+            if state == "wanted":
+                as_of = await self._log_index()  # known before it is read
+                if await self._is_sound(sha256, run):
+                    run.add(added=await self._losses.add(sha256, as_of))
+
+    async def _purge_unknown(self, run: Pass) -> None:
+        """What lies in quarantine of no use to anybody."""
+        async for entry, state in self._aside():
+            if state in _UNKNOWN and self._is_old(entry):
+                await self._purge(entry, state, run)
+
     async def _settle_quarantine(self, run: Pass) -> None:
+        """What lies in quarantine and the log wants here."""
+        async for entry, state in self._aside():
+            if state in ("held", "wanted"):
+                await self._restore(entry, state, run)
+            if await self._is_superfluous(entry, state, run):
+                await self._purge(entry, state, run)
+
+    async def _aside(self) -> AsyncIterator[tuple[tuple[str, int], str]]:
+        """Each copy in quarantine: its name, since when, and what the log says of it here."""
         means = self._means
         entries = await means.disk.run(means.quarantine.names)
         self._unsound &= set(entries)
         for first in range(0, len(entries), PAGE_BLOBS):
             page = entries[first : first + PAGE_BLOBS]
-            as_of = await self._log_index()
             known = await means.known([sha256 for sha256, _ in page])
             for entry in page:
-                state = known.get(entry[0], "unknown")
-                if state in ("held", "wanted"):
-                    await self._restore(entry, run)
-                if state == "wanted":
-                    await self._add(entry[0], as_of, run)
-                if await self._is_over(entry, state):
-                    run.add(purged=await means.disk.run(means.quarantine.purge, entry[0]))
-                    means.record("blob.purge", entry[0], state)
+                yield entry, known.get(entry[0], "unknown")
 
-    async def _restore(self, entry: tuple[str, int], run: Pass) -> None:
+    async def _restore(self, entry: tuple[str, int], state: str, run: Pass) -> None:
         """Put back what is not in service; what was read before and is not sound is not read again."""
-        is_here = await self._means.disk.run(self._means.blobs.has, entry[0])
+        sha256 = entry[0]
+        is_here = await self._means.disk.run(self._means.blobs.has, sha256)
         if is_here or entry in self._unsound:
             return
-        await self._losses.settle_notes()  # what follows reads the whole blob: others need not wait for it
-        if await self._losses.restore(entry[0]):
-            run.add(restored=1)
-        else:
+        while (is_restored := await self._losses.restored(sha256, WAIT_S, run)) is None:
+            run.give_way()
+        if not is_restored:
             self._unsound.add(entry)
+            return
+        is_added = await self._losses.add(sha256, await self._log_index())  # it may have been reported lost
+        run.add(restored=1, added=is_added and state == "wanted")
 
-    async def _is_over(self, entry: tuple[str, int], state: str) -> bool:
-        """Whether what lies in quarantine is of no use to anybody any more."""
-        sha256, since_ms = entry
-        if self._means.clock_s() * 1000 - since_ms < QUARANTINE_MS:
+    async def _is_superfluous(self, entry: tuple[str, int], state: str, run: Pass) -> bool:
+        """Whether what lies in quarantine is of no use, although the log wants the content."""
+        if not self._is_old(entry):
             return False
-        if state in _UNKNOWN:
-            return True
         if state == "held":  # a whole one has taken its place
-            return await self._is_sound(sha256)
+            return await self._is_sound(entry[0], run)
         if state != "wanted" or entry not in self._unsound:
             return False
         # Damaged bytes are kept as long as no node has better ones.
-        blob = await self._means.metadata.read(FindBlob(sha256=sha256), _MAYBE_BLOB)
+        blob = await self._means.metadata.read(FindBlob(sha256=entry[0]), _MAYBE_BLOB)
         return blob is not None and bool(blob.replicas)
 
-    async def _add(self, sha256: str, as_of: int, run: Pass) -> None:
-        """Tell the log of a blob that it wants, if it is sound. `as_of` was known before this look."""
-        means = self._means
-        await self._losses.settle_notes()  # as above
-        if not await self._is_sound(sha256) or not await means.disk.run(means.blobs.affirm, sha256):
-            return
-        if await self._reporter.add(sha256, as_of):
-            run.add(added=1)
-            means.record("replica.add", sha256, "ok")
+    def _is_old(self, entry: tuple[str, int]) -> bool:
+        return self._means.clock_s() * 1000 - entry[1] >= QUARANTINE_MS
 
-    async def _is_sound(self, sha256: str) -> bool:
-        means, pace = self._means, self._means.budget.take
+    async def _purge(self, entry: tuple[str, int], state: str, run: Pass) -> None:
+        means = self._means
+        run.add(purged=await means.disk.run(means.quarantine.purge, entry[0]))
+        means.record("blob.purge", entry[0], state)
+
+    async def _is_sound(self, sha256: str, run: Pass) -> bool:
+        means = self._means
+
+        async def pace(size_bytes: int) -> None:
+            run.give_way()
+            await means.budget.take(size_bytes)
+            run.add(read_bytes=size_bytes)
+
         try:
             await verify_blob(means.disk, means.blobs, means.metrics, sha256, pace=pace)
         except (BlobMissing, BlobDamaged):

@@ -28,12 +28,29 @@ class Stopped(Exception):
     """A pass does not go on by itself; the text says why, and what an operator can do."""
 
 
+class Superseded(Exception):
+    """An order has come for the same: the pass that nobody has ordered ends, and the order's begins."""
+
+
+def _never() -> bool:
+    return False
+
+
 @dataclass(slots=True)
 class Pass:
-    """One pass over a node's replicas: what it was told, and what it has counted so far."""
+    """One pass over a node's replicas: what it was told, and what it has counted so far.
+
+    `is_superseded`: asked while it reads what takes long.
+    """
 
     yes_really: bool = False
     counts: dict[str, int] = field(default_factory=dict)
+    is_superseded: Callable[[], bool] = _never
+
+    def give_way(self) -> None:
+        """Raises Superseded when it shall not go on."""
+        if self.is_superseded():
+            raise Superseded
 
     def add(self, **counts: int) -> None:
         """Count on."""

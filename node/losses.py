@@ -1,30 +1,33 @@
-"""Replicas that this node should have and does not: put back from quarantine if sound, else reported lost."""
+"""Replicas that this node should have and does not: put back from quarantine if sound, else reported lost.
+
+A report waits CHECK_S at most for the copy in quarantine to be read: the cluster makes another replica sooner
+than a large one is read. One that proves to be sound after its report is put back all the same, and added.
+"""
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from node.keeping import PAGE_BLOBS, Means
+from coordinator.queries import ListReplicas
+from coordinator.replica_records import ReplicaPage
+from node.checking import Checks
+from node.keeping import PAGE_BLOBS, Means, Pass
 from node.lost import Reason, forget_lost, list_lost
-from node.quarantine import QuarantinedBlob
 from node.reporting import Reporter
-from node.segments import SEGMENT_BYTES
 
-READ_BYTES: Final = 4 * SEGMENT_BYTES  # in one job for the disk's threads
-UNSOUND_MAX: Final = 10_000  # names that are remembered; more are only read again
+CHECK_S: Final = 5.0
 _log = logging.getLogger(__name__)
 
 
 class Losses:
-    """What is missing on one node. One caller at a time works, the others wait."""
+    """What is missing on one node. One caller at a time works, the others wait; `close` it."""
 
     def __init__(self, means: Means, reporter: Reporter) -> None:
         self._means = means
         self._reporter = reporter
         self._turn = asyncio.Lock()
-        self._unsound: OrderedDict[str, tuple[int, int]] = OrderedDict()  # read whole, and of no use
+        self._checks = Checks(means, self._add_late)
 
     async def settle_notes(self) -> None:
         """What processes of this node have met. Raises FilestoreError when the log cannot be asked."""
@@ -35,13 +38,10 @@ class Losses:
         """Put back or report each that is not here; how many of either. Notes about them are taken away."""
         async with self._turn:
             absent: dict[Reason, list[str]] = {"missing": [], "damaged": []}
-            restored = 0
-            for sha256, reason in found:
-                if await self._means.disk.run(self._means.blobs.has, sha256):
-                    continue
-                if await self.restore(sha256):
-                    restored += 1
-                else:
+            gone = [item for item in found if not await self._is_here(item[0])]
+            decided = await self._checks.decided([sha256 for sha256, _ in gone], CHECK_S)
+            for sha256, reason in gone:
+                if not decided.get(sha256):
                     absent[reason].append(sha256)
             # Of what is damaged somebody may have been told that it is here; of what is not there, nobody.
             known = await self._means.known(absent["missing"]) if absent["missing"] else {}
@@ -51,45 +51,44 @@ class Losses:
                     await self._report(sha256s, reason)
             for sha256, _ in found:
                 await self._means.disk.run(forget_lost, self._means.blobs, sha256)
-        return restored, sum(len(sha256s) for sha256s in absent.values())
+        return sum(decided.values()), sum(len(sha256s) for sha256s in absent.values())
 
     async def restore(self, sha256: str, *, moved: Callable[[int], None] | None = None) -> bool:
         """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
 
         What was found to be unsound is not read again. `moved` is told of each piece that was read.
         """
-        means = self._means
-        quarantined = await means.disk.open(means.quarantine.open, sha256)
-        if quarantined is None:
+        return await self._checks.restore(sha256, moved=moved)
+
+    async def restored(self, sha256: str, wait_s: float, run: Pass) -> bool | None:
+        """As `restore`, within that time: None when it is read still. `run` counts the bytes."""
+        before = self._checks.read_bytes
+        decided = await self._checks.decided([sha256], wait_s)
+        run.add(read_bytes=self._checks.read_bytes - before)
+        return decided.get(sha256)
+
+    async def add(self, sha256: str, as_of: int) -> bool:
+        """Tell the log of a sound blob that it wants; `as_of` was known before it was looked at."""
+        if not await self._means.disk.run(self._means.blobs.affirm, sha256):
             return False
-        try:
-            if self._unsound.get(sha256) == quarantined.identity:
-                return False
-            sound = await self._is_read(quarantined, moved) and await means.disk.run(quarantined.put_back)
-            if not sound:
-                self._remember_unsound(sha256, quarantined.identity)
-        finally:
-            quarantined.close()
-        if sound:
-            means.metrics.replicas_restored.inc()
-            means.record("replica.restore", sha256, "ok")
-            _log.warning("a blob was put back from quarantine", extra={"sha256": sha256})
-        return sound
-
-    def _remember_unsound(self, sha256: str, identity: tuple[int, int]) -> None:
-        self._unsound[sha256] = identity
-        while len(self._unsound) > UNSOUND_MAX:
-            self._unsound.popitem(last=False)
-
-    async def _is_read(self, quarantined: QuarantinedBlob, moved: Callable[[int], None] | None) -> bool:
-        while quarantined.offset < quarantined.size_bytes:
-            size_bytes = min(READ_BYTES, quarantined.size_bytes - quarantined.offset)
-            await self._means.budget.take(size_bytes)
-            if not await self._means.disk.run(quarantined.read, size_bytes):
-                return False
-            if moved is not None:
-                moved(size_bytes)
+        if not await self._reporter.add(sha256, as_of):
+            return False
+        self._means.record("replica.add", sha256, "ok")
         return True
+
+    async def close(self) -> None:
+        """No copy is read any more."""
+        await self._checks.close()
+
+    async def _is_here(self, sha256: str) -> bool:
+        return await self._means.disk.run(self._means.blobs.has, sha256)
+
+    async def _add_late(self, sha256: str) -> None:
+        """Of a replica that is here again, after it was reported. Raises FilestoreError."""
+        query = ListReplicas(node_id=self._means.node_id, limit=1)
+        async with self._turn:  # the report that went out meanwhile is answered first: it would refuse this
+            page = await self._means.metadata.read(query, ReplicaPage)
+            await self.add(sha256, page.log_index)
 
     async def _report(self, sha256s: Sequence[str], reason: Reason) -> None:
         lost = await self._reporter.lost(sha256s, reason)

@@ -27,11 +27,11 @@ class CustodyStops:
         self._kinds: set[str] = set()
         self._broken_off = Gauge(
             "filestore_custody_broken_off",
-            "1 since the node could not go on with its replicas: custody (drop, compare) or scrub.",
+            "1 since the node could not go on with custody (of losses), collect, compare or scrub.",
             ["kind"],
             registry=registry,
         )
-        for kind in ("custody", "scrub"):
+        for kind in ("custody", "collect", "compare", "scrub"):
             self._broken_off.labels(kind)
 
     def note_trouble(self, kind: str, error: Exception | None) -> None:

@@ -23,7 +23,7 @@ from ca.secretfiles import write_durable
 from node.budget import Budget
 from node.damage import read_whole, withdraw
 from node.inventory import Names
-from node.keeping import PAGE_BLOBS, Means, Pass, Stopped
+from node.keeping import PAGE_BLOBS, Means, Pass, Stopped, Superseded
 from node.losses import Losses
 from node.orders import Bell, Order, Orders
 from node.pagecache import is_cached
@@ -157,7 +157,10 @@ class Scrubber:
             for sha256 in page:
                 if self._is_superseded(order):
                     return
-                await self._read(sha256, order, held)
+                try:
+                    await self._read(sha256, order, held)
+                except Superseded:
+                    return
                 cycle.after = sha256
                 await self._save(cycle)
         await self._losses.settle_notes()
@@ -174,33 +177,38 @@ class Scrubber:
     async def _read(self, sha256: str, order: Order | None, held: int) -> None:
         means = self._means
         try:
-            size_bytes = await self._verify(sha256, order)
+            await self._verify(sha256, order)
         except BlobMissing:
             return
         except BlobDamaged as damage:
             await withdraw(means.disk, means.blobs, means.metrics, damage)
-            size_bytes = 0
             run = self._own if order is None else order.run
             run.add(damaged=1)
             run.require_few(run.counts["damaged"], held, "are damaged")
             await self._losses.settle_notes()
         if order is not None:
-            order.run.add(looked=1, bytes=size_bytes)
+            order.run.add(looked=1)
 
-    async def _verify(self, sha256: str, order: Order | None) -> int:
-        """The size of the blob. Raises BlobMissing, BlobDamaged, FilestoreError."""
+    async def _verify(self, sha256: str, order: Order | None) -> None:
+        """Counts the bytes while it reads: whoever waits for an order gives up a pass that stands still, and
+        one blob may take hours. Raises Superseded when an order comes meanwhile; BlobMissing, BlobDamaged,
+        FilestoreError.
+        """
         means = self._means
 
         async def pace(size_bytes: int) -> None:
             await means.budget.take(size_bytes)
-            if order is None and not self.orders.waiting():
+            if order is None:
                 await self._unhurried.take(size_bytes)
+                if self.orders.waiting():
+                    raise Superseded
             means.metrics.scrubbed_bytes.inc(size_bytes)
+            if order is not None:
+                order.run.add(bytes=size_bytes)
 
         blob = await means.disk.open(means.blobs.open, sha256)
         try:
             await read_whole(means.disk, blob, pace=pace, verify=_verify_on_medium)
-            return blob.size_bytes
         finally:
             blob.close()
 

@@ -3,6 +3,7 @@ and what lies on the disks is compared with the log (compare).
 """
 
 import asyncio
+from collections.abc import Collection
 
 from ca.errors import Conflict
 from coordinator.caution import CAUTION_BLOBS, CAUTION_SHARE, is_too_many
@@ -11,6 +12,7 @@ from coordinator.job_runs import Progress
 from coordinator.node_orders import Custody
 from coordinator.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
 from coordinator.reconcile.custody import HOW_TO_GO_ON, Order, order_all
+from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.means import Means
 from coordinator.records import DOWN
 from coordinator.replica_records import Collected, NodeReplicas, ReplicaCounts
@@ -40,17 +42,15 @@ async def gc(means: Means, progress: Progress) -> None:
 
 
 async def scrub(means: Means, progress: Progress) -> None:
-    """Have nodes read what they have not read for long. The result: looked, bytes, damaged, left."""
-    _count_left(means, progress)
-    await _order(means, progress, "scrub", _named(means, progress))
+    """Have nodes read what they have not read for long. The result: looked, bytes, damaged, unheard, left."""
+    await _order_named(means, progress, "scrub")
 
 
 async def compare(means: Means, progress: Progress) -> None:
     """Have nodes compare their disks with the log. The result: looked, missing, restored, unknown,
-    quarantined, left.
+    quarantined, read_bytes, unheard, left.
     """
-    _count_left(means, progress)
-    await _order(means, progress, "compare", _named(means, progress))
+    await _order_named(means, progress, "compare")
 
 
 def is_gc_due(means: Means) -> bool:
@@ -78,6 +78,20 @@ def _named(means: Means, progress: Progress) -> list[str]:
             raise Conflict(f"{named} is down: nothing can be looked at there.")
         return [named]
     return sorted(means.facts().heard)
+
+
+def unasked(facts: Facts, asked: Collection[str]) -> list[str]:
+    """The nodes that may hold something and are not among those: nothing was looked at there."""
+    return [n.node_id for n in facts.nodes if n.peer_port and n.node_id not in asked]
+
+
+async def _order_named(means: Means, progress: Progress, kind: Custody) -> None:
+    node_ids = _named(means, progress)
+    _count_left(means, progress)
+    await _order(means, progress, kind, node_ids)
+    if not progress.parameters.node_id:
+        silent = unasked(means.facts(), node_ids)
+        progress.result["unheard"] = int(progress.result["unheard"]) + len(silent)
 
 
 def _count_left(means: Means, progress: Progress) -> None:

@@ -193,6 +193,12 @@ class Keeper:
     def quarantined(self) -> list[str]:
         return [name for name, _ in Quarantine(self.blobs).names()]
 
+    async def look(self) -> None:
+        """All that the loops of custody would do now, one after the other."""
+        await self.custody.settle_losses()
+        for work in self.custody.works:
+            await work.look()
+
     async def collect(self, *, yes_really: bool = False) -> dict[str, int]:
         run = Pass(yes_really)
         await self.custody.collect(run)
@@ -214,7 +220,7 @@ async def until_stopped(keeper: Keeper, order_id: str, kind: str) -> dict[str, i
     """Look until the order is carried out; its counts."""
     orders = keeper.custody.orders[kind]
     while (standing := orders.give(order_id, yes_really=False)).state == "running":
-        await keeper.custody.look()
+        await keeper.look()
         await asyncio.sleep(0)
     assert standing.state == "completed", standing.reason
     return standing.counts

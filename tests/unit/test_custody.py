@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from node import comparing
 from node.damage import miss, withdraw
 from node.durable import Disk
 from node.keeping import Stopped
@@ -222,7 +223,7 @@ async def test_damage_that_a_reader_meets_is_reported(keeper: Keeper) -> None:
         blob.verify_range(0, SIZE_BYTES)
     await withdraw(keeper.disk, keeper.blobs, keeper.metrics, caught.value)
     keeper.restart()  # the note survives
-    await keeper.custody.look()
+    await keeper.look()
     assert keeper.held() == []
     assert keeper.quarantined() == [name]
     assert keeper.audited("replica.lost") == [name]
@@ -234,7 +235,7 @@ async def test_replica_that_a_reader_misses_is_reported(keeper: Keeper) -> None:
     keeper.path(name).unlink()
     for missed in (name, unknown):
         await miss(keeper.disk, keeper.blobs, missed)
-    await keeper.custody.look()
+    await keeper.look()
     assert keeper.held() == []
     assert keeper.audited("replica.lost") == [name]
     assert acts.short(keeper.state) == [(name, 1)]
@@ -244,7 +245,7 @@ async def test_note_about_a_replica_that_came_again_is_taken_away(keeper: Keeper
     content = keeper.content()
     name = keeper.store(content)
     await miss(keeper.disk, keeper.blobs, name)
-    await keeper.custody.look()
+    await keeper.look()
     assert keeper.held() == [name]
     assert list((keeper.directory / "lost").iterdir()) == []
 
@@ -254,7 +255,7 @@ async def test_report_of_a_loss_that_is_not_answered_is_sent_again(keeper: Keepe
     keeper.path(name).unlink()
     keeper.log.lost_reports = 3
     await miss(keeper.disk, keeper.blobs, name)
-    await keeper.custody.look()
+    await keeper.look()
     assert keeper.held() == []
 
 
@@ -335,29 +336,6 @@ async def test_name_of_a_replica_is_durable_before_the_log_counts_on_it(keeper: 
     assert {leaf, leaf.parent, leaf.parent.parent} <= set(synced)
 
 
-async def test_damage_is_reported_while_a_long_comparison_reads_other_blobs(
-    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A node that brings a full disk along reads for hours."""
-    name = keeper.store()
-    for _ in range(3):
-        keeper.store(nodes=("n2", "n3"))
-    held_at: list[bool] = []
-
-    async def take(_: int) -> None:
-        if not held_at:
-            keeper.rot(name)
-            file = keeper.path(name).stat()
-            damage = BlobDamaged(name, "as a reader found", file=(file.st_dev, file.st_ino))
-            await withdraw(keeper.disk, keeper.blobs, keeper.metrics, damage)
-        held_at.append(name in keeper.held())
-
-    monkeypatch.setattr(keeper.means.budget, "take", take)
-    await keeper.compare()
-    # One of the others, the damaged one from quarantine, and then the rest.
-    assert held_at[:4] == [True, True, False, False]
-
-
 @pytest.mark.parametrize("how", ["rotten", "exchanged"])
 async def test_damaged_blob_that_the_log_wants_becomes_none(keeper: Keeper, how: str) -> None:
     names = [keeper.store(nodes=("n2", "n3")) for _ in range(2)]
@@ -414,6 +392,32 @@ async def test_compare_that_finds_many_unknown_blobs_stops(keeper: Keeper) -> No
     assert (await keeper.compare(yes_really=True))["quarantined"] == 101
 
 
+async def test_comparison_ends_when_all_was_looked_at_however_much_it_keeps_in_memory(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "FOUND_MAX", 3)
+    missing, strays = [keeper.store() for _ in range(10)], [keeper.put(keeper.content()) for _ in range(8)]
+    kept = keeper.store()
+    for name in missing:
+        keeper.path(name).unlink()
+    keeper.age(*strays)
+    counts = await keeper.compare()
+    assert (counts["looked"], counts["missing"], counts["unknown"], counts["quarantined"]) == (11, 10, 8, 8)
+    assert keeper.held() == keeper.on_disk() == [kept]
+    assert keeper.quarantined() == sorted(strays)
+
+
+async def test_comparison_that_finds_more_missing_than_it_keeps_in_memory_stops_all_the_same(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(comparing, "FOUND_MAX", 3)
+    for _ in range(101):
+        keeper.path(keeper.store()).unlink()
+    with pytest.raises(Stopped, match="101 of 101"):
+        await keeper.compare()
+    assert len(keeper.held()) == 101
+
+
 async def test_order_is_carried_out_once_and_tells_what_it_counted(keeper: Keeper) -> None:
     name = keeper.store()
     keeper.doom(name)
@@ -424,7 +428,7 @@ async def test_order_is_carried_out_once_and_tells_what_it_counted(keeper: Keepe
     assert counts["dropped"] == 1
     asked = len(keeper.log.asked)
     assert orders.give("first", yes_really=False).counts == counts
-    await keeper.custody.look()
+    await keeper.look()
     assert len(keeper.log.asked) == asked
 
 
@@ -434,13 +438,13 @@ async def test_order_that_is_too_much_stops_with_a_sentence(keeper: Keeper) -> N
     keeper.age(*names)
     orders = keeper.custody.orders["collect"]
     orders.give("first", yes_really=False)
-    await keeper.custody.look()
+    await keeper.look()
     standing = orders.give("first", yes_really=False)
     assert standing.state == "stopped"
     assert "101 of 101 blobs" in standing.reason
     assert keeper.registry.get_sample_value("filestore_custody_stopped", {"kind": "collect"}) == 1
     orders.give("second", yes_really=True)
-    await keeper.custody.look()
+    await keeper.look()
     assert orders.give("second", yes_really=True).state == "completed"
     assert keeper.on_disk() == []
     assert keeper.registry.get_sample_value("filestore_custody_stopped", {"kind": "collect"}) == 0

@@ -38,7 +38,7 @@ class Storm:
             self.set_aside,
             self.release,
         )
-        its_own = (self.collect, self.compare, self.look, self.restart)
+        its_own = (self.collect, self.compare, self.look, self.all_at_once, self.restart)
         act = self.dice.choice((*of_others, self.affirm, self.wait, self.lose_reports, *its_own))
         await act(self.dice.choice(names) if names else "")
 
@@ -89,7 +89,16 @@ class Storm:
         await self.keeper.compare(yes_really=True)
 
     async def look(self, _name: str) -> None:
-        await self.keeper.custody.look()
+        await self.keeper.look()
+
+    async def all_at_once(self, _name: str) -> None:
+        """As the loops of custody do."""
+        settle = self.keeper.custody.settle_losses
+        async with asyncio.TaskGroup() as group:
+            for work in (self.collect(""), self.compare(""), settle()):
+                group.create_task(work)
+                for _ in range(self.dice.randrange(20)):
+                    await asyncio.sleep(0)
 
     async def restart(self, _name: str) -> None:
         """In the middle of something, as often as not."""
@@ -99,6 +108,7 @@ class Storm:
         working.cancel()
         await asyncio.wait({working})
         _ = working.cancelled() or working.exception()
+        await self.keeper.custody.close()
         self.keeper.restart()
 
     async def lose_reports(self, _name: str) -> None:
@@ -115,7 +125,7 @@ async def test_disk_and_log_agree_in_the_end_and_nothing_wanted_is_gone(keeper: 
     for _ in range(2):  # what the first round brings back may be unknown by now
         keeper.later_s += 8 * DAY_S
         acts.collect(keeper.state)  # what was spared waits for this again
-        await keeper.custody.look()
+        await keeper.look()
         await keeper.collect(yes_really=True)
         await keeper.compare(yes_really=True)
     assert keeper.on_disk() == keeper.held()

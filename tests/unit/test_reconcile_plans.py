@@ -10,6 +10,7 @@ from coordinator.health import NodeHealth
 from coordinator.placement import Candidate
 from coordinator.reconcile.drain import draining, plan_release
 from coordinator.reconcile.facts import Facts
+from coordinator.reconcile.passes import unasked
 from coordinator.reconcile.rebalance import find_imbalance, is_surplus, plan_move
 from coordinator.reconcile.repair import lacks_room, plan_repair
 from coordinator.reconcile.states import TICK_S_MAX, Attention
@@ -155,6 +156,12 @@ def test_replica_on_a_draining_node_is_copied_before_it_may_go() -> None:
 def test_node_that_is_down_is_not_emptied() -> None:
     nodes = (node("n1", draining=True), node("n2", "down", draining=True), node("n3"))
     assert draining(facts(*nodes)) == ["n1"]
+
+
+def test_node_that_could_not_be_told_to_look_is_not_taken_for_one_that_has_looked() -> None:
+    cluster = facts(node("n1"), node("n2", "down"), node("n3"), silent=("n3",))
+    assert unasked(cluster, sorted(cluster.heard)) == ["n2", "n3"]
+    assert unasked(cluster, ["n1", "n2", "n3"]) == []
 
 
 def test_even_nodes_are_left_alone_and_the_fullest_gives_to_the_emptiest() -> None:

@@ -127,7 +127,7 @@ async def test_order_reads_everything_at_once_and_tells_what_it_found(keeper: Ke
     for order_id in ("first", "second"):
         standing = scrubber.orders.give(order_id, yes_really=False)
         assert standing.state == "completed", standing.reason
-        assert standing.counts == {"looked": 3, "bytes": 2 * SIZE_BYTES, "damaged": 1}
+        assert standing.counts == {"looked": 3, "bytes": 3 * SIZE_BYTES, "damaged": 1}
     assert keeper.held() == sorted(names[1:])
 
 
@@ -217,3 +217,26 @@ async def test_budget_lets_nobody_pass_before_the_bytes_are_paid_for() -> None:
     assert not second.done()
     second.cancel()
     await asyncio.wait({second})
+
+
+async def test_order_does_not_wait_for_a_large_blob_and_its_counts_move_while_one_is_read(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader gives a pass up whose counts stand still for an hour: a blob of 72 GB takes that long."""
+    keeper.put(os.urandom(2 * SEGMENT_BYTES))
+    scrubber = keeper.custody.scrubber
+    told: list[int] = []
+
+    async def take(_: int) -> None:
+        standing = scrubber.orders.give("now", yes_really=False)  # from the first segment on
+        told.append(standing.counts.get("bytes", 0))
+
+    monkeypatch.setattr(keeper.means.budget, "take", take)
+    monkeypatch.setattr(scrubber._unhurried, "take", take)
+    cycle = begun(keeper)
+    while scrubber.orders.give("now", yes_really=False).state == "running" and len(told) < 20:
+        cycle = await scrubber.look(cycle)
+    assert cycle.is_over
+    standing = scrubber.orders.give("now", yes_really=False)
+    assert (standing.state, standing.counts["bytes"]) == ("completed", 2 * SEGMENT_BYTES)
+    assert told[-1] == SEGMENT_BYTES  # before the second half
