@@ -22,6 +22,7 @@ INSTANT_MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999, w
 IDS_MAX = 500  # in one question
 IMAGES_MAX = 200  # that one project is noted to need
 LABEL_CHARS_MAX = 255
+SPANS_MAX = 1024  # of one damaged copy: what is beyond is only not known to be wrong
 
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
@@ -34,3 +35,5 @@ Label = Annotated[str, Meta(max_length=LABEL_CHARS_MAX)]
 Names = Annotated[list[Text], Meta(max_length=NAMES_MAX)]
 NodeIds = Annotated[list[Text], Meta(max_length=NODES_MAX)]
 Ids = Annotated[list[Text], Meta(max_length=IDS_MAX)]
+Span = tuple[Count, Count]  # of bytes: the first, and the one after the last
+Spans = Annotated[list[Span], Meta(max_length=SPANS_MAX)]

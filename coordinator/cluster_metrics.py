@@ -120,6 +120,19 @@ class ClusterMetrics(Collector):
             "Blobs of files that no node holds which is not down.",
             counts.lost + counts.absent,
         )
+        yield _gauge(
+            "filestore_blobs_damaged",
+            "Blobs that no node holds whole, and that can be made whole from damaged copies.",
+            counts.damaged,
+        )
+        yield _gauge(
+            "filestore_blobs_incomplete",
+            "Blobs of files of which some bytes are damaged on every node.",
+            counts.gone,
+        )
+        yield _gauge(
+            "filestore_lost_bytes", "Bytes of blobs that are damaged on every node.", counts.gone_bytes
+        )
         yield _gauge("filestore_blobs_unreferenced", "Blobs that wait for gc.", counts.unreferenced)
         yield _gauge(
             "filestore_replicas_doomed",

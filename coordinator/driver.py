@@ -65,6 +65,7 @@ _FREEING = (
     commands.Collect,
     commands.ReleaseReplica,
     commands.ReportDropped,
+    commands.ReportDamaged,
     commands.ReportLost,
     commands.AddReplica,
 )

@@ -128,6 +128,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.ReleaseReplica: _nothing,
     commands.Collect: _nothing,
     commands.ReportDropped: _nothing,
+    commands.ReportDamaged: _nothing,
     commands.ReportLost: _nothing,
     commands.RaiseRules: _nothing,
     commands.HashState: _nothing,

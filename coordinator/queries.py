@@ -282,6 +282,35 @@ class CountSoleReplicas(Query, frozen=True, kw_only=True, tag="count_sole_replic
     limit: PageLimit = LIST_LIMIT_MAX
 
 
+class ListDamagedBlobs(Query, frozen=True, kw_only=True, tag="list_damaged_blobs"):
+    """For members only: a DamagedPage of blobs that no node holds whole, after the sha256 `after`. With
+    `gone` those of which bytes are gone, else those of which none is known to be.
+    """
+
+    gone: bool
+    after: Text = ""
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
+class ListDamagedCopies(Query, frozen=True, kw_only=True, tag="list_damaged_copies"):
+    """For members only: the sha256s (a list, ascending) of what this node is known to keep damaged copies of,
+    after the sha256 `after`.
+    """
+
+    node_id: Text
+    after: Text = ""
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
+class ListLastSources(Query, frozen=True, kw_only=True, tag="list_last_sources"):
+    """For members only: DamagedBlobs of which this node keeps bytes that no other node has, by sha256; the
+    first of them, at most `limit`.
+    """
+
+    node_id: Text
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
 class CountCollectable(Query, frozen=True, kw_only=True, tag="count_collectable"):
     """For members only: how many blobs a Collect with this grace would doom, counted up to `limit`."""
 
@@ -324,6 +353,9 @@ AnyQuery = (
     | KnownReplicas
     | ListShortBlobs
     | GetReplicaCounts
+    | ListDamagedBlobs
+    | ListDamagedCopies
+    | ListLastSources
     | GetNodeReplicas
     | CountSoleReplicas
     | CountCollectable

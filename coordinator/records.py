@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from coordinator.bounds import IMAGES_MAX, Count, Label, Pem, Text, Token
+from coordinator.bounds import IMAGES_MAX, Count, Label, Pem, Span, Text, Token
 
 DEFAULT_BUCKET_ID = "00000000-0000-0000-0000-000000000000"
 ADMIN_ROLE = "admin"
@@ -177,12 +177,17 @@ class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BlobRecord(Struct, frozen=True, kw_only=True):
-    """A blob and the nodes that hold it."""
+    """A blob and the nodes that hold it. `damaged`: those that keep a damaged copy; `gone`: bytes that are
+    wrong in every copy, where nobody holds it whole; `has_quorum`: as many hold it as end an upload.
+    """
 
     sha256: str
     size_bytes: int
     reference_count: int
     replicas: list[str]
+    damaged: list[str] = []
+    gone: list[Span] = []
+    has_quorum: bool = False
 
 
 class UserRecord(Struct, frozen=True, kw_only=True):

@@ -5,6 +5,8 @@ A page holds rows after the `after` of its query; `more` says that there are fur
 
 from msgspec import Struct
 
+from coordinator.bounds import Span
+
 HELD_MAX = 2_000  # blobs of a kind whose holders are looked at: 6 ms of a leader
 
 
@@ -47,18 +49,57 @@ class KnownReplica(Struct, frozen=True, kw_only=True):
     """What the log says of a blob on one node.
 
     `state`: held; doomed; wanted (files refer to the blob, of which this node should hold nothing);
-    unreferenced (the same of a blob that no file refers to).
+    unreferenced (the same of a blob that no file refers to). `damaged`: it is known to keep a damaged copy.
+    `is_unheld`: files refer to it and no node holds it whole.
     """
 
     sha256: str
     state: str
+    damaged: bool = False
+    is_unheld: bool = False
+
+
+class DamagedCopy(Struct, frozen=True, kw_only=True):
+    """A damaged copy that a node keeps. `spans`: bytes that are known to be wrong there, ascending."""
+
+    node_id: str
+    spans: list[Span]
+
+
+class NamedFile(Struct, frozen=True, kw_only=True):
+    """A file, as people and the API know it."""
+
+    file_uuid: str
+    filename: str
+
+
+class DamagedBlob(Struct, frozen=True, kw_only=True):
+    """A blob that no node holds whole. `gone`: bytes that are wrong in every copy; `copies`: the nodes that
+    keep a damaged one; `files`: some of those whose content it is; `doomed`: nodes that have yet to drop a
+    replica.
+    """
+
+    sha256: str
+    size_bytes: int
+    gone: list[Span]
+    copies: list[str]
+    files: list[NamedFile]
+    doomed: list[str] = []
+
+
+class DamagedPage(Struct, frozen=True, kw_only=True):
+    """Blobs that no node holds whole, in the order of their sha256."""
+
+    blobs: list[DamagedBlob]
+    more: bool
 
 
 class ShortBlob(Struct, frozen=True, kw_only=True):
     """A blob with too few replicas that count.
 
-    `missing`: how many it lacks to those wanted, one more when nobody holds it at all. `holders`: nodes whose
-    replica is to be kept, whatever their state; `doomed`: nodes that have yet to drop theirs.
+    `missing`: how many it lacks to those wanted, one more when nobody holds it at all. `holders`: nodes
+    whose replica is to be kept, whatever their state; `doomed`: nodes that have yet to drop theirs;
+    `damaged`: nodes that keep a damaged copy, of which some bytes are sound.
     """
 
     sha256: str
@@ -66,6 +107,7 @@ class ShortBlob(Struct, frozen=True, kw_only=True):
     missing: int
     holders: list[str]
     doomed: list[str]
+    damaged: list[str] = []
 
 
 class ShortPage(Struct, frozen=True, kw_only=True):
@@ -79,12 +121,14 @@ class ShortPage(Struct, frozen=True, kw_only=True):
 class ReplicaCounts(Struct, frozen=True, kw_only=True):
     """How the blobs stand. Each number stops at COUNTED_MAX (coordinator/machine/replicas.py).
 
-    `short`: blobs by how many replicas they lack, without those that are `lost`: files name them and nobody
-    holds them. `absent`: those of `short` that only nodes hold which are down, or were and are not compared
-    yet; `last`: blobs that one other node has, where more are wanted; `few`: those of `short` that
-    fewer nodes have than are wanted, draining ones included; of HELD_MAX blobs that lack as many.
-    `unreferenced`: wait for Collect. `doomed`: replicas that wait for their node, by node. `recounting`:
-    nodes whose change of state is not worked in yet, see RecountReplicas.
+    `short`: blobs by how many replicas they lack, without those that nobody holds. Of these, `lost`: there
+    is not even a damaged copy; `damaged`: there are some, and all bytes of the blob may be in one or
+    another; `gone`: some bytes (`gone_bytes` of all of them) are wrong in every copy. `absent`: those of
+    `short` that only nodes hold which are down, or were and are not compared yet; `last`: blobs that one
+    other node has, where more are wanted; `few`: those of `short` that fewer nodes have than are wanted,
+    draining ones included; of HELD_MAX blobs that lack as many. `unreferenced`: wait for Collect. `doomed`:
+    replicas that wait for their node, by node. `recounting`: nodes whose change of state is not worked in
+    yet, see RecountReplicas.
     """
 
     short: dict[int, int]
@@ -95,6 +139,9 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
     absent: int = 0  # from coordinators of older versions
     last: int = 0
     few: int = 0
+    damaged: int = 0
+    gone: int = 0
+    gone_bytes: int = 0
 
 
 class NodeReplicas(Struct, frozen=True, kw_only=True):

@@ -328,6 +328,23 @@ CREATE TABLE IF NOT EXISTS blob_replicas (
 CREATE INDEX IF NOT EXISTS blob_replicas_by_node ON blob_replicas (node_id);
 CREATE INDEX IF NOT EXISTS blob_replicas_doomed ON blob_replicas (node_id, sha256) WHERE doomed_at IS NOT NULL;
 
+-- Copies that their nodes have put aside as damaged, and keep: they count for nothing, and some of their bytes are sound.
+CREATE TABLE IF NOT EXISTS damaged_copies (
+    sha256   TEXT NOT NULL REFERENCES blobs (sha256) ON DELETE CASCADE,
+    node_id  TEXT NOT NULL,
+    spans    TEXT NOT NULL,                       -- JSON array of [first, stop]: bytes that are known to be wrong there
+    PRIMARY KEY (sha256, node_id)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS damaged_copies_by_node ON damaged_copies (node_id);
+
+-- Blobs that no node holds whole and of which there are damaged copies: maintained with `blobs.missing`.
+CREATE TABLE IF NOT EXISTS damaged_blobs (
+    sha256      TEXT PRIMARY KEY REFERENCES blobs (sha256) ON DELETE CASCADE,
+    gone        TEXT NOT NULL,                    -- as `spans`: bytes that are known to be wrong in every copy
+    gone_bytes  INTEGER NOT NULL                  -- their number; 0: the blob can be made whole, as far as is known
+) STRICT, WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS damaged_blobs_by_gone ON damaged_blobs (gone_bytes > 0, sha256);
+
 -- Replicas that are gone, and since which log index: a completion that looked at them before is refused.
 CREATE TABLE IF NOT EXISTS burials (
     sha256     TEXT NOT NULL,

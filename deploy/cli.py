@@ -17,6 +17,7 @@ from ca.errors import FilestoreError
 STDERR_FILENO: Final = 2
 MODULES: Final = {  # below deploy.commands
     "coordinator": "coordinator",
+    "damaged": "damaged",
     "dev": "cluster",
     "doctor": "doctor",
     "get": "files",

@@ -30,13 +30,20 @@ _log = logging.getLogger(__name__)
 class Checks:
     """The checks of one node. For one event loop; `close` ends them.
 
-    `late`: told of a copy that was put back after `decided` had given up waiting for it.
+    `late`: told of a copy that was put back after `decided` had given up waiting for it; `unsound`: of each
+    that was read to its end and is not what its name says.
     """
 
-    def __init__(self, means: Means, late: Callable[[str], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        means: Means,
+        late: Callable[[str], Awaitable[None]],
+        unsound: Callable[[str, QuarantinedBlob], None],
+    ) -> None:
         self.read_bytes = 0  # by all of them so far
         self._means = means
         self._late = late
+        self._tell_unsound = unsound
         self._running: dict[str, asyncio.Task[bool]] = {}
         self._given_up: set[str] = set()
         self._large, self._small = asyncio.Semaphore(LARGE_AT_ONCE), asyncio.Semaphore(SMALL_AT_ONCE)
@@ -117,7 +124,9 @@ class Checks:
 
     async def _restore(self, sha256: str, quarantined: QuarantinedBlob) -> bool:
         means = self._means
-        if not (await self._is_read(quarantined) and await means.disk.run(quarantined.put_back)):
+        await self._read_whole(quarantined)
+        if not await means.disk.run(quarantined.put_back):
+            self._tell_unsound(sha256, quarantined)
             self._unsound[sha256] = quarantined.identity
             while len(self._unsound) > UNSOUND_MAX:
                 self._unsound.popitem(last=False)
@@ -127,14 +136,12 @@ class Checks:
         _log.warning("a blob was put back from quarantine", extra={"sha256": sha256})
         return True
 
-    async def _is_read(self, quarantined: QuarantinedBlob) -> bool:
+    async def _read_whole(self, quarantined: QuarantinedBlob) -> None:
         while quarantined.offset < quarantined.size_bytes:
             size_bytes = min(READ_BYTES, quarantined.size_bytes - quarantined.offset)
             await self._means.budget.take(size_bytes)
             self.read_bytes += size_bytes
-            if not await self._means.disk.run(quarantined.read, size_bytes):
-                return False
-        return True
+            await self._means.disk.run(quarantined.read, size_bytes)
 
 
 def _is_restored(check: asyncio.Task[bool] | None) -> bool:

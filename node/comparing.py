@@ -207,9 +207,9 @@ class Comparison:
             return await self._is_sound(entry[0], run)
         if state != "wanted" or entry not in self._unsound:
             return False
-        # Damaged bytes are kept as long as no node has better ones.
+        # Damaged bytes are kept until so many have better ones that a file would be available with them.
         blob = await self._means.metadata.read(FindBlob(sha256=entry[0]), _MAYBE_BLOB)
-        return blob is not None and bool(blob.replicas)
+        return blob is not None and blob.has_quorum
 
     def _is_old(self, entry: tuple[str, int]) -> bool:
         return self._means.clock_s() * 1000 - entry[1] >= QUARANTINE_MS
@@ -218,6 +218,8 @@ class Comparison:
         means = self._means
         run.add(purged=await means.disk.run(means.quarantine.purge, entry[0]))
         means.record("blob.purge", entry[0], state)
+        if state == "wanted":  # the log may count on what was sound in it
+            await self._reporter.lost([entry[0]], "missing")
 
     async def _is_sound(self, sha256: str, run: Pass) -> bool:
         means = self._means

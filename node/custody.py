@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from node.comparing import Comparison
+from node.damaged_copies import DamagedCopies
 from node.dropping import drop_doomed
 from node.keeping import Means, Pass
 from node.losses import Losses
@@ -34,7 +35,8 @@ class Custody:
         """`state`: the file that tells how far scrubbing has come."""
         self._means = means
         self._reporter = Reporter(means.node_id, means.metadata)
-        self._losses = Losses(means, self._reporter)
+        self._copies = DamagedCopies(means, self._reporter)
+        self._losses = Losses(means, self._reporter, self._copies)
         self._comparison = Comparison(means, self._reporter, self._losses)
         self.scrubber = Scrubber(means, self._losses, state)
         stops = means.metrics.custody_stops
@@ -51,6 +53,7 @@ class Custody:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(keep_on("custody", self.settle_losses, Bell(), means.metrics.custody_stops))
+                group.create_task(keep_on("copies", self._copies.look, Bell(), means.metrics.custody_stops))
                 for work in self.works:
                     group.create_task(work.run())
         finally:

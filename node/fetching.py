@@ -2,8 +2,10 @@
 
 Each node that has the blob is asked for the checksums of its segments first. Nodes that tell the same are
 one party, and segments are verified against what the largest party says; the checksums themselves are proved
-by the sha256 of the whole, before the blob is put into place. What was verified survives a crash of this node
-(`node/partials.py`), so the next fetch of the blob goes on there.
+by the sha256 of the whole, before the blob is put into place. What was verified survives a crash of this
+node (`node/partials.py`), so the next fetch of the blob goes on there. What is sound of a damaged copy here
+need not come at all; where no node holds the blob whole, damaged copies of others are sources too
+(`node/salvage.py`).
 
 Whoever wants the same blob meanwhile shares the fetch. It ends when nobody waits for it any more.
 
@@ -26,11 +28,14 @@ from node.metrics import NodeMetrics
 from node.partial import Partial
 from node.partials import PartialStore
 from node.peers import PeerClient, PeerFailed, pieces
+from node.salvage import Salvager
+from node.seeding import fill
 from node.segments import (
     SEGMENT_BYTES,
     BlobDamaged,
     BlobMissing,
     FinishedBlob,
+    SegmentHasher,
     SegmentSums,
     SidecarInvalid,
     decode_sidecar,
@@ -93,6 +98,7 @@ class Fetches:
         self._blobs = blobs
         self._partials = partials
         self._means = Means(peers, disk, metrics)
+        self._salvager = Salvager(node_id, blobs, peers, disk, metrics)
         self._running: dict[FinishedBlob, _Fetch] = {}
         self._turns = asyncio.Semaphore(FETCHES_MAX)
         self._small_turns = asyncio.Semaphore(SMALL_MAX)
@@ -190,9 +196,10 @@ class Fetches:
                 "This node has no room for the replica."
             )  # nor memory for its checksums
         failure = SourcesFailed("No node that was named has this blob.", sources)
-        for sums, party in await self._parties(blob, sources, fetch):
+        whole = await self._parties(blob, sources, fetch)
+        for sums, party in whole or await self._damaged_parties(blob, sources, fetch):
             try:
-                await self._attempt(blob, sums, party, fetch)
+                await self._attempt(blob, sums, party if whole else [], sources, fetch)
                 return
             except SourcesFailed as error:
                 failure = error
@@ -213,21 +220,59 @@ class Fetches:
             return False
 
     async def _attempt(
-        self, blob: FinishedBlob, sums: SegmentSums, party: Sequence[str], fetch: _Fetch
+        self,
+        blob: FinishedBlob,
+        sums: SegmentSums,
+        party: Sequence[str],
+        sources: Sequence[str],
+        fetch: _Fetch,
     ) -> None:
-        """Raises ChecksumMismatch, InsufficientStorage or Internal when nothing can be kept; SourcesFailed,
+        """`party`: those who hold it whole, of all `sources`.
+
+        Raises ChecksumMismatch, InsufficientStorage or Internal when nothing can be kept; SourcesFailed,
         Unavailable.
         """
         run = self._means.disk.run
         partial: Partial = await self._means.disk.open(self._partials.open, blob, sums)
         try:
-            hasher = await gather(self._means, partial, party, fetch)
+            hasher = await self._gathered(partial, party, sources, fetch)
             await run(partial.install, hasher)
         except (ChecksumMismatch, InsufficientStorage, Internal):
             await run(partial.discard)
             raise
         finally:
             await run(partial.close)
+
+    async def _gathered(
+        self, partial: Partial, party: Sequence[str], sources: Sequence[str], fetch: _Fetch
+    ) -> SegmentHasher:
+        """What lies here, then what those have who hold it whole, then what damaged copies have.
+
+        Raises SourcesFailed when some of it is not to be had, InsufficientStorage, Internal.
+        """
+        disk = self._means.disk
+        own = self._salvager.copies(partial.blob, partial.sums, [self._node_id])
+        await fill(disk, partial, own, fetch.count)
+        if party:
+            try:
+                return await gather(self._means, partial, party, fetch)
+            except SourcesFailed as failure:
+                facts = {"sha256": partial.blob.sha256, "reason": failure.details}
+                _log.info("no node that holds a blob whole can send all of it", extra=facts)
+        others = self._salvager.copies(partial.blob, partial.sums, sources)
+        await fill(disk, partial, others, fetch.keep_pace)
+        if lacking := partial.missing():
+            count = sum(stop - first for first, stop in lacking)
+            raise SourcesFailed(f"{count} segments of this blob are in no copy that answers.", sources)
+        return await gather(self._means, partial, [self._node_id], fetch)  # nobody is asked: it is hashed
+
+    async def _damaged_parties(
+        self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch
+    ) -> list[tuple[SegmentSums, list[str]]]:
+        """The same of damaged copies, the one here included. None of them has failed for not being whole."""
+        parties = await self._salvager.parties(blob, [self._node_id, *sources])
+        fetch.failed.difference_update(source for _, party in parties for source in party)
+        return parties
 
     async def _parties(
         self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch

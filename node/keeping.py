@@ -97,9 +97,13 @@ class Means:
 
     async def known(self, sha256s: list[str]) -> dict[str, str]:
         """What the log says of these blobs on this node; nothing of those that it does not know."""
+        return {sha256: replica.state for sha256, replica in (await self.known_replicas(sha256s)).items()}
+
+    async def known_replicas(self, sha256s: list[str]) -> dict[str, KnownReplica]:
+        """The same with all that it says."""
         query = KnownReplicas(node_id=self.node_id, sha256s=sha256s)
         answer = await self.metadata.read(query, list[KnownReplica])
-        return {replica.sha256: replica.state for replica in answer}
+        return {replica.sha256: replica for replica in answer}
 
     def record(self, action: str, sha256: str, outcome: str) -> None:
         """One line in the audit log. A disk that takes none must not keep its room from being freed."""

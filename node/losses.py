@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from coordinator.queries import ListReplicas
-from coordinator.replica_records import ReplicaPage
+from coordinator.replica_records import Lost, ReplicaPage
 from node.checking import Checks
+from node.damaged_copies import DamagedCopies
 from node.keeping import PAGE_BLOBS, Means, Pass
 from node.lost import Reason, forget_lost, list_lost
 from node.reporting import Reporter
@@ -23,11 +24,11 @@ _log = logging.getLogger(__name__)
 class Losses:
     """What is missing on one node. One caller at a time works, the others wait; `close` it."""
 
-    def __init__(self, means: Means, reporter: Reporter) -> None:
+    def __init__(self, means: Means, reporter: Reporter, copies: DamagedCopies) -> None:
         self._means = means
         self._reporter = reporter
         self._turn = asyncio.Lock()
-        self._checks = Checks(means, self._add_late)
+        self._checks = Checks(means, self._add_late, copies.note)
 
     async def settle_notes(self) -> None:
         """What processes of this node have met. Raises FilestoreError when the log cannot be asked."""
@@ -91,11 +92,28 @@ class Losses:
             await self.add(sha256, page.log_index)
 
     async def _report(self, sha256s: Sequence[str], reason: Reason) -> None:
-        lost = await self._reporter.lost(sha256s, reason)
+        kept = await self._means.disk.run(_kept, self._means, sha256s)
+        gone = [sha256 for sha256 in sha256s if sha256 not in kept]
+        told: list[tuple[list[str], Reason]] = [(kept, "damaged"), (gone, "missing")]
+        answers = [await self._reporter.lost(names, what) for names, what in told if names]
+        lost = Lost(
+            replicas=sum(answer.replicas for answer in answers), blobs=sum(answer.blobs for answer in answers)
+        )
         self._means.metrics.replicas_lost.labels(reason).inc(lost.replicas)
         for sha256 in sha256s:
             self._means.record("replica.lost", sha256, reason)
         facts = {"count": len(sha256s), "replicas": lost.replicas, "reason": reason}
         _log.error("replicas were reported lost", extra=facts)
         if lost.blobs:
-            _log.critical("files have lost their last replica", extra={"count": lost.blobs})
+            _log.critical("files have no whole replica any more", extra={"count": lost.blobs})
+
+
+def _kept(means: Means, sha256s: Sequence[str]) -> list[str]:
+    """Of which of these a copy lies in quarantine that can be read, whatever it is. Blocks."""
+    found = []
+    for sha256 in sha256s:
+        copy = means.quarantine.open(sha256)
+        if copy is not None:
+            copy.close()
+            found.append(sha256)
+    return found

@@ -33,12 +33,15 @@ CONNECTIONS_MAX = 256  # to all peers together; a call beyond it waits for its t
 class PeerFailed(Exception):
     """A peer could not be reached, answered nonsense, or stalled. Another may do."""
 
-    def __init__(self, node_id: str, reason: str, *, is_full: bool = False) -> None:
-        """`is_full`: it answers, and has no room."""
+    def __init__(self, node_id: str, reason: str, *, is_full: bool = False, is_absent: bool = False) -> None:
+        """`is_full`: it answers, and has no room; `is_absent`: it answers, and does not have what was asked
+        for.
+        """
         super().__init__(f"node {node_id}: {reason}")
         self.node_id = node_id
         self.reason = reason
         self.is_full = is_full
+        self.is_absent = is_absent
 
 
 class PeerClient:

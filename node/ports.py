@@ -21,6 +21,7 @@ from node.api.services import API
 from node.config import NodeConfig
 from node.content.hotpath import HotPath
 from node.content.routes import OPERATIONS, content_routes
+from node.copy_routes import copy_routes
 from node.custody_routes import custody_routes
 from node.following import following_routes, prepare_following
 from node.reach import reach_routes
@@ -131,7 +132,14 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
 
 def _member_application(services: NodeServices) -> web.Application:
     """Its requests are counted nowhere: who passed them on counted them."""
-    routes = [*transfer_routes(), *following_routes(), *custody_routes(), *reach_routes(), *room_routes()]
+    routes = [
+        *transfer_routes(),
+        *copy_routes(),
+        *following_routes(),
+        *custody_routes(),
+        *reach_routes(),
+        *room_routes(),
+    ]
     app = new_application([*routes, *content_routes()], component="node")
     app[API], app[NODE] = services.api, services
     prepare_following(app)

@@ -1,20 +1,35 @@
 """What was taken out of service on one disk: damaged replicas, and blobs that the log does not know.
 
-A blob in quarantine counts as none. It is put back when its bytes prove to be what its name says and a
-replica is wanted here; it is deleted for good by `purge`. One copy is kept per name: a later one takes the
-place of the earlier. All calls block: they belong into worker threads, and may come from several at once.
+A blob in quarantine counts as none, but segments of it that are sound are given to whoever has no other
+source (`node/salvage.py`). It is put back when its bytes prove to be what its name says and a replica is
+wanted here; it is deleted for good by `purge`. One copy is kept per name: a later one takes the place of the
+earlier. All calls block: they belong into worker threads, and may come from several at once.
 """
 
+import hashlib
 import os
 import stat
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Self
+from typing import Final, Self
 
 from node.blobs import SIDECAR, BlobStore, require_sha256
-from node.directories import READ_FLAGS, remove_tree, storage_error, unlink
+from node.coverage import Coverage, Span
+from node.directories import READ_FLAGS, read_whole, remove_tree, storage_error, unlink
 from node.names import is_sha256
-from node.segments import MEDIUM_ERRORS, BlobDamaged, FinishedBlob, SegmentHasher
+from node.segments import (
+    DIGEST_BYTES,
+    SEGMENT_BYTES,
+    BlobDamaged,
+    FinishedBlob,
+    SegmentSums,
+    SidecarInvalid,
+    decode_sidecar_alone,
+    read_segment,
+    segment_digest,
+)
+
+SIDECAR_BYTES_MAX: Final = 64 << 20  # of a blob of 32 TiB
 
 
 class Quarantine:
@@ -47,7 +62,10 @@ class Quarantine:
                 os.rename(sha256, sha256, src_dir_fd=leaf, dst_dir_fd=self._directory)
                 with suppress(FileNotFoundError):
                     name = sha256 + SIDECAR
-                    os.rename(name, name, src_dir_fd=leaf, dst_dir_fd=self._directory)
+                    if damage is not None and damage.is_other_content:
+                        os.unlink(name, dir_fd=leaf)  # it would vouch for that content
+                    else:
+                        os.rename(name, name, src_dir_fd=leaf, dst_dir_fd=self._directory)
                 self._blobs.forget(sha256)
                 for descriptor in (self._directory, leaf):
                     self._blobs.disk.fsync(descriptor)
@@ -94,7 +112,16 @@ class Quarantine:
             descriptor = os.open(sha256, READ_FLAGS, dir_fd=self._directory)
         except OSError:
             return None
-        return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor)
+        return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor, self._sums(sha256))
+
+    def _sums(self, sha256: str) -> SegmentSums | None:
+        """What the sidecar beside it says; None when it says nothing that can be used."""
+        try:
+            return decode_sidecar_alone(
+                read_whole(sha256 + SIDECAR, parent=self._directory, bytes_max=SIDECAR_BYTES_MAX)
+            )
+        except (OSError, SidecarInvalid):
+            return None
 
     def _is_still(self, damage: BlobDamaged, facts: os.stat_result) -> bool:
         """Whether what lies under the name is what was found damaged."""
@@ -112,41 +139,66 @@ class Quarantine:
 
 
 class QuarantinedBlob:
-    """A file in quarantine that is being read, piece by piece, to see whether it is what its name says."""
+    """A file in quarantine that is being read, piece by piece, to see whether it is what its name says, and
+    which of its segments are not what their checksums say.
+    """
 
-    def __init__(self, blobs: BlobStore, directory: int, sha256: str, descriptor: int) -> None:
+    def __init__(
+        self, blobs: BlobStore, directory: int, sha256: str, descriptor: int, sums: SegmentSums | None
+    ) -> None:
+        """`sums`: what its sidecar says."""
         self._blobs = blobs
         self._directory = directory
         self._sha256 = sha256
         self._fd = descriptor
-        self._hasher = SegmentHasher()
+        self._whole = hashlib.sha256()
+        self._digests = bytearray()
+        self._unreadable: set[int] = set()  # segments
+        self.sums = sums
+        self.offset = 0  # so much was read
         facts = os.fstat(descriptor)
         self.size_bytes = facts.st_size
         self.identity = facts.st_ino, facts.st_ctime_ns  # another once anything was done to the file
 
-    @property
-    def offset(self) -> int:
-        """How many bytes were read."""
-        return self._hasher.size_bytes
+    def read(self, size_bytes: int) -> None:
+        """Reads so many more, in whole segments. What the medium does not give counts as wrong. Raises
+        FilestoreError.
+        """
+        stop = min(self.offset + size_bytes, self.size_bytes)
+        while self.offset < stop:
+            self._read_segment()
 
-    def read(self, size_bytes: int) -> bool:
-        """Reads so many more; False when the medium fails or the file ends. Raises FilestoreError."""
-        try:
-            self._hasher.update_from(self._fd, min(self.offset + size_bytes, self.size_bytes))
-        except EOFError:
-            return False
-        except OSError as error:
-            if error.errno in MEDIUM_ERRORS:
-                return False
-            raise storage_error(error) from error
-        return True
+    def read_segment(self, index: int) -> bytes | None:
+        """As `node.segments.read_segment` has it."""
+        return read_segment(self._fd, index, self.size_bytes)
+
+    def wrong_spans(self) -> list[Span]:
+        """The bytes that are known to be wrong here, of what was read; all that is missing at the end too."""
+        if self.sums is None:
+            wrong = sorted(self._unreadable)
+        else:
+            wrong = [
+                index
+                for index in range(len(self._digests) // DIGEST_BYTES)
+                if index in self._unreadable
+                or self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] != self.sums.digest(index)
+            ]
+        size_bytes = self.size_bytes if self.sums is None else self.sums.size_bytes
+        spans = Coverage(
+            (index * SEGMENT_BYTES, min((index + 1) * SEGMENT_BYTES, size_bytes))
+            for index in wrong
+            if index * SEGMENT_BYTES < size_bytes
+        )
+        if self.size_bytes < size_bytes:
+            spans.add(self.size_bytes // SEGMENT_BYTES * SEGMENT_BYTES, size_bytes)
+        return spans.spans
 
     def put_back(self) -> bool:
         """Puts what was read to its end into service again, durably; False when it is not what it should be.
 
         Raises FilestoreError.
         """
-        if self.offset != self.size_bytes or self._hasher.sha256() != self._sha256:
+        if self.offset != self.size_bytes or self._unreadable or self._whole.hexdigest() != self._sha256:
             return False
         try:
             named = os.stat(self._sha256, dir_fd=self._directory, follow_symlinks=False)
@@ -154,7 +206,8 @@ class QuarantinedBlob:
                 return False
             self._blobs.seal(self._fd)
             blob = FinishedBlob(self._sha256, self.size_bytes)
-            self._blobs.install(blob, self._hasher.sums(), source=self._sha256, parent=self._directory)
+            sums = SegmentSums(self.size_bytes, bytes(self._digests))
+            self._blobs.install(blob, sums, source=self._sha256, parent=self._directory)
             unlink(self._sha256 + SIDECAR, parent=self._directory)
             self._blobs.disk.fsync(self._directory)
         except FileNotFoundError:
@@ -166,6 +219,18 @@ class QuarantinedBlob:
     def close(self) -> None:
         """Gives the descriptor back."""
         os.close(self._fd)
+
+    def _read_segment(self) -> None:
+        """The next one."""
+        index = self.offset // SEGMENT_BYTES
+        content = self.read_segment(index)
+        if content is None:
+            self._unreadable.add(index)
+            self._digests += bytes(DIGEST_BYTES)
+        else:
+            self._whole.update(content)
+            self._digests += segment_digest(content)
+        self.offset = min((index + 1) * SEGMENT_BYTES, self.size_bytes)
 
     def __enter__(self) -> Self:
         return self

@@ -50,17 +50,25 @@ class BlobDamaged(Exception):
     """This disk has something under the blob's name that is not the blob: use another replica, and repair.
 
     `file` is the (device, inode) of the file that was found damaged, None when it could not be opened;
-    `segment` the segment that does not match its checksum, None when something else is wrong.
+    `segment` the segment that does not match its checksum, None when something else is wrong;
+    `is_other_content`: all segments match, and the whole is not what the name says.
     """
 
     def __init__(
-        self, sha256: str, why: str, *, file: tuple[int, int] | None = None, segment: int | None = None
+        self,
+        sha256: str,
+        why: str,
+        *,
+        file: tuple[int, int] | None = None,
+        segment: int | None = None,
+        is_other_content: bool = False,
     ) -> None:
         super().__init__(f"{sha256}: {why}")
         self.sha256 = sha256
         self.why = why
         self.file = file
         self.segment = segment
+        self.is_other_content = is_other_content
 
 
 class SidecarInvalid(Exception):
@@ -208,6 +216,14 @@ def decode_sidecar(raw: bytes, size_bytes: int) -> SegmentSums:
     return SegmentSums(size_bytes, body[_HEADER.size :])
 
 
+def decode_sidecar_alone(raw: bytes) -> SegmentSums:
+    """The sums in a sidecar of a blob whose size only the sidecar tells. Raises SidecarInvalid."""
+    if len(raw) < _HEADER.size:
+        raise SidecarInvalid(f"a sidecar has more than {len(raw)} bytes")
+    *_, size_bytes = _HEADER.unpack_from(raw)
+    return decode_sidecar(raw, size_bytes)
+
+
 def encode_finished(blob: FinishedBlob) -> bytes:
     """What an upload leaves behind that became `blob`, FINISHED_BYTES long."""
     return with_crc(_FINISHED.pack(_FINISHED_MAGIC, bytes.fromhex(blob.sha256), blob.size_bytes))
@@ -229,6 +245,28 @@ class WholeRead:
     identity: FileIdentity  # before the first byte
     at_ns: int  # when that was; since the epoch
     digest: "hashlib._Hash"
+
+
+def segment_digest(content: Octets) -> bytes:
+    """The checksum of a segment, DIGEST_BYTES."""
+    return xxhash.xxh3_64(content).digest()
+
+
+def read_segment(descriptor: int, index: int, size_bytes: int) -> bytes | None:
+    """Segment `index` of a file of that size as it lies there, whatever it is; None when there is no such
+    segment, or the medium does not give it. Blocks. Raises Internal.
+    """
+    start = index * SEGMENT_BYTES
+    wanted = min(SEGMENT_BYTES, size_bytes - start)
+    if wanted <= 0:
+        return None
+    try:
+        found = os.pread(descriptor, wanted, start)
+    except OSError as error:
+        if error.errno in MEDIUM_ERRORS:
+            return None  # to a reader it is the same as wrong bytes
+        raise Internal(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.") from error
+    return found if len(found) == wanted else None
 
 
 class OpenBlob:
@@ -284,7 +322,7 @@ class OpenBlob:
         lie under a wrong name.
         """
         if whole.digest.hexdigest() != self.sha256:
-            raise self.damaged("is other content than its name says")
+            raise self.damaged("is other content than its name says", is_other_content=True)
 
     def trust(self, whole: WholeRead) -> None:
         """All that was read is sound, the name too: `has_its_name` and `verify_range` know it from now on, as
@@ -334,11 +372,17 @@ class OpenBlob:
         """The same with a descriptor of its own. Raises OSError."""
         return OpenBlob(fd=os.dup(self.fd), sha256=self.sha256, sums=self.sums, trusted=self._trusted)
 
-    def damaged(self, why: str, *, segment: int | None = None) -> BlobDamaged:
+    def damaged(self, why: str, *, segment: int | None = None, is_other_content: bool = False) -> BlobDamaged:
         """The error to raise about this file, of which nothing is trusted any more."""
         self._trusted.forget(self.sha256)
         facts = os.fstat(self.fd)
-        return BlobDamaged(self.sha256, why, file=(facts.st_dev, facts.st_ino), segment=segment)
+        return BlobDamaged(
+            self.sha256,
+            why,
+            file=(facts.st_dev, facts.st_ino),
+            segment=segment,
+            is_other_content=is_other_content,
+        )
 
     def close(self) -> None:
         """Gives the descriptor back; again is harmless."""

@@ -29,6 +29,7 @@ from coordinator.commands.blobs import (
     Collect,
     RecountReplicas,
     ReleaseReplica,
+    ReportDamaged,
     ReportDropped,
     ReportLost,
 )
@@ -133,6 +134,7 @@ __all__ = [
     "RemoveNode",
     "RenewCertificate",
     "Reply",
+    "ReportDamaged",
     "ReportDropped",
     "ReportHash",
     "ReportLost",
@@ -203,6 +205,7 @@ AnyCommand = (
     | ReleaseReplica
     | AddReplica
     | ReportDropped
+    | ReportDamaged
     | ReportLost
     | RecountReplicas
 )
@@ -242,6 +245,7 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     CancelRun,
     AddReplica,
     ReportDropped,
+    ReportDamaged,
     ReportLost,
 )  # what a node may propose as it is; joining, renewing and minting pass through calls that check more
 
@@ -251,6 +255,7 @@ OWN_COMMANDS = (
     RewindUpload,
     AddReplica,
     ReportDropped,
+    ReportDamaged,
     ReportLost,
 )  # of these: what it may propose for itself only
 

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from coordinator.bounds import Count, Ids, Text
+from coordinator.bounds import Count, Ids, Spans, Text
 from coordinator.commands.root import Command
 
 STEP_ROWS_MAX = 1000  # in one step; the leader asks for fewer, so that nobody waits for it
@@ -76,12 +76,27 @@ class ReportLost(Command, frozen=True, kw_only=True, tag="report_lost"):
     """Replicas that a node should hold and does not: gone, or damaged and put aside. Only by itself.
 
     Also for content that the log does not name this node for: whoever was told that it is here, and has yet
-    to say so, is refused and looks again. Replies with Lost.
+    to say so, is refused and looks again. What is damaged, the node keeps: see ReportDamaged. Replies with
+    Lost.
     """
 
     node_id: Text
     sha256s: Ids
     reason: Literal["missing", "damaged"]
+
+
+class ReportDamaged(Command, frozen=True, kw_only=True, tag="report_damaged"):
+    """A node keeps a damaged copy of a blob, of which it has no replica: other bytes of it may be sound.
+    Only by itself.
+
+    `spans`: bytes that are known to be wrong there, ascending; not all of them before the copy was read to
+    its end. Again for a copy that is known, this is what is known from now on. Passed over where no file
+    refers to the blob, or the log names the node for a replica. Replies with None.
+    """
+
+    node_id: Text
+    sha256: Text
+    spans: Spans
 
 
 class RecountReplicas(Command, frozen=True, kw_only=True, tag="recount_replicas"):

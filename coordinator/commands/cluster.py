@@ -110,12 +110,16 @@ class AnnounceNode(Command, frozen=True, kw_only=True, tag="announce_node"):
 class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
     """Take a node out of placement, or (`draining` false) back in. Admin only.
 
+    A conflict where it keeps damaged copies with bytes that no other node has, unless `force` says that they
+    may go with it.
+
     Replies with the NodeRecord.
     """
 
     caller: Caller
     node_id: Text
     draining: bool
+    force: bool = False
 
 
 class MarkNode(Command, frozen=True, kw_only=True, tag="mark_node"):
@@ -132,14 +136,16 @@ class MarkNode(Command, frozen=True, kw_only=True, tag="mark_node"):
 class RemoveNode(Command, frozen=True, kw_only=True, tag="remove_node"):
     """A node leaves for good: its row goes, its certificates are revoked. Admin only.
 
-    A conflict unless it is draining and empty: no replica, and no upload whose bytes come to it. With `force`
-    unless it is recorded as down: its replicas go in steps, see RecountReplicas; replies with a NodeRemoval
-    then, else with None.
+    A conflict unless it is draining and empty: no replica, and no upload whose bytes come to it. With
+    `force` unless it is recorded as down: its replicas go in steps, see RecountReplicas; replies with a
+    NodeRemoval then, else with None. In any case a conflict where it keeps damaged copies with bytes that no
+    other node has, unless `give_up` says that these are lost.
     """
 
     caller: Caller
     node_id: Text
     force: bool = False
+    give_up: bool = False
 
 
 class RecordCoordinators(Command, frozen=True, kw_only=True, tag="record_coordinators"):

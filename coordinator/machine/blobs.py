@@ -9,7 +9,7 @@ import sqlite3
 from ca.errors import InvalidRequest, PayloadTooLarge
 from coordinator.bounds import TOTAL_BYTES_MAX
 from coordinator.commands import Collect
-from coordinator.machine import replicas
+from coordinator.machine import damaged, replicas
 from coordinator.machine.change import Change, Question
 from coordinator.queries import FindBlob
 from coordinator.records import BlobRecord
@@ -29,11 +29,16 @@ def find(question: Question, query: FindBlob) -> BlobRecord | None:
     ).fetchone()
     if row is None:
         return None
+    (write_quorum,) = question.db.execute("SELECT write_quorum FROM cluster").fetchone()
+    holders = replicas.holders(question.db, query.sha256)
     return BlobRecord(
         sha256=query.sha256,
         size_bytes=row[0],
         reference_count=row[1],
-        replicas=replicas.holders(question.db, query.sha256),
+        replicas=holders,
+        has_quorum=len(holders) >= write_quorum,
+        damaged=[copy.node_id for copy in damaged.of_blob(question.db, query.sha256)],
+        gone=damaged.gone(question.db, query.sha256),
     )
 
 
@@ -77,6 +82,7 @@ def release(change: Change, sha256: str) -> None:
     ).fetchall()[0]
     if references == 0:
         _count(change.db, blobs=-1, size_bytes=-size_bytes)
+        damaged.refresh(change.db, sha256, is_unheld=False)
 
 
 def collect(change: Change, command: Collect) -> Collected:

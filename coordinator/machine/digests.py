@@ -7,6 +7,7 @@ database: damage that is no valid text any more is found like any other.
 
 import hmac
 import sqlite3
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -47,6 +48,8 @@ TABLES = (
     "sessions",
     "replies",
 )
+# From these rules on; coordinators that know older ones alone do not have these tables.
+TABLES_SINCE = {rules.DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs")}
 # These move once for each batch, and where a batch ends is each member's own business.
 COLUMNS_LEFT_OUT = {"applied": ("log_index", "term")}
 
@@ -71,7 +74,8 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
     change.sessions.flush()
     db = change.db
     stored = db.execute("SELECT CAST(table_name AS BLOB), after FROM digest_position").fetchone()
-    table, after = _start(*stored) if stored else (TABLES[0], [])
+    tables = tables_of(rules.in_force(db))
+    table, after = _start(tables, *stored) if stored else (tables[0], [])
     columns = _columns(db, table)
     if len(after) != len(columns.key):
         after = []
@@ -79,7 +83,7 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
     domain = _DOMAIN.format(rules.in_force(db)).encode()
     digest = hmac.new(domain, _encode(stored) + _encode(rows), "sha256").hexdigest()
     if len(rows) < command.rows_max:
-        following = (TABLES[(TABLES.index(table) + 1) % len(TABLES)], b"")
+        following = (tables[(tables.index(table) + 1) % len(tables)], b"")
     else:
         following = (table, _encode(rows[-1][: len(columns.key)]))
     db.execute(
@@ -99,11 +103,16 @@ def report(change: Change, command: ReportHash) -> HashReport:
     )
 
 
-def _start(name: bytes, after: bytes) -> tuple[str, _Key]:
+def tables_of(version: int) -> tuple[str, ...]:
+    """The tables that are hashed by these rules, in this order."""
+    return (*TABLES, *(table for since, names in TABLES_SINCE.items() if since <= version for table in names))
+
+
+def _start(tables: Sequence[str], name: bytes, after: bytes) -> tuple[str, _Key]:
     """Where to begin. A damaged position begins anywhere: it is hashed itself, so it shows."""
     table = name.decode(errors="replace")
-    if table not in TABLES:
-        return TABLES[0], []
+    if table not in tables:
+        return tables[0], []
     try:
         return table, _decode_key(after) if after else []
     except msgspec.MsgspecError:

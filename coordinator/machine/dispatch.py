@@ -18,6 +18,7 @@ from coordinator.machine import (
     cluster,
     contents,
     coordinators,
+    damaged,
     digests,
     expiry,
     files,
@@ -74,6 +75,7 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.AddReplica: replicas.add,
     commands.ReportDropped: replicas.report_dropped,
     commands.ReportLost: replicas.report_lost,
+    commands.ReportDamaged: replicas.report_damaged,
     commands.RecountReplicas: recounts.step,
     commands.CreateProjectFile: project_files.create,
     commands.CreateVm: vms.create,
@@ -132,6 +134,9 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.GetNodeReplicas: replica_lists.of_node,
     queries.CountSoleReplicas: replica_lists.count_sole,
     queries.CountCollectable: replica_lists.count_collectable,
+    queries.ListDamagedBlobs: damaged.list_page,
+    queries.ListLastSources: damaged.list_last_sources,
+    queries.ListDamagedCopies: damaged.list_copies,
 }
 
 _encode = msgspec.msgpack.Encoder().encode

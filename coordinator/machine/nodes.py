@@ -5,7 +5,7 @@ from typing import Any
 
 from ca.errors import Conflict, NotFound, Unauthorized
 from coordinator.commands import AnnounceNode, DrainNode, JoinNode, MarkNode, RemoveNode, RenewCertificate
-from coordinator.machine import join_tokens, recounts, rules
+from coordinator.machine import damaged, join_tokens, recounts, rules
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.queries import ListNodes
@@ -13,6 +13,7 @@ from coordinator.records import DOWN, HEALTHY, RETURNING, CertificateRecord, Nod
 from coordinator.replica_records import NodeRemoval
 
 NODE_COLUMNS = "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining, state"
+LAST_SOURCES_SHOWN = 10
 COUNTED_MAX = 10_000  # of what a node still holds; an answer need not count a million
 
 
@@ -83,6 +84,8 @@ def drain(change: Change, command: DrainNode) -> NodeRecord:
     node = _find(change.db, command.node_id)
     if node.draining == command.draining:
         return node
+    if command.draining and not command.force:
+        _require_no_last_source(change.db, command.node_id, "--force, force=1")
     change.db.execute(
         "UPDATE nodes SET draining = ? WHERE node_id = ?", (int(command.draining), command.node_id)
     )
@@ -116,6 +119,8 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
     db, node_id = change.db, command.node_id
     node = _find(db, node_id)
     replicas = _count(db, "blob_replicas WHERE node_id = ?", node_id)
+    if not command.give_up:
+        _require_no_last_source(db, node_id, "--give-up, give_up=1")
     if command.force:
         _require_down(node)
         recounts.begin(db, node_id, removed=True)
@@ -123,6 +128,8 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
         db.execute("UPDATE cluster SET burial_floor = ?", (change.log_index,))
     else:
         _require_empty(db, node, replicas)
+        if damaged.has_copies(db, node_id):
+            recounts.begin(db, node_id, removed=True)
     db.execute("DELETE FROM nodes WHERE node_id = ?", (node_id,))
     db.execute("UPDATE certificates SET revoked = 1 WHERE node_id = ?", (node_id,))
     # A join that is repeated would get the certificate of then, which is dead now.
@@ -170,6 +177,21 @@ def _require_empty(db: sqlite3.Connection, node: NodeRecord, replicas: int) -> N
         raise Conflict(
             f"The node {node_id} holds {_counted(replicas)} replicas, {_counted(uploads)} uploads."
         )
+
+
+def _require_no_last_source(db: sqlite3.Connection, node_id: str, option: str) -> None:
+    """Raises Conflict, with what would be lost: bytes of damaged copies that are sound here and nowhere
+    else.
+    """
+    blobs = damaged.last_sources(db, node_id, LAST_SOURCES_SHOWN + 1)
+    if not blobs:
+        return
+    names = [file.filename for blob in blobs for file in blob.files][:LAST_SOURCES_SHOWN]
+    more = " and more" if len(blobs) > LAST_SOURCES_SHOWN else ""
+    raise Conflict(
+        f"The node {node_id} keeps damaged copies with bytes that no other node has, of"
+        f" {', '.join(names)}{more}. To go on without these bytes: {option}."
+    )
 
 
 def _find(db: sqlite3.Connection, node_id: str) -> NodeRecord:

@@ -9,7 +9,7 @@ start.
 import sqlite3
 
 from coordinator.commands import RecountReplicas
-from coordinator.machine import replicas
+from coordinator.machine import damaged, replicas
 from coordinator.machine.change import Change
 from coordinator.replica_records import Recounted
 
@@ -45,9 +45,13 @@ def step(change: Change, command: RecountReplicas) -> Recounted:
             db.execute("DELETE FROM blob_replicas WHERE sha256 = ? AND node_id = ?", (sha256, node_id))
         if not (removed and replicas.forget_unheld(db, sha256)):
             replicas.recount(db, sha256)
-    if len(page) < command.rows_max:
+    cleared = damaged.clear(db, node_id, command.rows_max - len(page)) if removed else []
+    for sha256 in cleared:
+        replicas.recount(db, sha256)
+    if len(page) + len(cleared) < command.rows_max:
         db.execute("DELETE FROM recounts WHERE node_id = ?", (node_id,))
     else:
-        db.execute("UPDATE recounts SET after = ? WHERE node_id = ?", (page[-1][0], node_id))
+        last = page[-1][0] if page else after
+        db.execute("UPDATE recounts SET after = ? WHERE node_id = ?", (last, node_id))
     more = db.execute("SELECT 1 FROM recounts LIMIT 1").fetchone() is not None
     return Recounted(replicas=len(page), more=more)

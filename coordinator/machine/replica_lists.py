@@ -7,6 +7,7 @@ import json
 import sqlite3
 from collections.abc import Mapping
 
+from coordinator.machine import damaged
 from coordinator.machine.change import Question
 from coordinator.machine.replicas import COUNTS, holders
 from coordinator.queries import (
@@ -65,12 +66,17 @@ def known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
     marks = ", ".join("?" * len(query.sha256s))
     rows = question.db.execute(
         "SELECT b.sha256, CASE WHEN r.doomed_at IS NOT NULL THEN 'doomed' WHEN r.node_id IS NOT NULL THEN"
-        " 'held' WHEN b.reference_count > 0 THEN 'wanted' ELSE 'unreferenced' END"
+        " 'held' WHEN b.reference_count > 0 THEN 'wanted' ELSE 'unreferenced' END,"
+        " d.node_id IS NOT NULL, b.missing > (SELECT replicas FROM cluster)"
         " FROM blobs b LEFT JOIN blob_replicas r ON r.sha256 = b.sha256 AND r.node_id = ?"
+        " LEFT JOIN damaged_copies d ON d.sha256 = b.sha256 AND d.node_id = ?"
         f" WHERE b.sha256 IN ({marks}) ORDER BY b.sha256",
-        (query.node_id, *query.sha256s),
+        (query.node_id, query.node_id, *query.sha256s),
     ).fetchall()
-    return [KnownReplica(sha256=sha256, state=state) for sha256, state in rows]
+    return [
+        KnownReplica(sha256=sha256, state=state, damaged=bool(is_damaged), is_unheld=bool(is_unheld))
+        for sha256, state, is_damaged, is_unheld in rows
+    ]
 
 
 def list_short(question: Question, query: ListShortBlobs) -> ShortPage:
@@ -109,7 +115,15 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
     queued = db.execute("SELECT node_id FROM recounts ORDER BY node_id").fetchall()
     return ReplicaCounts(
         short={missing: count for missing, count in short.items() if count},
-        lost=_count(db, lacking, wanted + 1),
+        lost=_count(
+            db,
+            "blobs WHERE missing = ? AND missing > 0 AND NOT EXISTS"
+            " (SELECT 1 FROM damaged_blobs d WHERE d.sha256 = blobs.sha256)",
+            wanted + 1,
+        ),
+        damaged=_count(db, "damaged_blobs WHERE (gone_bytes > 0) = 0"),
+        gone=_count(db, "damaged_blobs WHERE (gone_bytes > 0) = 1"),
+        gone_bytes=_gone_bytes(db),
         unreferenced=_count(db, "blobs WHERE released_at_ms IS NOT NULL AND collected_at IS NULL"),
         doomed={node_id: count for node_id, count in doomed.items() if count},
         recounting=[node_id for (node_id,) in queued],
@@ -184,7 +198,17 @@ def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -
         missing=missing,
         holders=holders(db, sha256),
         doomed=[node_id for (node_id,) in doomed],
+        damaged=[copy.node_id for copy in damaged.of_blob(db, sha256)],
     )
+
+
+def _gone_bytes(db: sqlite3.Connection) -> int:
+    """The sum over COUNTED_MAX blobs at most."""
+    row = db.execute(
+        "SELECT COALESCE(SUM(gone_bytes), 0) FROM"
+        f" (SELECT gone_bytes FROM damaged_blobs WHERE (gone_bytes > 0) = 1 LIMIT {COUNTED_MAX})"
+    ).fetchone()
+    return int(row[0])
 
 
 def _held_by_few(db: sqlite3.Connection, short: Mapping[int, int], wanted: int) -> int:

@@ -12,8 +12,8 @@ import sqlite3
 from collections.abc import Sequence
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from coordinator.commands import AddReplica, ReleaseReplica, ReportDropped, ReportLost
-from coordinator.machine import burials
+from coordinator.commands import AddReplica, ReleaseReplica, ReportDamaged, ReportDropped, ReportLost
+from coordinator.machine import burials, damaged, rules
 from coordinator.machine.change import Change
 from coordinator.records import HEALTHY
 from coordinator.replica_records import Dropped, Lost
@@ -39,6 +39,8 @@ def insert(change: Change, sha256: str, node_ids: Sequence[str]) -> None:
         "INSERT OR IGNORE INTO blob_replicas (sha256, node_id) VALUES (?, ?)",
         [(sha256, node_id) for node_id in node_ids],
     )
+    for node_id in node_ids:  # a whole one has taken the place of a damaged one
+        damaged.forget(change.db, sha256, node_id)
 
 
 def holders(db: sqlite3.Connection, sha256: str) -> list[str]:
@@ -72,12 +74,15 @@ def recount(db: sqlite3.Connection, sha256: str) -> int:
     """Bring `blobs.missing` of one blob up to date after its replicas or references have changed; what it is
     now.
     """
-    row = db.execute(f"SELECT missing, {MISSING} FROM blobs WHERE sha256 = ?", (sha256,)).fetchone()
+    row = db.execute(
+        f"SELECT missing, {MISSING}, (SELECT replicas FROM cluster) FROM blobs WHERE sha256 = ?", (sha256,)
+    ).fetchone()
     if row is None:
         return 0
-    before, after = row
+    before, after, wanted = row
     if before != after:
         db.execute("UPDATE blobs SET missing = ? WHERE sha256 = ?", (after, sha256))
+    damaged.refresh(db, sha256, is_unheld=after > wanted)
     return int(after)
 
 
@@ -146,12 +151,38 @@ def report_lost(change: Change, command: ReportLost) -> Lost:
     db = change.db
     _custody_index(db, command.node_id)
     replicas = blobs = 0
+    keeps = command.reason == "damaged" and rules.in_force(db) >= rules.DAMAGED_COPIES_STAY
     for sha256 in command.sha256s:
         burials.bury(change, sha256, command.node_id)
+        kept_copy = damaged.forget(db, sha256, command.node_id)
         if _forget(db, sha256, command.node_id):
             replicas += 1
             blobs += is_lost(db, sha256)
+        elif kept_copy:
+            recount(db, sha256)
+        if keeps and _is_wanted_from(db, sha256, command.node_id):
+            damaged.note(change, sha256, command.node_id, ())
+            recount(db, sha256)
     return Lost(replicas=replicas, blobs=blobs)
+
+
+def report_damaged(change: Change, command: ReportDamaged) -> None:
+    """A node keeps a damaged copy of something."""
+    db, sha256, node_id = change.db, command.sha256, command.node_id
+    _custody_index(db, node_id)
+    if _is_wanted_from(db, sha256, node_id):
+        damaged.note(change, sha256, node_id, command.spans)
+        recount(db, sha256)
+
+
+def _is_wanted_from(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
+    """Whether files refer to a blob of which this node has no replica."""
+    row = db.execute(
+        "SELECT 1 FROM blobs WHERE sha256 = ? AND reference_count > 0 AND NOT EXISTS"
+        " (SELECT 1 FROM blob_replicas r WHERE r.sha256 = blobs.sha256 AND r.node_id = ?)",
+        (sha256, node_id),
+    ).fetchone()
+    return row is not None
 
 
 def is_lost(db: sqlite3.Connection, sha256: str) -> bool:

@@ -13,7 +13,7 @@ version.)
 import sqlite3
 from typing import Final
 
-from coordinator.commands import AddIntermediate, Command, RaiseRules
+from coordinator.commands import AddIntermediate, Command, RaiseRules, ReportDamaged
 from coordinator.machine.change import Change
 
 FIRST: Final = 1
@@ -22,9 +22,13 @@ PROVED_SERIALS_STAY: Final = 2  # an expired certificate stays while a renewal i
 GENERATIONS_BY_CLOCK: Final = 4  # of users: none comes twice, also where a snapshot was restored
 USED_TOKENS_END: Final = 4  # a join token that was used, and may be again, ends with what its maker had
 SESSIONS_ARE_DRAWN: Final = 4  # a session has the number that its process has drawn
-RULES: Final = 4  # the newest that this program knows
+DAMAGED_COPIES_STAY: Final = 5  # the log remembers damaged copies, which are sources of what is sound in them
+RULES: Final = 5  # the newest that this program knows
 
-SINCE: Final[dict[type[Command], int]] = {AddIntermediate: 3}  # a command, and from which rules on
+SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
+    AddIntermediate: 3,
+    ReportDamaged: DAMAGED_COPIES_STAY,
+}
 
 
 def in_force(db: sqlite3.Connection) -> int:

@@ -6,6 +6,7 @@ from coordinator.job_runs import Progress
 from coordinator.placement import choose
 from coordinator.queries import GetReplicaCounts, ListShortBlobs
 from coordinator.reconcile.copies import Copier, in_parallel
+from coordinator.reconcile.damaged import damaged_blobs, is_any_damaged
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.recounting import recount
@@ -18,9 +19,12 @@ def plan_repair(blob: ShortBlob, facts: Facts, *, into_reserve: bool = True) -> 
     """The copies to make of a blob; none when nobody can be asked for it, or nobody can take it.
 
     A node that has yet to drop the blob is no target: the log would refuse it. `into_reserve`: where too few
-    have room, nodes that would take of their reserve are targets too.
+    have room, nodes that would take of their reserve are targets too. Of a blob that nobody holds whole one
+    copy is made first, where a damaged one lies: then the others have a source that has everything.
     """
-    sources = facts.sources(blob.holders)
+    if not blob.holders:
+        return plan_salvage(blob, facts)
+    sources = (*facts.sources(blob.holders), *facts.sources(blob.damaged))
     good = facts.good(blob.holders)
     lacking = facts.wanted - len(good)
     if not sources or lacking <= 0:
@@ -36,6 +40,17 @@ def plan_repair(blob: ShortBlob, facts: Facts, *, into_reserve: bool = True) -> 
     return [Copy(blob.sha256, blob.size_bytes, target, sources) for target in targets]
 
 
+def plan_salvage(blob: ShortBlob, facts: Facts) -> list[Copy]:
+    """One copy of a blob that nobody holds whole, from those damaged copies that can be asked for."""
+    sources = facts.sources(blob.damaged)
+    able = [c for c in facts.candidates if c.node_id not in blob.doomed and c.can_repair(blob.size_bytes)]
+    nearest = [c for c in able if c.node_id in sources] or able
+    if not sources or not nearest:
+        return []
+    (target,) = choose(blob.sha256, nearest, 1)
+    return [Copy(blob.sha256, blob.size_bytes, target, sources)]
+
+
 def lacks_room(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> bool:
     """Whether more copies of a blob could be made if more nodes, or nodes with more room, took them."""
     return bool(facts.sources(blob.holders)) and len(facts.good(blob.holders)) + len(copies) < facts.wanted
@@ -46,7 +61,8 @@ async def repair(means: Means, progress: Progress) -> None:
 
     The result: looked_at, copied, bytes; failed copies; no_room: blobs for which too few nodes that take
     replicas have room; left: blobs that lack replicas still, those that
-    nobody can help now included, counted to 10,000; lost: blobs that nobody holds.
+    nobody can help now included, counted to 10,000; lost: blobs that nobody holds; incomplete: blobs of which
+    so many bytes in all (lost_bytes) are damaged in every copy.
     """
     progress.count_left = lambda: _left(means)
     await recount(means.driver)
@@ -67,15 +83,16 @@ async def repair(means: Means, progress: Progress) -> None:
         finally:
             under_way.discard(blob.sha256)
 
+    await in_parallel(damaged_blobs(means), help_one)
     await in_parallel(_short(means), help_one)
     counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
-    progress.result["lost"] = counts.lost
+    progress.result |= {"lost": counts.lost, "incomplete": counts.gone, "lost_bytes": counts.gone_bytes}
 
 
 def is_due(means: Means) -> bool:
     """Whether a blob that somebody holds lacks replicas that there are nodes for."""
     page = means.look(_first(means.facts(), rows=1), ShortPage)
-    return bool(page.blobs) or means.store.is_recount_due()
+    return bool(page.blobs) or is_any_damaged(means) or means.store.is_recount_due()
 
 
 def _left(means: Means) -> int:

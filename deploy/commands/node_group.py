@@ -14,10 +14,11 @@ PATH = "/api/v1/cluster/nodes"
 
 @click.command()
 @click.argument("node_id")
+@click.option("--force", is_flag=True, help="Also where it keeps damaged copies that others need.")
 @connection_options
-def drain(connection: Connection, node_id: str) -> None:
+def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     """Place nothing new on a node. It goes on serving what it holds. Tells what is refused from now on."""
-    _call(connection, "POST", node_id, "/drain")
+    _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
     click.echo(f"{node_id} is draining.")
     answer = connection.run(Client.status)
     if answer.get("health") == "unavailable":
@@ -37,7 +38,7 @@ def undrain(connection: Connection, node_id: str) -> None:
 @click.command()
 @click.argument("node_id")
 @click.option("--force", is_flag=True, help="It is down and does not come back: give up what it holds.")
-@click.option("--give-up", is_flag=True, help="With --force: also what no node holds that is not down.")
+@click.option("--give-up", is_flag=True, help="Also what no other node has that is not down.")
 @connection_options
 def remove(connection: Connection, node_id: str, *, force: bool, give_up: bool) -> None:
     """Take a node out of the cluster for good. It must be draining and hold nothing."""

@@ -132,7 +132,8 @@ def _runs(runs: list[dict[str, Any]], at_s: float) -> Table:
 def _replicas(replicas: dict[str, Any]) -> str:
     short = ", ".join(f"{blobs} lack {missing}" for missing, blobs in replicas["short"].items()) or "none"
     # A node of an older version does not say how many are on their last.
-    names = [name for name in ("last", "absent", "lost", "unreferenced", "doomed") if name in replicas]
+    told = ("last", "absent", "damaged", "incomplete", "lost", "unreferenced", "doomed")
+    names = [name for name in told if name in replicas]
     others = ", ".join(f"{name} {replicas[name]}" for name in names)
     return f"replicas: short {short}, {others}"
 

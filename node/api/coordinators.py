@@ -120,10 +120,23 @@ async def transfer_leader(request: web.Request) -> web.Response:
 def _replica_state(best: StatusReply) -> ReplicaState:
     counts = best.replicas
     if counts is None:
-        return ReplicaState(short={}, lost=0, absent=0, last=0, unreferenced=0, doomed=0)
+        return ReplicaState(
+            short={},
+            lost=0,
+            damaged=0,
+            incomplete=0,
+            lost_bytes=0,
+            absent=0,
+            last=0,
+            unreferenced=0,
+            doomed=0,
+        )
     return ReplicaState(
         short={str(missing): blobs for missing, blobs in sorted(counts.short.items())},
         lost=counts.lost,
+        damaged=counts.damaged,
+        incomplete=counts.gone,
+        lost_bytes=counts.gone_bytes,
         absent=counts.absent,
         last=counts.last,
         unreferenced=counts.unreferenced,

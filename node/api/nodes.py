@@ -55,7 +55,10 @@ async def get(request: web.Request) -> web.Response:
 
 
 async def drain(request: web.Request) -> web.Response:
-    """Nothing new is placed on the node from now on; what it holds stays there and is served. Admins only."""
+    """Nothing new is placed on the node from now on; what it holds stays there and is served. Admins only.
+
+    A conflict where it keeps damaged copies with bytes that no other node has, unless `force` says to go on.
+    """
     return await _set_draining(request, draining=True)
 
 
@@ -68,13 +71,14 @@ async def remove(request: web.Request) -> web.Response:
     """The node leaves for good, and its certificates are revoked. Admins only.
 
     A conflict unless it is draining and holds nothing any more. With `force`: unless it is recorded as down;
-    its copies are given up, and made elsewhere as far as others hold them. Also a conflict where no node that
-    is not down holds some of it, unless `give_up` says that this content is lost.
+    its copies are given up, and made elsewhere as far as others hold them. Also a conflict where no node
+    that is not down holds some of it, unless `give_up` says that this content is lost. `give_up` is said as
+    well to remove one that keeps damaged copies with bytes that no other node has.
     """
     caller = await authenticate(request)
     node_id = _path_node(request)
-    command = RemoveNode(caller=caller, node_id=node_id, force=_is_set(request, "force"))
     gives_up = _is_set(request, "give_up")
+    command = RemoveNode(caller=caller, node_id=node_id, force=_is_set(request, "force"), give_up=gives_up)
     action = "remove_node_by_force" if command.force else "remove_node"
     async with audited(request, action, principal=caller.subject, target=node_id):
         if command.force and not gives_up:
@@ -123,7 +127,8 @@ async def _set_draining(request: web.Request, *, draining: bool) -> web.Response
     caller = await authenticate(request)
     node_id = _path_node(request)
     services = request.app[API]
-    command = DrainNode(caller=caller, node_id=node_id, draining=draining)
+    force = draining and _is_set(request, "force")
+    command = DrainNode(caller=caller, node_id=node_id, draining=draining, force=force)
     action = "drain_node" if draining else "stop_draining_node"
     async with audited(request, action, principal=caller.subject, target=node_id):
         record = await services.metadata.propose(command, NodeRecord)
@@ -202,6 +207,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=f"{_NODE}/drain",
         handler=drain,
         summary="Place nothing new on a node",
+        query=(
+            Parameter(name="force", description="`1`: also where others need damaged copies that it keeps."),
+        ),
         answers={200: Answer(description="The node, draining.", body=NodeBody)},
         changes=True,
     ),
@@ -224,7 +232,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         summary="Remove a node from the cluster",
         query=(
             Parameter(name="force", description="`1`: the node is gone for good, with all that it holds."),
-            Parameter(name="give_up", description="`1`: also what no node holds that is not down."),
+            Parameter(name="give_up", description="`1`: also what no other node has that is not down."),
         ),
         answers={200: Answer(description="The node is removed.", body=RemovedNode)},
         errors=(Conflict,),

@@ -15,6 +15,7 @@ from node.api import (
     buckets,
     cluster,
     coordinators,
+    damaged,
     files,
     health,
     jobs,
@@ -42,6 +43,7 @@ METADATA: Final[tuple[Operation, ...]] = (
     *cluster.OPERATIONS,
     *nodes.OPERATIONS,
     *coordinators.OPERATIONS,
+    *damaged.OPERATIONS,
     *health.OPERATIONS,
 )
 _QUALITY: Final = re.compile(r"q=(0|0\.[0-9]{0,3}|1|1\.0{0,3})", re.IGNORECASE)

@@ -112,6 +112,16 @@ def _of_replicas(best: StatusReply, takers: int) -> list[str]:
         return []
     if counts.lost:
         found.append(f"{_several(counts.lost, 'blob')} lost: no node holds a replica.")
+    if counts.gone:
+        where = f"{counts.gone_bytes} bytes are damaged on every node"
+        found.append(
+            f"{_several(counts.gone, 'blob')} incomplete: {where}. `filestore damaged` names the files."
+        )
+    if counts.damaged:
+        found.append(
+            f"{_several(counts.damaged, 'blob')} damaged on every node, each elsewhere: repair puts the sound"
+            " parts together."
+        )
     if counts.absent:
         least = "At least " if any(blobs > HELD_MAX for blobs in counts.short.values()) else ""
         where = "only on nodes that are down, or not compared since: bring one back"

@@ -15,6 +15,7 @@ from contextlib import aclosing
 
 from ca.errors import FilestoreError, Unavailable
 from node.bulk import Flow, bulk_pieces
+from node.content.damaged import read_damaged
 from node.damage import miss, withdraw
 from node.peer_body import Piece
 from node.peers import PeerFailed
@@ -46,6 +47,13 @@ async def read_anywhere(
     first = start
     for source in _rounds(services.node_id, replicas):
         if source is None:
+            salvaged = read_damaged(services, sha256, start, stop, is_first=start == first)
+            async with aclosing(salvaged) as reading:
+                async for content in reading:
+                    start += len(content)
+                    yield content
+            if start == stop:
+                return
             if start == first:
                 break
             await asyncio.sleep(PAUSE_S)

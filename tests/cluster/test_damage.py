@@ -31,11 +31,15 @@ def is_gone_or_whole(path: Path) -> bool:
 
 
 def until_refused(cluster: Cluster, file_uuid: str, content: bytes) -> None:
-    """Every node refuses content of which there is no sound replica. One that repair made anew goes too."""
+    """Every node refuses content of which nothing is left. What repair made anew, or is yet to use, goes
+    too.
+    """
 
     def is_refused() -> bool:
         for node in cluster.nodes:
-            replica(cluster, node, content).unlink(missing_ok=True)
+            path = replica(cluster, node, content)
+            path.unlink(missing_ok=True)
+            (cluster.data(node) / "quarantine" / path.name).unlink(missing_ok=True)
         answers = [cluster.get(f"/files/{file_uuid}", node=node) for node in cluster.nodes]
         assert all(answer.body == content for answer in answers if answer.status != 503)
         return all((answer.status, answer.json["code"]) == (503, "unavailable") for answer in answers)

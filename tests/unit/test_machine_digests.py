@@ -14,7 +14,8 @@ import msgspec
 import pytest
 
 from coordinator import commands
-from coordinator.machine.digests import COLUMNS_LEFT_OUT, TABLES
+from coordinator.machine.digests import COLUMNS_LEFT_OUT, tables_of
+from coordinator.machine.rules import RULES
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.records import Manifest
 from coordinator.store import Store
@@ -37,6 +38,9 @@ from tests.unit.state import (
 SLICES_MAX = 200
 
 
+TABLES = tables_of(RULES)
+
+
 def rich_state(path: Path) -> State:
     """A state with rows in every table."""
     state = State(path)
@@ -44,6 +48,11 @@ def rich_state(path: Path) -> State:
     session = state.apply(commands.OpenSession(nonce="x"))
     state.apply(create(ADMIN, "f1"), session=session, sequence=1, acknowledged_below=1)
     state.apply(create(ADMIN, "f2", filename="größe \x01"))
+    state.done(create(ADMIN, "f5"))
+    state.done(complete(ADMIN, "f5", "dd", ["n1", "n2"]))
+    for node_id in ("n1", "n2"):
+        state.done(commands.ReportLost(node_id=node_id, sha256s=["dd"], reason="damaged"))
+        state.done(commands.ReportDamaged(node_id=node_id, sha256="dd", spans=[(0, 1)]))
     whole = complete(ADMIN, "f2", "aa", ["n1", "n2"])
     state.done(msgspec.structs.replace(whole, manifest=Manifest(archive="gns3")))
     state.done(create_vm(ADMIN, "f3"))

@@ -162,7 +162,14 @@ def test_most_endangered_blobs_come_first_in_pages(state: State) -> None:
         found.append(blob["sha256"])
         after = {"after_missing": blob["missing"], "after_sha256": blob["sha256"]}
     assert (found, page["more"]) == (["a-lost", "b-two", "d-two", "c-one"], False)
-    assert blob == {"sha256": "c-one", "size_bytes": 5, "missing": 1, "holders": ["n2", "n3"], "doomed": []}
+    assert blob == {
+        "sha256": "c-one",
+        "size_bytes": 5,
+        "missing": 1,
+        "holders": ["n2", "n3"],
+        "doomed": [],
+        "damaged": [],
+    }
     delete(state, "f1")
     assert short(state)[0] == ("b-two", 2)
 

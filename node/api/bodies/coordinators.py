@@ -199,7 +199,24 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
         dict[str, Amount],
         Meta(description="Blobs by how many replicas they lack.", examples=[{"1": 12}]),
     ]
-    lost: Annotated[Amount, Meta(description="Blobs of files that no node holds any more.", examples=[0])]
+    lost: Annotated[
+        Amount,
+        Meta(description="Blobs of files of which no node has anything any more.", examples=[0]),
+    ]
+    damaged: Annotated[
+        Amount,
+        Meta(
+            description="Blobs that no node holds whole, and that can be made whole from damaged copies.",
+            examples=[0],
+        ),
+    ]
+    incomplete: Annotated[
+        Amount,
+        Meta(description="Blobs of which some bytes are damaged on every node.", examples=[0]),
+    ]
+    lost_bytes: Annotated[
+        Annotated[int, Meta(ge=0)], Meta(description="So many bytes of those in `incomplete`.", examples=[0])
+    ]
     absent: Annotated[
         Amount,
         Meta(description="Blobs of those in `short` that only nodes hold which are down.", examples=[0]),

@@ -1,0 +1,38 @@
+"""Blobs that no node holds whole, and that can be made whole from damaged copies: repair does that first."""
+
+from collections.abc import AsyncIterator
+
+from coordinator.queries import ListDamagedBlobs
+from coordinator.reconcile.means import Means
+from coordinator.replica_records import DamagedBlob, DamagedPage, ShortBlob
+
+PAGE_ROWS = 100
+
+
+async def damaged_blobs(means: Means) -> AsyncIterator[ShortBlob]:
+    """All of them, by sha256, as repair plans for them: nobody holds them."""
+    query = ListDamagedBlobs(gone=False, limit=PAGE_ROWS)
+    while True:
+        page = await means.ask(query, DamagedPage)
+        for blob in page.blobs:
+            yield as_short(blob, wanted=means.facts().replicas)
+        if not page.more:
+            return
+        query = ListDamagedBlobs(gone=False, after=page.blobs[-1].sha256, limit=PAGE_ROWS)
+
+
+def is_any_damaged(means: Means) -> bool:
+    """Whether there is one."""
+    return bool(means.look(ListDamagedBlobs(gone=False, limit=1), DamagedPage).blobs)
+
+
+def as_short(blob: DamagedBlob, *, wanted: int) -> ShortBlob:
+    """The same as a blob that lacks all its replicas."""
+    return ShortBlob(
+        sha256=blob.sha256,
+        size_bytes=blob.size_bytes,
+        missing=wanted + 1,
+        holders=[],
+        doomed=blob.doomed,
+        damaged=blob.copies,
+    )

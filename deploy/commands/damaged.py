@@ -1,0 +1,60 @@
+"""`filestore damaged`: content that no node holds whole, and which bytes of it are lost."""
+
+import json
+from typing import Any, Final
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from deploy.commands.connection import Connection, connection_options
+from deploy.progress import table_console
+from node.client import Client
+
+PATH: Final = "/api/v1/cluster/damaged"
+RANGES_SHOWN_MAX: Final = 5
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="The answer of the API as it is.")
+@connection_options
+def damaged(connection: Connection, as_json: bool) -> int:
+    """List content that is damaged on every node that holds it. Admins only.
+
+    Where bytes are lost, all others of the content can still be downloaded, by ranges. What else is listed is
+    made whole from the parts that are sound. Exit code 0 when bytes are lost nowhere, 1 when some are.
+    """
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.call("GET", PATH, dict[str, Any])
+
+    answer = connection.run(work)
+    contents = answer["contents"]
+    if as_json:
+        click.echo(json.dumps(answer, ensure_ascii=False))
+    elif not contents:
+        click.echo("Every content is whole on a node.")
+    else:
+        table_console().print(_table(contents))
+    return 1 if any(content["lost_bytes"] for content in contents) else 0
+
+
+def _table(contents: list[dict[str, Any]]) -> Table:
+    table = Table("file", "name", "size", "lost bytes", "copies on", box=None, pad_edge=False)
+    for content in contents:
+        nodes = ", ".join(content["nodes"])
+        lost = _lost(content)
+        for file in content["files"]:
+            table.add_row(
+                file["file_uuid"], escape(file["filename"]), str(content["size_bytes"]), lost, escape(nodes)
+            )
+    return table
+
+
+def _lost(content: dict[str, Any]) -> str:
+    """Which bytes, as a Range header names them."""
+    ranges = content["lost_ranges"]
+    if not ranges:
+        return "none"
+    shown = ", ".join(f"{each['first']}-{each['last']}" for each in ranges[:RANGES_SHOWN_MAX])
+    return f"{shown} and more" if len(ranges) > RANGES_SHOWN_MAX else shown

@@ -1,0 +1,85 @@
+"""Bytes of content that no node holds whole, from damaged copies (`node/salvage.py`), segment by segment."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Sequence
+from typing import Final
+
+from ca.errors import FilestoreError, Unavailable
+from coordinator.bounds import Span
+from coordinator.queries import FindBlob
+from coordinator.records import BlobRecord
+from node.reading import PIECE_BYTES
+from node.salvage import Copies, Salvager
+from node.segments import SEGMENT_BYTES, FinishedBlob
+from node.services import NodeServices
+
+SPANS_SHOWN_MAX: Final = 5
+START_S_MAX: Final = 5.0  # to learn who has copies and what is in them
+_MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
+
+_log = logging.getLogger(__name__)
+
+
+class BytesGone(Unavailable):
+    """Some of the bytes that were asked for are in no copy; others of this content can be read."""
+
+
+async def read_damaged(
+    services: NodeServices, sha256: str, start: int, stop: int, *, is_first: bool
+) -> AsyncGenerator[bytes, None]:
+    """Bytes from `start` on, as far as they can be had now, at most to `stop` (excluded).
+
+    `is_first`: nothing was sent yet, so the client can be told. Raises BytesGone then, when some of these
+    bytes are in no copy any more.
+    """
+    copies, gone = await _copies(services, sha256)
+    lost = [(max(start, first), min(stop, after)) for first, after in gone if first < stop and after > start]
+    if is_first and lost:
+        raise BytesGone(describe(lost))
+    if copies is None:
+        return
+    sent_bytes = services.metrics.download_bytes.labels("peer")
+    while start < stop:
+        index = start // SEGMENT_BYTES
+        content = await copies.segment(index)
+        if content is None:
+            _log.error("bytes are in no copy that answers", extra={"sha256": sha256, "offset": start})
+            return
+        offset = index * SEGMENT_BYTES
+        until = min(stop, offset + len(content))
+        while start < until:
+            piece = content[start - offset : min(start + PIECE_BYTES, until) - offset]
+            yield piece
+            sent_bytes.inc(len(piece))
+            start += len(piece)
+
+
+def describe(gone: Sequence[Span]) -> str:
+    """What a client is told of bytes that are in no copy."""
+    shown = ", ".join(f"{start}-{stop - 1}" for start, stop in gone[:SPANS_SHOWN_MAX])
+    more = " and more" if len(gone) > SPANS_SHOWN_MAX else ""
+    what = f"Bytes {shown}{more} of this content"
+    return f"{what} are damaged on every node that had them. Other ranges of it can be read."
+
+
+async def _copies(services: NodeServices, sha256: str) -> tuple[Copies | None, Sequence[Span]]:
+    """The copies of a blob to read from, and what is known to be in none of them."""
+    try:
+        async with asyncio.timeout(START_S_MAX):
+            record = await services.api.metadata.read(FindBlob(sha256=sha256), _MAYBE_BLOB)
+            if record is None:
+                return None, []
+            # Of a replica that was found damaged a moment ago the log may not know yet.
+            sources = list(dict.fromkeys([*record.replicas, *record.damaged]))
+            salvager = Salvager(
+                services.node_id, services.blobs, services.peers, services.disk, services.metrics
+            )
+            blob = FinishedBlob(sha256, record.size_bytes)
+            parties = await salvager.parties(blob, sources)
+    except (FilestoreError, TimeoutError) as failure:
+        _log.warning("damaged copies are not known", extra={"sha256": sha256, "reason": str(failure)})
+        return None, []
+    if not parties:
+        return None, record.gone
+    return salvager.copies(blob, parties[0][0], sources), record.gone

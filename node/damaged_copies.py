@@ -1,0 +1,96 @@
+"""Which damaged copies this node keeps, told to the log: they are sources of what is sound in them.
+
+A replica that was found damaged is first reported lost (`node/losses.py`); what lies in quarantine and files
+still need is told here, at once with what is known of it, and again when it was read to its end. So nothing
+has to be remembered over a crash: what lies in quarantine is looked at again, and what an older version has
+put there is told as well.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from ca.errors import FilestoreError
+from coordinator.bounds import SPANS_MAX
+from coordinator.commands import ReportDamaged
+from coordinator.queries import ListDamagedCopies
+from node.coverage import Span
+from node.keeping import PAGE_BLOBS, Means
+from node.quarantine import QuarantinedBlob
+from node.reporting import Reporter
+
+RETELL_S: Final = 600.0  # what the log should know is looked at again so often
+
+_Entry = tuple[str, int]  # name, and the time of its move to quarantine in ms
+_log = logging.getLogger(__name__)
+
+
+class DamagedCopies:
+    """The damaged copies of one node. For one event loop."""
+
+    def __init__(self, means: Means, reporter: Reporter) -> None:
+        self._means = means
+        self._reporter = reporter
+        self._spans: dict[str, list[Span]] = {}  # of copies that were read to their end
+        self._told: dict[_Entry, list[Span] | None] = {}  # what was told of each; None: nothing needs to be
+        self._retell_at_s = 0.0
+
+    def note(self, sha256: str, copy: QuarantinedBlob) -> None:
+        """This copy was read to its end, and is not what its name says."""
+        self._spans[sha256] = copy.wrong_spans()
+
+    async def look(self) -> None:
+        """Tell what is new. Raises FilestoreError when the log cannot be asked."""
+        entries = await self._means.disk.run(self._means.quarantine.names)
+        names = {name for name, _ in entries}
+        self._spans = {name: spans for name, spans in self._spans.items() if name in names}
+        if (now_s := self._means.clock_s()) >= self._retell_at_s or now_s < self._retell_at_s - RETELL_S:
+            self._retell_at_s = now_s + RETELL_S
+            self._told.clear()
+            await self._take_back(names)
+        self._told = {entry: told for entry, told in self._told.items() if entry in set(entries)}
+        new = [entry for entry in entries if entry not in self._told or self._has_more(entry)]
+        for first in range(0, len(new), PAGE_BLOBS):
+            await self._tell(new[first : first + PAGE_BLOBS])
+
+    async def _take_back(self, names: set[str]) -> None:
+        """Tell of copies that the log counts on and that are not here any more."""
+        after = ""
+        while True:
+            query = ListDamagedCopies(node_id=self._means.node_id, after=after, limit=PAGE_BLOBS)
+            page = await self._means.metadata.read(query, list[str])
+            if missing := [sha256 for sha256 in page if sha256 not in names]:
+                await self._reporter.lost(missing, "missing")
+            if len(page) < PAGE_BLOBS:
+                return
+            after = page[-1]
+
+    def _has_more(self, entry: _Entry) -> bool:
+        """Whether more is known of a copy than what was told."""
+        told = self._told[entry]
+        return told is not None and self._spans.get(entry[0], told) != told
+
+    async def _tell(self, entries: Sequence[_Entry]) -> None:
+        known = await self._means.known_replicas([sha256 for sha256, _ in entries])
+        for entry in entries:
+            replica = known.get(entry[0])
+            if replica is not None and replica.state in ("held", "doomed"):
+                continue  # its loss has yet to be reported, or a whole one has come: asked again
+            if replica is not None and replica.state == "wanted":
+                spans = self._spans.get(entry[0], [])
+                if not replica.damaged or spans:
+                    await self._report(entry[0], spans)
+                self._told[entry] = spans
+            else:
+                self._told[entry] = None
+
+    async def _report(self, sha256: str, spans: list[Span]) -> None:
+        means = self._means
+        command = ReportDamaged(node_id=means.node_id, sha256=sha256, spans=spans[:SPANS_MAX])
+        try:
+            await means.metadata.propose(command, type(None))
+        except FilestoreError as refusal:
+            _log.info("a damaged copy was not told", extra={"sha256": sha256, "reason": refusal.details})
+            raise
+        facts = {"sha256": sha256, "wrong_bytes": sum(stop - start for start, stop in spans)}
+        _log.warning("a damaged copy is kept: what is sound in it may be needed", extra=facts)
