@@ -20,10 +20,15 @@ from aiohttp.client_proto import ResponseHandler
 class Connector(aiohttp.TCPConnector):
     """Those of one session. `_factory` is private to aiohttp: read its changes before an upgrade."""
 
-    def __init__(self, *, limit: int = 100, context: ssl.SSLContext | None = None) -> None:
-        """`limit`: of connections at once, 0 for none; `context`: where a request brings none of its own."""
+    def __init__(
+        self, *, limit: int = 100, limit_per_host: int = 0, context: ssl.SSLContext | None = None
+    ) -> None:
+        """`limit`: of connections at once, 0 for none, and as `limit_per_host` of those to one address and
+        port; `context`: where a request brings none of its own.
+        """
         super().__init__(
             limit=limit,
+            limit_per_host=limit_per_host,
             ssl=context if context is not None else True,
             socket_factory=lambda address: _Socket(*address[:3]),
         )

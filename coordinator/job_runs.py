@@ -91,6 +91,7 @@ class Progress:
     async def note(self) -> None:
         """Put the result so far into the log, if that was not done in the last NOTE_S."""
         if time.monotonic() - self._noted_at_s >= NOTE_S:
+            self._noted_at_s = time.monotonic()  # before: many ask at once
             await self.record("running")
 
     async def record(self, status: str) -> None:

@@ -17,13 +17,13 @@ from msgspec import Meta, Struct
 from yarl import URL
 
 from ca.identity import Identity, Role
-from coordinator.bounds import Count, Text
+from coordinator.bounds import Count, NodeIds, Text
 from coordinator.connector import Connector
 from coordinator.records import NodeRecord
 
 CONNECT_TIMEOUT_S: Final = 3.0
 ANSWER_TIMEOUT_S: Final = 5.0  # for what a node answers at once
-CONNECTIONS_MAX: Final = 64
+CONNECTIONS_MAX: Final = 16  # to one node: one that hangs takes none from the others
 ANSWER_BYTES_MAX: Final = 65_536
 COUNTS_MAX: Final = 32
 
@@ -31,12 +31,39 @@ Custody = Literal["collect", "compare", "scrub"]
 
 
 class OrderFailed(Exception):
-    """A node could not be reached, or did not do what it was told. `reason` is for logs and results."""
+    """A node could not be reached, or did not do what it was told. `reason` is for logs and results.
 
-    def __init__(self, node_id: str, reason: str) -> None:
+    `has_answered`: with a refusal. `failed_sources`: nodes that did not give it what it was to fetch from
+    them; it is not at fault itself then.
+    """
+
+    def __init__(
+        self, node_id: str, reason: str, *, has_answered: bool = False, failed_sources: Sequence[str] = ()
+    ) -> None:
         super().__init__(f"node {node_id}: {reason}")
         self.node_id = node_id
         self.reason = reason
+        self.has_answered = has_answered
+        self.failed_sources = list(failed_sources)
+
+
+class PullState(Struct, frozen=True, kw_only=True):
+    """How a pull stands, as a node tells it; one of an older version says only whether the replica is there.
+
+    `moved`: a number that stays the same only while the pull, or what it waits for at the node, stands still.
+    `failed_sources`: nodes that did not give what they were asked for.
+    """
+
+    is_here: bool = False
+    moved: Count | None = None
+    failed_sources: NodeIds | None = None
+
+
+class _Refusal(Struct, frozen=True, kw_only=True):
+    """What of an answer that is no success is read."""
+
+    code: Text = ""
+    failed_sources: NodeIds = []
 
 
 class _Answer(NamedTuple):
@@ -71,7 +98,7 @@ class NodeOrders:
     async def __aenter__(self) -> Self:
         self._session = await self._owned.enter_async_context(
             aiohttp.ClientSession(
-                connector=Connector(limit=CONNECTIONS_MAX),
+                connector=Connector(limit=0, limit_per_host=CONNECTIONS_MAX),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 auto_decompress=False,
             )
@@ -85,24 +112,31 @@ class NodeOrders:
 
     async def pull(
         self, node: NodeRecord, sha256: str, size_bytes: int, sources: Sequence[str], *, timeout_s: float
-    ) -> bool:
-        """Have a node fetch a blob: True when it lies there whole, verified and durable.
+    ) -> PullState:
+        """Have a node fetch a blob: here when it lies there whole, verified and durable.
 
-        False while it is under way: ask again. Raises OrderFailed.
+        While it is under way: ask again. Raises OrderFailed.
         """
         body = {"size_bytes": size_bytes, "sources": list(sources)}
         answer = await self._ask(node, "POST", f"/blobs/{sha256}/pull", body, timeout_s)
-        return answer.status == 200
+        try:
+            state = msgspec.json.decode(answer.body or b"{}", type=PullState)
+        except msgspec.MsgspecError as error:
+            raise OrderFailed(node.node_id, "answered what is no state of a pull") from error
+        return msgspec.structs.replace(state, is_here=answer.status == 200)
 
     async def holds(self, node: NodeRecord, sha256: str, size_bytes: int) -> bool:
-        """Whether a node of which the log says so holds a blob of this size.
+        """Whether a node of which the log says so holds a blob of this size. Raises OrderFailed when it does
+        not answer.
 
         It opens the blob, and reads none of it. One that does not have it reports that to the log.
         """
         try:
             answer = await self._ask(node, "HEAD", f"/blobs/{sha256}?expected=1", None, ANSWER_TIMEOUT_S)
-        except OrderFailed:
-            return False
+        except OrderFailed as failure:
+            if failure.has_answered:
+                return False
+            raise
         return answer.size == str(size_bytes)
 
     async def custody(
@@ -141,7 +175,9 @@ class NodeOrders:
         except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise OrderFailed(node.node_id, type(error).__name__) from error
         if answer.status not in (200, 202):
-            raise OrderFailed(node.node_id, f"answered {answer.status}")
+            refusal = _refusal(raw)
+            said = f"answered {answer.status} {refusal.code}".rstrip()
+            raise OrderFailed(node.node_id, said, has_answered=True, failed_sources=refusal.failed_sources)
         return _Answer(answer.status, answer.headers.get("Content-Length", ""), raw)
 
 
@@ -152,3 +188,10 @@ async def _body(node_id: str, answer: aiohttp.ClientResponse) -> bytes:
         if len(raw) > ANSWER_BYTES_MAX:
             raise OrderFailed(node_id, "answered too much")
     return raw
+
+
+def _refusal(body: bytes) -> _Refusal:
+    try:
+        return msgspec.json.decode(body, type=_Refusal)
+    except msgspec.MsgspecError:
+        return _Refusal()

@@ -2,30 +2,46 @@
 
 `as_of` of the change is known before the node is asked: what the node drops after it has answered refuses the
 change.
+
+Each target has a queue of its own, small blobs beside large ones, so that one that is slow, or hangs, holds
+up nobody else's. A copy has no time limit: it is given up when the node does not answer, or tells for STILL_S
+that nothing moves. Then another target is looked for at once (`coordinator/reconcile/backoff.py`).
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TypeVar
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from enum import Enum
 
 from ca.errors import FilestoreError, NotFound
 from coordinator.commands import AddReplica
 from coordinator.job_runs import Progress
-from coordinator.node_orders import OrderFailed
-from coordinator.reconcile.facts import Copy
+from coordinator.node_orders import OrderFailed, PullState
+from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
 from coordinator.rpc import Refused
 
-BLOBS_AT_ONCE = 8
-COPIES_PER_TARGET = 2  # a node fetches no more at once
-PULL_S = 60.0  # for a node to begin; beside the time that the bytes take
-BYTES_PER_S_MIN = 1_000_000  # slower than the smallest budget of a node
-ANSWER_S = 60.0  # a node says sooner than this that it has not got to the end yet
+COPIES_PER_TARGET = 2  # a node fetches no more at once, of small blobs as many again
+SMALL_BYTES = 16 << 20  # as node/fetching.py has it
+QUEUED_MAX = 100  # copies that wait for one target, or are made there
+TARGETS_TRIED_MAX = 3  # one after the other, for one blob in one run
+ANSWER_S = 30.0  # a node answers after 20 s at the latest, if only that it has not got to the end yet
 ASK_AGAIN_S = 0.5
+STILL_S = 60.0  # no step of a pull takes so long: 16 MiB are read, sent, synced or hashed in each
+UNTOLD_S = 3600.0  # for a node of an older version, which tells no progress; what has come stays there
 
-_T = TypeVar("_T")
+Plan = Callable[[Facts], list[Copy]]
+
 _log = logging.getLogger(__name__)
+
+
+class _Outcome(Enum):
+    MADE = "made"
+    FAILED = "failed"  # another target may do
+    GONE = "gone"  # no file refers to it any more
 
 
 class Copier:
@@ -34,72 +50,111 @@ class Copier:
     def __init__(self, means: Means, progress: Progress) -> None:
         self._means = means
         self._progress = progress
-        self._turns: dict[str, asyncio.Semaphore] = {}  # by target
+        self._turns: dict[tuple[str, bool], asyncio.Semaphore] = {}  # by target and size
+        self._queued: Counter[tuple[str, bool]] = Counter()
 
-    async def make_all(self, copies: Sequence[Copy]) -> bool:
-        """Whether all of them are made. Raises a group of Interrupted."""
+    def choose(self, sha256: str, size_bytes: int, plan: Plan) -> list[Copy] | None:
+        """The copies to make now, by targets that have not failed lately; none when nothing can be done.
+
+        None when those that could be made would only wait in a long queue.
+        """
+        facts = self._means.failures.eligible(self._means.facts(), sha256)
+        copies = plan(facts)
+        if all(self._has_place(copy.target, size_bytes) for copy in copies):
+            return copies
+        free = [
+            c for c in facts.candidates if c.has_room(size_bytes) and self._has_place(c.node_id, size_bytes)
+        ]
+        return plan(replace(facts, candidates=tuple(free))) or None
+
+    async def make(self, copies: Sequence[Copy], plan: Plan) -> bool:
+        """Whether all of them are made; where a target fails, those that `plan` comes to then. Raises a group
+        of Interrupted.
+        """
+        for _ in range(TARGETS_TRIED_MAX):
+            outcomes = await self._make_all(copies)
+            if _Outcome.FAILED not in outcomes:
+                break
+            copies = plan(self._means.failures.eligible(self._means.facts(), copies[0].sha256))
+            if not copies:
+                return False
+        return all(outcome is _Outcome.MADE for outcome in outcomes)
+
+    def _has_place(self, node_id: str, size_bytes: int) -> bool:
+        return self._queued[node_id, size_bytes <= SMALL_BYTES] < QUEUED_MAX
+
+    async def _make_all(self, copies: Sequence[Copy]) -> list[_Outcome]:
         async with asyncio.TaskGroup() as group:
             made = [group.create_task(self._make(copy)) for copy in copies]
         if copies:
             await self._progress.note()
-        return all(task.result() for task in made)
+        return [task.result() for task in made]
 
-    async def _make(self, copy: Copy) -> bool:
-        turn = self._turns.setdefault(copy.target, asyncio.Semaphore(COPIES_PER_TARGET))
-        facts = {"sha256": copy.sha256, "target": copy.target}
+    async def _make(self, copy: Copy) -> _Outcome:
+        queue = copy.target, copy.size_bytes <= SMALL_BYTES
+        turn = self._turns.setdefault(queue, asyncio.Semaphore(COPIES_PER_TARGET))
+        failures = self._means.failures
+        self._queued[queue] += 1
+        failures.begins(copy)
         try:
             async with turn:
-                await self._pull_and_add(copy)
+                if failures.is_passed_over(copy):  # it failed while this one waited
+                    return _Outcome.FAILED
+                return await self._pull_and_add(failures.with_sources(copy))
+        finally:
+            failures.ends(copy)
+            self._queued[queue] -= 1
+
+    async def _pull_and_add(self, copy: Copy) -> _Outcome:
+        """Raises Interrupted."""
+        facts = {"sha256": copy.sha256, "target": copy.target}
+        as_of = self._means.driver.applied_index
+        try:
+            state = await self._pulled(copy)
+            self._means.failures.made(copy, state.failed_sources)
+            command = AddReplica(sha256=copy.sha256, node_id=copy.target, as_of=as_of)
+            await self._progress.apply(command, int)
         except OrderFailed as failure:
             _log.warning("a replica could not be made: %s", failure, extra=facts)
+            self._note_failure(copy, failure)
         except Refused as refusal:
-            if refusal.code == NotFound.code:  # no file refers to it any more
+            if refusal.code == NotFound.code:
                 self._progress.add(skipped=1)
-                return False
+                return _Outcome.GONE
             _log.warning("a replica was not recorded: %s", refusal.details, extra=facts)
+            self._means.failures.target_failed(copy, f"not recorded: {refusal.code}", has_answered=True)
         except FilestoreError as error:
             _log.warning("a replica could not be made: %s", error.details, extra=facts)
+            self._means.failures.target_failed(copy, error.details, has_answered=True)
         else:
             self._progress.add(copied=1, bytes=copy.size_bytes)
-            return True
+            return _Outcome.MADE
         self._progress.add(failed=1)
-        return False
+        return _Outcome.FAILED
 
-    async def _pull_and_add(self, copy: Copy) -> None:
-        """Raises OrderFailed, Refused, NotFound, Interrupted."""
-        as_of = self._means.driver.applied_index
-        pull_s = PULL_S + copy.size_bytes / BYTES_PER_S_MIN
-        try:
-            async with asyncio.timeout(pull_s):
-                while not await self._means.orders.pull(
-                    self._means.node(copy.target),
-                    copy.sha256,
-                    copy.size_bytes,
-                    copy.sources,
-                    timeout_s=ANSWER_S,
-                ):
-                    await asyncio.sleep(ASK_AGAIN_S)
-        except TimeoutError as error:
-            raise OrderFailed(copy.target, f"took longer than {pull_s:.0f} s") from error
-        command = AddReplica(sha256=copy.sha256, node_id=copy.target, as_of=as_of)
-        await self._progress.apply(command, int)
+    def _note_failure(self, copy: Copy, failure: OrderFailed) -> None:
+        failures = self._means.failures
+        if failure.failed_sources:
+            failures.sources_failed(copy, failure.failed_sources, failure.reason)
+        else:
+            failures.target_failed(copy, failure.reason, has_answered=failure.has_answered)
 
-
-async def in_parallel(
-    items: AsyncIterator[_T], work: Callable[[_T], Awaitable[None]], *, at_once: int = BLOBS_AT_ONCE
-) -> None:
-    """Work on every item, some at once, taken in their order. Raises a group with what made one fail."""
-    taking = asyncio.Lock()
-
-    async def worker() -> None:
+    async def _pulled(self, copy: Copy) -> PullState:
+        """The node has it, whole and durable. Raises OrderFailed, NotFound when the node was removed."""
+        last, moved_at_s = None, time.monotonic()
         while True:
-            async with taking:
-                try:
-                    item = await anext(items)
-                except StopAsyncIteration:
-                    return
-            await work(item)
-
-    async with asyncio.TaskGroup() as group:
-        for _ in range(at_once):
-            group.create_task(worker())
+            state = await self._means.orders.pull(
+                self._means.node(copy.target),
+                copy.sha256,
+                copy.size_bytes,
+                copy.sources,
+                timeout_s=ANSWER_S,
+            )
+            if state.is_here:
+                return state
+            still_s_max = UNTOLD_S if state.moved is None else STILL_S
+            if state.moved != last:
+                last, moved_at_s = state.moved, time.monotonic()
+            if time.monotonic() - moved_at_s >= still_s_max:
+                raise OrderFailed(copy.target, f"tells nothing new for {still_s_max:.0f} s")
+            await asyncio.sleep(ASK_AGAIN_S)

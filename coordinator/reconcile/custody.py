@@ -18,6 +18,7 @@ from coordinator.reconcile.means import Means
 POLL_S = 1.0
 QUIET_S_MAX = 60.0  # a node that answers nothing for so long is left out of the run
 STILL_S_MAX = 3600.0  # and so is one whose pass makes no progress
+STILL_S_MAX_COLLECT = 60.0  # of a pass that a node does by itself each minute: gc need not wait for it
 HOW_TO_GO_ON = 'Look why; the job with the parameters {"yes_really": true} goes on all the same.'
 
 _log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ async def _states(means: Means, order: Order, node_id: str) -> AsyncIterator[Pas
     """How the pass of a node stands, again and again, until it is given up."""
     answered_at_s = moved_at_s = time.monotonic()
     last: PassState | None = None
+    still_s_max = STILL_S_MAX_COLLECT if order.kind == "collect" else STILL_S_MAX
     while True:
         try:
             state = await means.orders.custody(
@@ -84,6 +86,6 @@ async def _states(means: Means, order: Order, node_id: str) -> AsyncIterator[Pas
             if state != last:
                 moved_at_s, last = answered_at_s, state
                 yield state
-            if answered_at_s - moved_at_s >= STILL_S_MAX:
+            if answered_at_s - moved_at_s >= still_s_max:
                 return
         await asyncio.sleep(POLL_S)

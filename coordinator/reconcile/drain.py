@@ -11,7 +11,8 @@ replicas are released by rounds of a few, and no more of a node that does not dr
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import uuid_utils
 
@@ -21,18 +22,21 @@ from coordinator.held_pages import held_pages
 from coordinator.job_runs import Progress
 from coordinator.node_orders import OrderFailed
 from coordinator.queries import GetNodeReplicas, ListDoomed, ListReplicas
-from coordinator.reconcile.copies import Copier, in_parallel
+from coordinator.reconcile.copies import Copier
+from coordinator.reconcile.crew import Crew, work_through
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.recounting import recount
 from coordinator.reconcile.repair import plan_repair
-from coordinator.records import DOWN, BlobRecord
+from coordinator.records import DOWN, BlobRecord, NodeRecord
 from coordinator.replica_records import DoomedPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
 from coordinator.rpc import Refused
 
 PAGE_ROWS = 100
 DROP_POLL_S = 0.5
 RELEASED_MAX = 90  # in one round: with those under way fewer than 100, which a node drops without a question
+RELEASES_AT_ONCE = 8
+KEPT_MAX = 100_000  # replicas that one run remembers
 DROP_POLLS_MAX = 60  # for the node to drop what was released, in one run
 
 _log = logging.getLogger(__name__)
@@ -60,8 +64,9 @@ async def drain(means: Means, progress: Progress) -> None:
         raise Conflict(f"The node {named} {why}.")
     await recount(means.driver)
     progress.count_left = lambda: sum(_held(means, node_id) for node_id in draining(means.facts()))
-    for node_id in [named] if named else draining(means.facts()):
-        await _empty(means, progress, node_id)
+    async with asyncio.TaskGroup() as group:  # one that hangs holds up no other
+        for node_id in [named] if named else draining(means.facts()):
+            group.create_task(_empty(means, progress, node_id))
 
 
 def draining(facts: Facts) -> list[str]:
@@ -101,40 +106,44 @@ async def held_by(means: Means, node_id: str) -> AsyncIterator[HeldReplica]:
 
 
 class Rounds:
-    """Work on what the log names a node for, as long as the node drops what is released. `released`: count
-    here what was released in this round.
-    """
+    """Work on what the log names a node for, as long as the node drops what is released."""
 
     def __init__(self, means: Means, progress: Progress, node_id: str) -> None:
         self._means, self._progress, self._node_id = means, progress, node_id
-        self._replicas = held_by(means, node_id)
-        self._is_last = False
-        self.released = 0
+        self._turns = asyncio.Semaphore(RELEASES_AT_ONCE)
+        self._dropping = asyncio.Lock()
+        self._released = 0  # in this round
+        self._drops = True
 
     async def run(
         self,
-        work: Callable[[HeldReplica], Awaitable[None]],
+        begin: Callable[[Crew, HeldReplica], bool],
         *,
         goes_on: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Do `work` for each. `goes_on` is asked before each round."""
+        """Begin with each, as `work_through` does. Releases end when the node does not drop them."""
         if await self._is_dropping() and not await self._have_dropped():
             return
-        while not self._is_last and goes_on():
-            self.released = 0
-            await in_parallel(self._round(), work)
-            if self.released and not await self._have_dropped():
-                return
+        listing = partial(held_by, self._means, self._node_id)
+        await work_through(listing, begin, goes_on=lambda: self._drops and goes_on())
+        if self._released and self._drops:
+            await self._have_dropped()
 
-    async def _round(self) -> AsyncIterator[HeldReplica]:
-        """The next replicas, until enough of them were released."""
-        while self.released < RELEASED_MAX:
-            try:
-                replica = await anext(self._replicas)
-            except StopAsyncIteration:
-                self._is_last = True
-                return
-            yield replica
+    async def release(self, sha256: str) -> bool:
+        """Have the log doom the replica, if enough others count and are there; whether it does. Before the
+        first of a round the node has dropped what was released in the one before.
+        """
+        async with self._turns:
+            async with self._dropping:
+                if self._drops and self._released >= RELEASED_MAX:
+                    self._drops = await self._have_dropped()
+                    self._released = 0
+            if not self._drops:
+                return False
+            is_released = await release(self._means, self._progress, sha256, self._node_id)
+            self._released += is_released  # others may have counted on meanwhile
+            await self._progress.note()
+            return is_released
 
     async def _is_dropping(self) -> bool:
         """Whether something is doomed there from before."""
@@ -171,27 +180,81 @@ async def _is_elsewhere(means: Means, facts: Facts, sha256: str, node_id: str) -
     blob = means.blob(sha256)
     if blob is None:
         return True
-    others = [n for n in facts.nodes if n.node_id in facts.good(blob.replicas) and n.node_id != node_id]
-    answers = await asyncio.gather(*(means.orders.holds(n, sha256, blob.size_bytes) for n in others))
-    return sum(answers) >= max(facts.wanted, facts.write_quorum)
+    good = facts.good(blob.replicas)
+    others = [node for node in facts.nodes if node.node_id in good and node.node_id != node_id]
+    return await _say_yes(means, others, blob, max(facts.wanted, facts.write_quorum))
+
+
+async def _say_yes(means: Means, nodes: Sequence[NodeRecord], blob: BlobRecord, count_min: int) -> bool:
+    """Whether so many of these nodes say that they hold a blob. Once that is sure, nobody waits for the rest,
+    and those that did not answer lately are not asked.
+    """
+    quiet = means.failures.answers
+    asked = [
+        asyncio.create_task(_says_yes(means, node, blob)) for node in nodes if not quiet.rests(node.node_id)
+    ]
+    count = 0
+    try:
+        for answer in asyncio.as_completed(asked):
+            count += await answer
+            if count >= count_min:
+                return True
+    finally:
+        for task in asked:
+            task.cancel()
+        if asked:
+            await asyncio.wait(asked)
+    return count >= count_min
+
+
+async def _says_yes(means: Means, node: NodeRecord, blob: BlobRecord) -> bool:
+    try:
+        is_there = await means.orders.holds(node, blob.sha256, blob.size_bytes)
+    except OrderFailed as failure:
+        means.failures.answers.failed(node.node_id, failure.reason)
+        return False
+    means.failures.answers.succeeded(node.node_id)
+    return is_there
 
 
 async def _empty(means: Means, progress: Progress, node_id: str) -> None:
     copier = Copier(means, progress)
-
-    async def move(replica: HeldReplica) -> None:
-        if node_id not in draining(means.facts()):  # somebody has thought better of it
-            return
-        progress.add(looked_at=1)
-        blob = means.blob(replica.sha256)
-        copies = [] if blob is None else plan_release(blob, means.facts())
-        if await copier.make_all(copies):
-            is_released = await release(means, progress, replica.sha256, node_id)
-            rounds.released += is_released  # others may have counted on meanwhile
-            await progress.note()
-
     rounds = Rounds(means, progress, node_id)
-    await rounds.run(move)
+    kept: set[str] = set()  # that could not be released
+
+    def begin(crew: Crew, replica: HeldReplica) -> bool:
+        sha256 = replica.sha256
+        if crew.is_at(sha256) or sha256 in kept:
+            return True
+        if node_id not in draining(means.facts()):  # somebody has thought better of it
+            return True
+
+        def plan(facts: Facts) -> list[Copy]:
+            blob = means.blob(sha256)
+            return [] if blob is None else plan_release(blob, facts)
+
+        async def move() -> None:
+            is_made = await copier.make(copies or [], plan)
+            if not (is_made and await rounds.release(sha256)) and len(kept) < KEPT_MAX:
+                kept.add(sha256)  # the next run tries again
+
+        copies = copier.choose(sha256, replica.size_bytes, plan)
+        if copies is None:
+            return False
+        progress.add(looked_at=1)
+        if copies or not _lacks(means, sha256):
+            crew.begin(sha256, move)
+        elif len(kept) < KEPT_MAX:
+            kept.add(sha256)
+        return True
+
+    await rounds.run(begin)
+
+
+def _lacks(means: Means, sha256: str) -> bool:
+    """Whether too few others count: the log would refuse a release."""
+    blob, facts = means.blob(sha256), means.facts()
+    return blob is not None and len(facts.good(blob.replicas)) < facts.wanted
 
 
 def _holds(means: Means, node_id: str) -> bool:

@@ -37,42 +37,55 @@ class NodeKeeper:
         self._down_after_s = down_after_s
         self._attention = Attention()
         self._comparisons = Comparisons(means.orders)
+        self._asked: dict[str, asyncio.Task[bool]] = {}  # nodes that return, by id
         self.has_returned = False
 
     async def run(self) -> None:
         """Until cancelled. Followers listen too: one that begins to lead knows who was silent."""
-        while True:
-            await asyncio.sleep(LOOK_S)
-            nodes = self._means.view().nodes
-            self._attention.look(nodes, self._means.health, at_s=time.monotonic())
-            if not self._means.driver.is_leader:
-                self._comparisons.keep([])
-                continue
-            try:
-                await self._mark(nodes)
-                await self._take_back(nodes)
-                if self._means.store.is_recount_due():
-                    await recount(self._means.driver, steps_max=RECOUNT_STEPS_MAX)
-            except (Interrupted, Refused, FilestoreError) as reason:
-                _log.info("the states of nodes are not recorded now: %s", reason)
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                nodes = self._means.view().nodes
+                self._attention.look(nodes, self._means.health, at_s=time.monotonic())
+                if not self._means.driver.is_leader:
+                    self._keep([])
+                    continue
+                try:
+                    await self._mark(nodes)
+                    await self._take_back(nodes, group)
+                    if self._means.store.is_recount_due():
+                        await recount(self._means.driver, steps_max=RECOUNT_STEPS_MAX)
+                except (Interrupted, Refused, FilestoreError) as reason:
+                    _log.info("the states of nodes are not recorded now: %s", reason)
 
     async def _mark(self, nodes: list[NodeRecord]) -> None:
         for node_id, state in self._attention.marks(nodes, down_after_s=self._down_after_s):
             await applied(self._means.driver, MarkNode(node_id=node_id, state=state), NodeRecord)
             _log.warning("the node %s is %s", node_id, state)
 
-    async def _take_back(self, nodes: list[NodeRecord]) -> None:
-        returning = [node for node in nodes if node.state == RETURNING and node.peer_port]
-        self._comparisons.keep([node.node_id for node in returning])
-        async with asyncio.TaskGroup() as group:
-            asked = [group.create_task(self._comparisons.is_made(node)) for node in returning]
-        for node, has_compared in zip(returning, asked, strict=True):
-            if not has_compared.result():
-                continue
-            command = MarkNode(node_id=node.node_id, state=HEALTHY)
-            await applied(self._means.driver, command, NodeRecord)
-            self.has_returned = True
-            _log.warning("the node %s is back: its replicas count again", node.node_id)
+    async def _take_back(self, nodes: list[NodeRecord], group: asyncio.TaskGroup) -> None:
+        """Ask those that return, and take back who has answered since: nobody waits for one that hangs."""
+        returning = {node.node_id: node for node in nodes if node.state == RETURNING and node.peer_port}
+        self._keep(returning)
+        for node_id, asked in list(self._asked.items()):
+            if asked.done():
+                del self._asked[node_id]
+                if asked.result():
+                    await self._mark_healthy(returning.pop(node_id))
+        for node_id, node in returning.items():
+            if node_id not in self._asked:
+                self._asked[node_id] = group.create_task(self._comparisons.is_made(node))
+
+    def _keep(self, node_ids: Collection[str]) -> None:
+        """Forget all nodes but these: what one that is down again has compared before counts for nothing."""
+        self._comparisons.keep(node_ids)
+        for node_id in set(self._asked) - set(node_ids):
+            self._asked.pop(node_id).cancel()
+
+    async def _mark_healthy(self, node: NodeRecord) -> None:
+        await applied(self._means.driver, MarkNode(node_id=node.node_id, state=HEALTHY), NodeRecord)
+        self.has_returned = True
+        _log.warning("the node %s is back: its replicas count again", node.node_id)
 
 
 class Comparisons:
@@ -107,7 +120,7 @@ class Comparisons:
             return False
         if state.state == "stopped":
             self._tell(node.node_id, state.reason)
-            del self._order_ids[node.node_id]
+            self._order_ids.pop(node.node_id, None)
             self._rests_until_s[node.node_id] = self._clock_s() + STOPPED_REST_S
         return state.state == "completed"
 

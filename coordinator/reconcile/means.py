@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 import msgspec
@@ -17,6 +17,7 @@ from coordinator.health import NodeHealth
 from coordinator.job_runs import Interrupted
 from coordinator.node_orders import NodeOrders
 from coordinator.queries import AnyQuery, FindBlob
+from coordinator.reconcile.backoff import CopyFailures
 from coordinator.reconcile.facts import Facts
 from coordinator.records import BlobRecord, ClusterView, NodeRecord
 from coordinator.rpc import value_of
@@ -28,7 +29,9 @@ _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignm
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """State, ears and voice of this coordinator. `grace_ms`: how long a blob without files is kept."""
+    """State, ears and voice of this coordinator. `grace_ms`: how long a blob without files is kept;
+    `failures`: of the copies that were made since it runs.
+    """
 
     driver: Driver
     store: Store
@@ -36,6 +39,7 @@ class Means:
     health: NodeHealth
     orders: NodeOrders
     grace_ms: int
+    failures: CopyFailures = field(default_factory=CopyFailures)
 
     def facts(self) -> Facts:
         """The cluster as this coordinator has applied it and hears it."""

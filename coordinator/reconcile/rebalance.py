@@ -1,34 +1,37 @@
-"""Rebalance: after nodes have joined, replicas move from the fullest node to the emptiest, copy first; and
+"""Rebalance: after nodes have joined, replicas move from fuller nodes to emptier ones, copy first; and
 replicas that a blob has too many of, since a node came back, are released.
 
 A disk that does not get emptier would have more and more moved away: a run goes on by the rounds of a drain,
-and no further with a node that does not drop what was released.
+and no further with a node that does not drop what was released. Every move leaves the node that gives fuller
+than the one that takes, by what the run itself has moved: nothing ever moves back. Where nothing can move,
+for zones, room or since every node has everything, no run begins until nodes or their disks have changed.
 """
 
+import asyncio
 from dataclasses import dataclass
 
 from coordinator.job_runs import Progress
 from coordinator.placement import Candidate, choose
 from coordinator.reconcile.copies import Copier
-from coordinator.reconcile.drain import Rounds, release
+from coordinator.reconcile.crew import Crew
+from coordinator.reconcile.drain import Rounds
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
 from coordinator.records import BlobRecord
 from coordinator.replica_records import HeldReplica
 
 DIFFERENCE_SHARE = 0.1  # of used space: nodes that differ by less are left alone
-EVEN_SHARE = 0.02  # so near to the middle of two nodes a run comes
-MOVED_MAX = 10_000  # replicas in one run: the next looks at the disks anew
+EVEN_SHARE = 0.02  # so near to the middle of two nodes a run comes; less is no change of a disk
+MOVED_MAX = 10_000  # replicas in one run from one node: the next looks at the disks anew
 TRIED_MAX = 100_000  # blobs that a run remembers; beyond them it may try in vain
 
 
 @dataclass(frozen=True, slots=True)
 class Imbalance:
-    """A node that is too full, those that could take from it, and how many bytes make it even."""
+    """A node that is fuller than others, and those that could take from it."""
 
-    fullest: str
+    fuller: str
     takers: tuple[Candidate, ...]
-    size_bytes: int
 
 
 def used_share(candidate: Candidate) -> float:
@@ -41,34 +44,59 @@ def by_use(facts: Facts) -> list[Candidate]:
     return sorted(facts.candidates, key=lambda c: (-used_share(c), c.node_id))
 
 
-def find_imbalance(facts: Facts) -> Imbalance | None:
-    """The fullest node, if others are emptier by more than DIFFERENCE_SHARE; None while all is even."""
+def find_imbalances(facts: Facts) -> list[Imbalance]:
+    """The nodes beside which others are emptier by more than DIFFERENCE_SHARE, the fullest first.
+
+    None where there are no more nodes than replicas of each blob: every node has everything then.
+    """
+    if len(facts.counting) <= facts.wanted:
+        return []
     ranked = by_use(facts)
-    if not ranked:
-        return None
-    fullest = ranked[0]
-    takers = [c for c in ranked if used_share(fullest) - used_share(c) > DIFFERENCE_SHARE]
-    if not takers:
-        return None
-    share = (used_share(fullest) - used_share(takers[-1])) / 2 - EVEN_SHARE
-    smaller_bytes = min(fullest.total_bytes, takers[-1].total_bytes)
-    return Imbalance(fullest.node_id, tuple(takers), int(share * smaller_bytes))
+    found = []
+    for fuller in ranked:
+        takers = [c for c in ranked if used_share(fuller) - used_share(c) > DIFFERENCE_SHARE]
+        if takers:
+            found.append(Imbalance(fuller.node_id, tuple(takers)))
+    return found
 
 
-def plan_move(blob: BlobRecord, imbalance: Imbalance, facts: Facts) -> Copy | None:
-    """The copy that lets the fullest node give up its replica; None when no taker may have it.
+class Levels:
+    """How full the disks are, what one run moves counted in."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._total_bytes = {c.node_id: max(c.total_bytes, 1) for c in facts.candidates}
+        self._used_bytes = {c.node_id: c.total_bytes - c.free_bytes for c in facts.candidates}
+
+    def may_move(self, source: str, target: str, size_bytes: int) -> bool:
+        """Whether the source is fuller than the target after that, too."""
+        return self._share(source, -size_bytes) - self._share(target, size_bytes) >= 2 * EVEN_SHARE
+
+    def move(self, source: str, target: str, size_bytes: int) -> None:
+        """Count a move, or take one back with a negative size."""
+        self._used_bytes[source] -= size_bytes
+        self._used_bytes[target] += size_bytes
+
+    def _share(self, node_id: str, more_bytes: int) -> float:
+        return (self._used_bytes[node_id] + more_bytes) / self._total_bytes[node_id]
+
+
+def plan_move(blob: BlobRecord, imbalance: Imbalance, facts: Facts, levels: Levels) -> Copy | None:
+    """The copy that lets a fuller node give up its replica; None when no taker may have it.
 
     A move leaves the blob in as many zones as before.
     """
-    others = [node_id for node_id in blob.replicas if node_id != imbalance.fullest]
+    others = [node_id for node_id in blob.replicas if node_id != imbalance.fuller]
     zones = {facts.zone(node_id) for node_id in others}
-    is_alone = facts.zone(imbalance.fullest) not in zones
+    is_alone = facts.zone(imbalance.fuller) not in zones
+    named = {c.node_id for c in imbalance.takers}
     takers = [
         c
-        for c in imbalance.takers
-        if c.node_id not in blob.replicas
+        for c in facts.candidates
+        if c.node_id in named
+        and c.node_id not in blob.replicas
         and c.has_room(blob.size_bytes)
         and (not is_alone or facts.zone(c.node_id) not in zones)
+        and levels.may_move(imbalance.fuller, c.node_id, blob.size_bytes)
     ]
     targets = choose(blob.sha256, takers, 1)
     sources = facts.sources(blob.replicas)
@@ -81,76 +109,123 @@ def is_surplus(blob: BlobRecord, node_id: str, facts: Facts) -> bool:
     return node_id in good and len(good) > facts.wanted
 
 
-async def rebalance(means: Means, progress: Progress) -> None:
-    """Even out the fullest node, and release what is too much anywhere.
+def may_differ(then: Facts, now: Facts) -> bool:
+    """Whether a move may help now that did not help then: other nodes, or disks that have changed notably."""
+    before = {c.node_id: used_share(c) for c in then.candidates}
+    return then.nodes != now.nodes or any(
+        abs(before.get(c.node_id, -1.0) - used_share(c)) > EVEN_SHARE for c in now.candidates
+    )
 
-    The result: looked_at, copied, bytes, released, spared; failed copies; unconfirmed as of `drain`.
+
+async def rebalance(means: Means, progress: Progress) -> Facts | None:
+    """Release what is too much anywhere, and move replicas from fuller nodes to emptier ones.
+
+    The facts under which no move helps; None when some may, or none is needed. The result: looked_at, copied,
+    bytes, released, spared; failed copies; unconfirmed as of `drain`; waiting: replicas that could move to
+    nodes that have failed lately; imbalance: a sentence where the disks stay uneven.
     """
-    facts = means.facts()
-    imbalance = find_imbalance(facts)
     released: set[str] = set()
-    for candidate in by_use(facts):
-        node_id = candidate.node_id
-        moving = imbalance if imbalance is not None and imbalance.fullest == node_id else None
-        await _Relief(means, progress, node_id, moving, released).run()
+    for candidate in by_use(means.facts()):
+        await _Surplus(means, progress, candidate.node_id, released).run()
+    facts = means.facts()
+    levels, moves = Levels(facts), []
+    async with asyncio.TaskGroup() as group:  # one that hangs holds up no other
+        for imbalance in find_imbalances(facts):
+            moves.append(_Moves(means, progress, imbalance, levels))
+            group.create_task(moves[-1].run())
+    if not moves or any(each.may_help for each in moves):
+        return None
+    progress.result["imbalance"] = _sentence(facts)
+    return facts
 
 
 def is_due(means: Means) -> bool:
     """Whether a node is too full beside others."""
-    return find_imbalance(means.facts()) is not None
+    return bool(find_imbalances(means.facts()))
 
 
-class _Relief:
-    """One run over one node."""
+def _sentence(facts: Facts) -> str:
+    ranked = by_use(facts)
+    fullest, emptiest = ranked[0], ranked[-1]
+    return (
+        f"The disk of {fullest.node_id} is {used_share(fullest):.0%} full, that of {emptiest.node_id}"
+        f" {used_share(emptiest):.0%}, and no replica can move: the emptier nodes have each already, are in a"
+        " zone that has it, or have no room for it. It is tried again when nodes or disks have changed."
+    )
 
-    def __init__(
-        self,
-        means: Means,
-        progress: Progress,
-        node_id: str,
-        imbalance: Imbalance | None,
-        tried: set[str],
-    ) -> None:
-        """`tried`: the blobs of which this run has released a surplus replica, on any node."""
-        self._tried = tried
-        self._means = means
-        self._progress = progress
-        self._node_id = node_id
-        self._imbalance = imbalance
-        self._copier = Copier(means, progress)
-        self._left_bytes = imbalance.size_bytes if imbalance else 0
-        self._moved = 0
+
+class _Surplus:
+    """Releases of what a blob has too much, on one node. `tried`: the blobs of which this run has released a
+    replica, on any node.
+    """
+
+    def __init__(self, means: Means, progress: Progress, node_id: str, tried: set[str]) -> None:
+        self._means, self._progress, self._node_id, self._tried = means, progress, node_id, tried
         self._rounds = Rounds(means, progress, node_id)
 
     async def run(self) -> None:
         """Look at every replica that the node holds, as long as it drops what is released."""
-        await self._rounds.run(self._look_at, goes_on=lambda: self._moved < MOVED_MAX)
+        await self._rounds.run(self._begin)
 
-    async def _look_at(self, replica: HeldReplica) -> None:
-        facts = self._means.facts()
-        blob = self._means.blob(replica.sha256)
-        self._progress.add(looked_at=1)
-        if blob is None:
-            return
-        if is_surplus(blob, self._node_id, facts):
-            if blob.sha256 in self._tried:
-                return  # a node has spared it, as others would: they came together
-            self._left_bytes -= blob.size_bytes
-            if await self._release(blob.sha256) and len(self._tried) < TRIED_MAX:
-                self._tried.add(blob.sha256)
-        elif self._imbalance is not None and self._moved < MOVED_MAX and self._left_bytes >= blob.size_bytes:
-            copy = plan_move(blob, self._imbalance, facts)
-            if copy is not None:
-                self._left_bytes -= blob.size_bytes
-                self._moved += 1
-                await self._move(copy)
+    def _begin(self, crew: Crew, replica: HeldReplica) -> bool:
+        if not crew.readings:
+            self._progress.add(looked_at=1)
+        sha256 = replica.sha256
+        if crew.is_at(sha256) or sha256 in self._tried:
+            return True  # a node has spared it, as others would: they came together
+        blob = self._means.blob(sha256)
+        if blob is not None and is_surplus(blob, self._node_id, self._means.facts()):
+            crew.begin(sha256, lambda: self._release(sha256))
+        return True
+
+    async def _release(self, sha256: str) -> None:
+        if await self._rounds.release(sha256) and len(self._tried) < TRIED_MAX:
+            self._tried.add(sha256)
+
+
+class _Moves:
+    """Moves away from one node. `may_help`: whether any could be made, if not at once."""
+
+    def __init__(self, means: Means, progress: Progress, imbalance: Imbalance, levels: Levels) -> None:
+        self._means, self._progress, self._imbalance, self._levels = means, progress, imbalance, levels
+        self._copier = Copier(means, progress)
+        self._rounds = Rounds(means, progress, imbalance.fuller)
+        self._tried: set[str] = set()
+        self.may_help = False
+
+    async def run(self) -> None:
+        """Look at every replica that the node holds, as long as it drops what is released."""
+        await self._rounds.run(self._begin, goes_on=lambda: len(self._tried) < MOVED_MAX)
+
+    def _begin(self, crew: Crew, replica: HeldReplica) -> bool:
+        sha256 = replica.sha256
+        if crew.readings and sha256 in self._tried:
+            return True
+        if (blob := self._means.blob(sha256)) is None or crew.is_at(sha256):
+            return True
+
+        def plan(facts: Facts) -> list[Copy]:
+            copy = plan_move(blob, self._imbalance, facts, self._levels)
+            return [copy] if copy is not None else []
+
+        could_move = plan(self._means.facts())
+        copies = self._copier.choose(sha256, blob.size_bytes, plan) if could_move else []
+        self.may_help = self.may_help or bool(could_move)
+        if copies is None:
+            return False
+        if could_move and not copies and not crew.readings:
+            self._progress.add(waiting=1)
+        if not crew.readings:
+            self._progress.add(looked_at=1)
+        if copies and sha256 not in self._tried:
+            self._tried.add(sha256)
+            (copy,) = copies
+            self._levels.move(self._imbalance.fuller, copy.target, copy.size_bytes)
+            crew.begin(sha256, lambda: self._move(copy))
+        return True
 
     async def _move(self, copy: Copy) -> None:
-        if await self._copier.make_all([copy]):
-            await self._release(copy.sha256)
-            await self._progress.note()
-
-    async def _release(self, sha256: str) -> bool:
-        is_released = await release(self._means, self._progress, sha256, self._node_id)
-        self._rounds.released += is_released  # others may have counted on meanwhile
-        return is_released
+        if not await self._copier.make([copy], lambda _: []):
+            self._levels.move(self._imbalance.fuller, copy.target, -copy.size_bytes)
+            return
+        await self._rounds.release(copy.sha256)

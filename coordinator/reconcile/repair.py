@@ -2,10 +2,13 @@
 
 from collections.abc import AsyncIterator, Sequence
 
+import msgspec
+
 from coordinator.job_runs import Progress
 from coordinator.placement import choose
 from coordinator.queries import GetReplicaCounts, ListShortBlobs
-from coordinator.reconcile.copies import Copier, in_parallel
+from coordinator.reconcile.copies import Copier
+from coordinator.reconcile.crew import Crew, work_through
 from coordinator.reconcile.damaged import damaged_blobs, is_any_damaged
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
@@ -41,8 +44,10 @@ def plan_repair(blob: ShortBlob, facts: Facts, *, into_reserve: bool = True) -> 
 
 
 def plan_salvage(blob: ShortBlob, facts: Facts) -> list[Copy]:
-    """One copy of a blob that nobody holds whole, from those damaged copies that can be asked for."""
-    sources = facts.sources(blob.damaged)
+    """One copy of a blob that nobody holds whole, from all damaged copies that can be asked for: each may have
+    what no other has.
+    """
+    sources = tuple(node_id for node_id in blob.damaged if node_id in facts.heard)
     able = [c for c in facts.candidates if c.node_id not in blob.doomed and c.can_repair(blob.size_bytes)]
     nearest = [c for c in able if c.node_id in sources] or able
     if not sources or not nearest:
@@ -57,34 +62,35 @@ def lacks_room(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> bool:
 
 
 async def repair(means: Means, progress: Progress) -> None:
-    """One pass over the blobs that lack replicas.
+    """One pass over the blobs that lack replicas, and over those that come meanwhile.
 
     The result: looked_at, copied, bytes; failed copies; no_room: blobs for which too few nodes that take
-    replicas have room; left: blobs that lack replicas still, those that
-    nobody can help now included, counted to 10,000; lost: blobs that nobody holds; incomplete: blobs of which
-    so many bytes in all (lost_bytes) are damaged in every copy.
+    replicas have room; waiting: those that nothing is done for now, since the nodes that could have failed
+    lately; left: blobs that lack replicas still, those that nobody can help now included, counted to 10,000;
+    lost: blobs that nobody holds; incomplete: blobs of which so many bytes in all (lost_bytes) are damaged in
+    every copy.
     """
     progress.count_left = lambda: _left(means)
     await recount(means.driver)
     copier = Copier(means, progress)
-    under_way: set[str] = set()
 
-    async def help_one(blob: ShortBlob) -> None:
-        if blob.sha256 in under_way:  # it lacks fewer since a copy of it was made, and is listed again
-            return
-        facts = means.facts()
-        copies = plan_repair(blob, facts)
-        progress.add(looked_at=1)
-        if lacks_room(blob, facts, copies):
-            progress.add(no_room=1)
-        under_way.add(blob.sha256)
-        try:
-            await copier.make_all(copies)
-        finally:
-            under_way.discard(blob.sha256)
+    def begin(crew: Crew, blob: ShortBlob) -> bool:
+        if crew.is_at(blob.sha256):  # it lacks fewer since a copy of it was made, and is listed again
+            return True
 
-    await in_parallel(damaged_blobs(means), help_one)
-    await in_parallel(_short(means), help_one)
+        def plan(facts: Facts) -> list[Copy]:
+            return plan_repair(_as_it_is(means, blob), facts)
+
+        copies = copier.choose(blob.sha256, blob.size_bytes, plan)
+        if copies is None:
+            return False
+        if not crew.readings:
+            progress.add(**_counts(blob, means.facts(), copies))
+        if copies:
+            crew.begin(blob.sha256, lambda: copier.make(copies, plan))
+        return True
+
+    await work_through(lambda: _all(means), begin)
     counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
     progress.result |= {"lost": counts.lost, "incomplete": counts.gone, "lost_bytes": counts.gone_bytes}
 
@@ -95,10 +101,35 @@ def is_due(means: Means) -> bool:
     return bool(page.blobs) or is_any_damaged(means) or means.store.is_recount_due()
 
 
+def _as_it_is(means: Means, blob: ShortBlob) -> ShortBlob:
+    """With the holders that it has got since it was listed."""
+    record = means.blob(blob.sha256)
+    if record is None:
+        return blob
+    return msgspec.structs.replace(blob, holders=record.replicas, damaged=record.damaged)
+
+
+def _counts(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> dict[str, int]:
+    able = plan_repair(blob, facts)
+    return {
+        "looked_at": 1,
+        "no_room": int(lacks_room(blob, facts, able)),
+        "waiting": int(len(copies) < len(able)),
+    }
+
+
 def _left(means: Means) -> int:
     missing_min = means.facts().missing_min
     short = means.look(GetReplicaCounts(), ReplicaCounts).short
     return sum(blobs for missing, blobs in short.items() if missing >= missing_min)
+
+
+async def _all(means: Means) -> AsyncIterator[ShortBlob]:
+    """What nobody holds whole first: it is the most endangered."""
+    async for blob in damaged_blobs(means):
+        yield blob
+    async for blob in _short(means):
+        yield blob
 
 
 async def _short(means: Means) -> AsyncIterator[ShortBlob]:

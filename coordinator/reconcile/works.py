@@ -37,6 +37,7 @@ class Reconcilers:
         self._means = means
         self._keeper = keeper
         self._waits: dict[str, _Wait] = {}
+        self._uneven: Facts | None = None  # under which no move helps
 
     def works(self) -> Mapping[str, Work]:
         """What each job does, by its name."""
@@ -44,7 +45,7 @@ class Reconcilers:
         return {
             REPAIR: partial(self._patiently, REPAIR, repair.repair),
             DRAIN: partial(self._patiently, DRAIN, drain.drain),
-            REBALANCE: partial(self._patiently, REBALANCE, rebalance.rebalance),
+            REBALANCE: partial(self._patiently, REBALANCE, self._rebalance),
             GC: partial(passes.gc, means),
             SCRUB: partial(passes.scrub, means),
             COMPARE: partial(passes.compare, means),
@@ -62,7 +63,14 @@ class Reconcilers:
     def _is_rebalance_due(self) -> bool:
         if self._keeper.has_returned:
             return True
-        return not self._waits_still(REBALANCE) and rebalance.is_due(self._means)
+        if self._waits_still(REBALANCE):
+            return False
+        if self._uneven is not None and not rebalance.may_differ(self._uneven, self._means.facts()):
+            return False
+        return rebalance.is_due(self._means)
+
+    async def _rebalance(self, means: Means, progress: Progress) -> None:
+        self._uneven = await rebalance.rebalance(means, progress)
 
     async def _patiently(self, name: str, work: Reconciler, progress: Progress) -> None:
         """Do it; when nothing could be done, the next run of the schedule waits, longer each time."""

@@ -36,15 +36,17 @@ def record(node: Node, *, node_id: str = "") -> NodeRecord:
 async def test_node_that_is_told_to_pull_has_the_blob_then(nodes: list[Node], orders: NodeOrders) -> None:
     nodes[1].store(CONTENT)
     for _ in range(2):
-        assert await orders.pull(record(nodes[0]), SHA256, len(CONTENT), ["n2"], timeout_s=TIMEOUT_S)
+        state = await orders.pull(record(nodes[0]), SHA256, len(CONTENT), ["n2"], timeout_s=TIMEOUT_S)
+        assert (state.is_here, state.failed_sources) == (True, [])
     assert nodes[0].blob_path().read_bytes() == CONTENT
 
 
 async def test_order_that_cannot_be_obeyed_fails_with_the_answer(
     nodes: list[Node], orders: NodeOrders
 ) -> None:
-    with pytest.raises(OrderFailed, match="answered 503"):
+    with pytest.raises(OrderFailed, match="answered 503 unavailable") as failure:
         await orders.pull(record(nodes[0]), SHA256, len(CONTENT), ["n2"], timeout_s=TIMEOUT_S)
+    assert (failure.value.has_answered, failure.value.failed_sources) == (True, ["n2"])
 
 
 async def test_node_that_is_not_whom_the_record_names_is_told_nothing(
@@ -87,7 +89,9 @@ async def test_node_says_whether_it_holds_a_blob_and_notes_one_that_it_misses(
     noted = [list_lost(node.services.blobs, 10) for node in nodes[:2]]
     assert noted == [[(SHA256, "missing")], []]
     await nodes[1].listener.close()
-    assert not await orders.holds(record(nodes[1]), SHA256, len(CONTENT))
+    with pytest.raises(OrderFailed) as failure:
+        await orders.holds(record(nodes[1]), SHA256, len(CONTENT))
+    assert not failure.value.has_answered
 
 
 @asynccontextmanager

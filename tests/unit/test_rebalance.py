@@ -14,8 +14,7 @@ from coordinator.health import NodeHealth
 from coordinator.job_runs import Progress, applied
 from coordinator.node_orders import Custody, NodeOrders, OrderFailed, PassState
 from coordinator.queries import GetNodeReplicas, GetReplicaCounts, ListDoomed
-from coordinator.reconcile.copies import BLOBS_AT_ONCE
-from coordinator.reconcile.drain import RELEASED_MAX
+from coordinator.reconcile.drain import RELEASED_MAX, RELEASES_AT_ONCE
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.rebalance import rebalance
 from coordinator.reconcile.recounting import STEP_ROWS, recount
@@ -114,7 +113,7 @@ async def test_node_that_does_not_drop_what_was_released_is_asked_for_no_more(tm
         first = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
         await run(means, "r2")
         second = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
-    assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + BLOBS_AT_ONCE <= CAUTION_BLOBS
+    assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + RELEASES_AT_ONCE <= CAUTION_BLOBS
     assert second == first
 
 

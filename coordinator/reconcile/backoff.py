@@ -1,0 +1,178 @@
+"""Which nodes have failed at copies lately, and until when they are passed over.
+
+In the memory of the leader alone, and bounded: the next one begins without. What fails rests, twice as long
+each time, and one try follows; a success ends it. So a node that is broken costs one try now and then, and
+nothing that others could do waits for it. No I/O; the clock is handed in.
+"""
+
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coordinator.reconcile.facts import Copy, Facts
+
+REST_S_MIN: Final = 2.0
+REST_S_MAX: Final = 300.0
+FORGOTTEN_S: Final = 3600.0  # after its last failure: it was tried since if there was anything to do
+KEYS_MAX: Final = 10_000  # of one kind
+FAILING_MIN: Final = 2  # failures in a row of which an operator is told
+
+
+@dataclass(slots=True)
+class _Record:
+    """How often something failed in a row, with what the last time, and until when it rests."""
+
+    failures: int = 0
+    reason: str = ""
+    failed_at_s: float = 0.0
+    rest_s: float = 0.0
+
+
+class Backoff:
+    """What has failed, by a key. The KEYS_MAX that failed last are known."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._records: OrderedDict[str, _Record] = OrderedDict()
+
+    def failed(self, key: str, reason: str) -> None:
+        """Once more; what fails while it rests was begun before, and is of the same event."""
+        if self.rests(key):
+            return
+        record = self._records.setdefault(key, _Record())
+        self._records.move_to_end(key)
+        while len(self._records) > KEYS_MAX:
+            self._records.popitem(last=False)
+        record.failures += 1
+        record.reason, record.failed_at_s = reason, self._clock_s()
+        record.rest_s = min(max(2 * record.rest_s, REST_S_MIN), REST_S_MAX)
+
+    def succeeded(self, key: str) -> None:
+        """All is forgotten."""
+        self._records.pop(key, None)
+
+    def rests(self, key: str) -> bool:
+        """Whether it has failed just now."""
+        record = self._records.get(key)
+        return record is not None and self._clock_s() < record.failed_at_s + record.rest_s
+
+    def failures(self, key: str) -> int:
+        """How often in a row, the last time within FORGOTTEN_S."""
+        record = self._records.get(key)
+        if record is None or self._clock_s() >= record.failed_at_s + FORGOTTEN_S:
+            return 0
+        return record.failures
+
+    def failing(self) -> dict[str, tuple[int, str]]:
+        """What has failed FAILING_MIN times in a row or more: how often, and with what the last time."""
+        counts = {key: self.failures(key) for key in self._records}
+        return {key: (n, self._records[key].reason) for key, n in counts.items() if n >= FAILING_MIN}
+
+
+class NodeBackoff(Backoff):
+    """Nodes that fail, with one blob or another. One blob alone says little of a node that answers."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(clock_s)
+        self._refused: dict[str, str] = {}  # the last blob since the node succeeded
+
+    def refused(self, node_id: str, sha256: str, reason: str) -> None:
+        """It has answered, and did not do what it was asked for with this blob."""
+        if self._refused.setdefault(node_id, sha256) != sha256:
+            self.failed(node_id, reason)
+
+    def succeeded(self, key: str) -> None:
+        """All is forgotten."""
+        super().succeeded(key)
+        self._refused.pop(key, None)
+
+
+class CopyFailures:
+    """Failures of the copies that all jobs of one leader have made."""
+
+    def __init__(self, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._targets, self._sources = NodeBackoff(clock_s), NodeBackoff(clock_s)
+        self._copies = Backoff(clock_s)  # by blob and target
+        self._blobs = Backoff(clock_s)  # that no source could give
+        self._under_way: Counter[str] = Counter()  # by target
+        self.answers = Backoff(clock_s)  # nodes that did not answer a question
+
+    def begins(self, copy: Copy) -> None:
+        """A copy is to be made. Followed by `ends`."""
+        self._under_way[copy.target] += 1
+
+    def ends(self, copy: Copy) -> None:
+        """It is made, or was not."""
+        self._under_way[copy.target] -= 1
+        if not self._under_way[copy.target]:
+            del self._under_way[copy.target]
+
+    def made(self, copy: Copy, failed_sources: Collection[str] | None) -> None:
+        """A copy is there. `failed_sources`: None of a node that does not tell."""
+        self._targets.succeeded(copy.target)
+        self._copies.succeeded(_pair(copy.sha256, copy.target))
+        self._blobs.succeeded(copy.sha256)
+        if failed_sources is not None:
+            self._note_sources(copy, failed_sources)
+            for source in copy.sources:
+                if source not in failed_sources:
+                    self._sources.succeeded(source)
+
+    def sources_failed(self, copy: Copy, failed_sources: Collection[str], reason: str) -> None:
+        """The target is well, and got the blob of nobody."""
+        self._targets.succeeded(copy.target)
+        self._blobs.failed(copy.sha256, reason)
+        self._note_sources(copy, failed_sources)
+
+    def target_failed(self, copy: Copy, reason: str, *, has_answered: bool) -> None:
+        """A target did not answer, or has refused a blob."""
+        self._copies.failed(_pair(copy.sha256, copy.target), reason)
+        if has_answered:
+            self._targets.refused(copy.target, copy.sha256, reason)
+        else:
+            self._targets.failed(copy.target, reason)
+
+    def is_passed_over(self, copy: Copy) -> bool:
+        """Whether its target, or the blob, has failed since it was planned."""
+        return (
+            self._targets.rests(copy.target)
+            or self._copies.rests(_pair(copy.sha256, copy.target))
+            or self._blobs.rests(copy.sha256)
+        )
+
+    def eligible(self, facts: Facts, sha256: str) -> Facts:
+        """The cluster without what is to be passed over for this blob now."""
+        takers = [c for c in facts.candidates if self._takes(c.node_id, sha256)]
+        return replace(facts, candidates=() if self._blobs.rests(sha256) else tuple(takers))
+
+    def with_sources(self, copy: Copy) -> Copy:
+        """The copy from sources that have not failed lately; from all of them where each has."""
+        awake = tuple(source for source in copy.sources if not self._sources.rests(source))
+        return replace(copy, sources=awake or copy.sources)
+
+    def sentences(self) -> dict[str, str]:
+        """What an operator is told of nodes that fail, by node."""
+        found = {
+            node_id: f"does not give others the replicas that it holds ({count} failures in a row: {reason})"
+            for node_id, (count, reason) in self._sources.failing().items()
+        }
+        for node_id, (count, reason) in self._targets.failing().items():
+            found[node_id] = f"does not make the replicas that it shall ({count} failures in a row: {reason})"
+        return found
+
+    def _takes(self, node_id: str, sha256: str) -> bool:
+        """Of a node that has failed one try at a time."""
+        if self._targets.rests(node_id) or self._copies.rests(_pair(sha256, node_id)):
+            return False
+        return not self._targets.failures(node_id) or not self._under_way[node_id]
+
+    def _note_sources(self, copy: Copy, failed_sources: Collection[str]) -> None:
+        for source in copy.sources:
+            if source in failed_sources:
+                self._sources.refused(source, copy.sha256, f"{copy.target} got nothing from it")
+
+
+def _pair(sha256: str, node_id: str) -> str:
+    return f"{sha256} {node_id}"

@@ -1,0 +1,108 @@
+"""Runs of `drain` over a real driver and log: a node that hangs holds up nothing that does not need it."""
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from coordinator import commands
+from coordinator.driver import Driver
+from coordinator.job_runs import Progress
+from coordinator.node_orders import Custody, OrderFailed, PassState
+from coordinator.queries import GetNodeReplicas
+from coordinator.reconcile.drain import drain
+from coordinator.reconcile.means import Means
+from coordinator.records import NodeRecord
+from coordinator.replica_records import NodeReplicas
+from coordinator.store import Store
+from tests.unit.state import ADMIN, complete, create
+from tests.unit.test_job_runs import apply, member, trigger
+from tests.unit.test_rebalance import Disks
+from tests.unit.test_repair_failures import DEADLINE_S, short_of_one
+
+BLOBS = 60
+
+
+class Answers(Disks):
+    """Nodes of which some do not answer, until `over`; `asked`: how often each was asked for a blob."""
+
+    def __init__(self, *hung: str) -> None:
+        super().__init__()
+        self.hung, self.over = set(hung), asyncio.Event()
+        self.asked: Counter[str] = Counter()
+
+    async def holds(self, node: NodeRecord, sha256: str, size_bytes: int) -> bool:
+        self.asked[node.node_id] += 1
+        await self._hang(node)
+        return await super().holds(node, sha256, size_bytes)
+
+    async def custody(
+        self, node: NodeRecord, kind: Custody, order_id: str, *, yes_really: bool = False
+    ) -> PassState:
+        await self._hang(node)
+        return await super().custody(node, kind, order_id, yes_really=yes_really)
+
+    async def _hang(self, node: NodeRecord) -> None:
+        if node.node_id in self.hung:
+            await self.over.wait()
+            raise OrderFailed(node.node_id, "TimeoutError")
+
+
+async def on_five(driver: Driver, store: Store, orders: Answers, *draining: str) -> Means:
+    """Every blob lies on all of five nodes, some of which drain, where three replicas are wanted."""
+    nodes = [f"n{number}" for number in range(1, 6)]
+    means = await short_of_one(driver, store, orders, nodes, sizes=[1])
+    for number in range(BLOBS):
+        await apply(driver, create(ADMIN, f"g{number}"))
+    completions = [complete(ADMIN, f"g{number}", f"{number + 1:064x}", nodes) for number in range(BLOBS)]
+    await asyncio.gather(*(apply(driver, completion) for completion in completions))
+    await apply(driver, commands.AddReplica(sha256=f"{0:064x}", node_id="n3", as_of=driver.applied_index))
+    for node_id in draining:
+        await apply(driver, commands.DrainNode(caller=ADMIN, node_id=node_id, draining=True))
+    orders.means = means
+    return means
+
+
+async def held(means: Means, node_id: str) -> int:
+    return (await means.ask(GetNodeReplicas(node_id=node_id), NodeReplicas)).replicas
+
+
+async def run(means: Means, run_id: str = "r1") -> dict[str, int | str]:
+    await apply(means.driver, trigger("drain", run_id))
+    (record,) = means.store.running_runs()
+    progress = Progress("c1", means.driver, record)
+    await drain(means, progress)
+    await progress.record("completed")
+    return progress.result
+
+
+async def test_draining_node_that_hangs_does_not_hold_up_another_one(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
+        orders = Answers("n4")
+        means = await on_five(driver, store, orders, "n4", "n5")
+        running = asyncio.create_task(run(means))
+        while await held(means, "n5"):
+            assert not running.done()
+            await asyncio.sleep(0.01)
+        assert not running.done()  # n4 is told to drop what it was released from
+        orders.over.set()
+        await running
+        assert await held(means, "n5") == 0
+
+
+async def test_holder_that_hangs_is_not_waited_for_where_others_are_enough(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
+        orders = Answers("n4")
+        means = await on_five(driver, store, orders, "n5")
+        await run(means)
+        assert await held(means, "n5") == 0
+
+
+async def test_holder_that_does_not_answer_is_not_asked_for_each_blob(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
+        orders = Answers("n3", "n4")
+        orders.over.set()
+        means = await on_five(driver, store, orders, "n5")
+        result = await run(means)
+        assert await held(means, "n5") == BLOBS  # nothing is released for the sake of those
+    assert int(result["unconfirmed"]) >= BLOBS
+    assert max(orders.asked["n3"], orders.asked["n4"]) < BLOBS
