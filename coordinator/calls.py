@@ -218,7 +218,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     connect to it), suspect (silent for 10 s), down (the log says so, or silent for 10 min), returning (heard
     again, its replicas are not compared with the log yet), joined (has not been heard yet).
 
-    `disk`: ok; low, when no room is left but the reserve; failed, when it takes no bytes.
+    `disk`: ok; low, when no room is left but the reserve; failed, when it takes no bytes. `copy_failures`:
+    what the leader has seen fail again and again of the copies that it shall make or give; "" for nothing.
     """
 
     node: NodeRecord
@@ -231,6 +232,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     disk: str = DISK_OK
     scrubbed_since_ms: int = 0  # see HeartbeatCall
     custody_stopped: list[str] = []
+    copy_failures: str = ""
 
 
 INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members

@@ -7,7 +7,7 @@ whose `filestore_raft_is_leader` is 1.
 
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from typing import Final
 
@@ -32,7 +32,7 @@ SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule
 
 class ClusterMetrics(Collector):
     """A collector in the registry of one coordinator. `node_states`: how each node is, as heard here;
-    `node_disks`: how the disk of each is, in the same order.
+    `node_disks`: how the disk of each is, in the same order; `failing_nodes`: those that fail at copies.
     """
 
     def __init__(
@@ -44,12 +44,14 @@ class ClusterMetrics(Collector):
         view: Callable[[], ClusterView],
         node_states: Callable[[], Iterable[str]],
         node_disks: Callable[[], Iterable[str]],
+        failing_nodes: Callable[[], Collection[str]],
     ) -> None:
         self._files = files
         self._ledger = ledger
         self._view = view
         self._node_states = node_states
         self._node_disks = node_disks
+        self._failing_nodes = failing_nodes
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
@@ -74,6 +76,11 @@ class ClusterMetrics(Collector):
             "filestore_nodes_taking_files",
             "Nodes that are healthy and have room, as heard here.",
             sum(each == (HEALTHY, DISK_OK) for each in zip(states, disks, strict=True)),
+        )
+        yield _gauge(
+            "filestore_nodes_failing_copies",
+            "Nodes that fail again and again to make replicas, or to give theirs, as the leader has seen.",
+            len(self._failing_nodes()),
         )
         yield _gauge(
             "filestore_nodes_emptying",

@@ -153,6 +153,7 @@ async def _run(
         view=member.view,
         node_states=service.node_states,
         node_disks=service.node_disks,
+        failing_nodes=service.failing_nodes,
     )
     shell = Shell(config, files, metadata, view, metrics, member.readiness)
     peer_port = PeerPort(
@@ -224,7 +225,7 @@ class _Member:
         )
         self.upgrades = Upgrades(config.id, self.driver, ledger.store, metadata, self.view)
         self.health = NodeHealth()
-        means = Means(
+        self.means = means = Means(
             self.driver, ledger.store, self.view, self.health, orders, grace_ms=config.gc_grace_s * 1000
         )
         self.keeper = NodeKeeper(means, down_after_s=config.down_after_s)
@@ -253,6 +254,7 @@ class _Member:
             digests=self.digests,
             credential=self._credential,
             schedules=self._schedules,
+            copy_failures=self.means.failures.sentences,
         )
 
     def _time_of_a_change_ms(self) -> int:

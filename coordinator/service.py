@@ -8,7 +8,7 @@ heartbeats.
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import uuid_utils
@@ -115,7 +115,9 @@ class Service:
         digests: Digests,
         credential: Credential,
         schedules: Mapping[str, float],
+        copy_failures: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
+        """`copy_failures`: of nodes that fail at copies what an operator is told, by node."""
         self._identity = identity
         self._driver = driver
         self._store = store
@@ -127,6 +129,7 @@ class Service:
         self._digests = digests
         self._credential = credential
         self._schedules = {job.name: schedules.get(job.name, job.schedule_s) for job in JOBS}
+        self._copy_failures = copy_failures
         self._callers = Callers(view)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
@@ -418,8 +421,12 @@ class Service:
         """How the disk of every node is, as it was heard here."""
         return [self._health.disk(node.node_id) for node in self._view().nodes]
 
+    def failing_nodes(self) -> dict[str, str]:
+        """What is told of nodes that fail at copies, by node. Only of whoever leads: others make none."""
+        return dict(self._copy_failures()) if self._driver.is_leader else {}
+
     def _node_states(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
-        states = []
+        states, failing = [], self.failing_nodes()
         for node in view.nodes:
             heard = self._health.last(node.node_id)
             beat = heard.heartbeat if heard else HeartbeatCall(0, 0, 0)
@@ -435,6 +442,7 @@ class Service:
                     disk=self._health.disk(node.node_id),
                     scrubbed_since_ms=min(beat.scrubbed_since_ms, now_ms()),
                     custody_stopped=beat.custody_stopped,
+                    copy_failures=failing.get(node.node_id, ""),
                 )
             )
         return states

@@ -9,13 +9,16 @@ from typing import Any
 
 from coordinator.job_runs import Progress, Work
 from coordinator.jobs import COMPARE, DRAIN, GC, REBALANCE, REPAIR, SCRUB
+from coordinator.queries import GetReplicaCounts
 from coordinator.reconcile import drain, passes, rebalance, repair
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.means import Means
+from coordinator.replica_records import ReplicaCounts
 
 WAIT_S_MIN = 5.0  # after a run that could do nothing; doubled each time
 WAIT_S_MAX = 300.0
+SOON_FACTOR = 20.0  # times as long as a run in vain took, before the next one where other blobs are short
 
 
 Reconciler = Callable[[Means, Progress], Coroutine[Any, Any, None]]
@@ -23,11 +26,15 @@ Reconciler = Callable[[Means, Progress], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Until when a job is not due, as long as the nodes stay as they are."""
+    """Until when a job is not due, as long as the nodes stay as they are; for repair until `soon_s` only when
+    other blobs are short than then.
+    """
 
     nodes: object
     wait_s: float
     until_s: float
+    soon_s: float
+    short: object = None
 
 
 class Reconcilers:
@@ -74,29 +81,37 @@ class Reconcilers:
 
     async def _patiently(self, name: str, work: Reconciler, progress: Progress) -> None:
         """Do it; when nothing could be done, the next run of the schedule waits, longer each time."""
-        before = _done(progress)
+        before, began_at_s = _done(progress), time.monotonic()
         if name == REBALANCE:
             self._keeper.has_returned = False
         try:
             await work(self._means, progress)
         except asyncio.CancelledError:
             if self._means.driver.is_leader:  # an admin has cancelled it: not to begin again at once
-                self._wait(name, WAIT_S_MAX)
+                self._wait(name, WAIT_S_MAX, began_at_s)
             raise
         if _done(progress) > before:
             self._waits.pop(name, None)
             return
         earlier = self._waits.get(name)
-        self._wait(name, WAIT_S_MIN if earlier is None else min(2 * earlier.wait_s, WAIT_S_MAX))
+        wait_s = WAIT_S_MIN if earlier is None else min(2 * earlier.wait_s, WAIT_S_MAX)
+        self._wait(name, wait_s, began_at_s)
 
-    def _wait(self, name: str, wait_s: float) -> None:
-        self._waits[name] = _Wait(shape(self._means.facts()), wait_s, time.monotonic() + wait_s)
+    def _wait(self, name: str, wait_s: float, began_at_s: float) -> None:
+        at_s = time.monotonic()
+        soon_s = at_s + max(WAIT_S_MIN, SOON_FACTOR * (at_s - began_at_s))
+        short = self._short() if name == REPAIR else None
+        self._waits[name] = _Wait(shape(self._means.facts()), wait_s, at_s + wait_s, soon_s, short)
 
     def _waits_still(self, name: str) -> bool:
-        wait = self._waits.get(name)
-        return (
-            wait is not None and time.monotonic() < wait.until_s and wait.nodes == shape(self._means.facts())
-        )
+        wait, at_s = self._waits.get(name), time.monotonic()
+        if wait is None or at_s >= wait.until_s or wait.nodes != shape(self._means.facts()):
+            return False
+        return name != REPAIR or at_s < wait.soon_s or wait.short == self._short()
+
+    def _short(self) -> object:
+        """What changes when other blobs lack replicas: they need not wait for one that cannot be helped."""
+        return self._means.look(GetReplicaCounts(), ReplicaCounts).short
 
 
 def _done(progress: Progress) -> int:

@@ -212,6 +212,7 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         disk=seen.disk,
         scrubbed_since=rfc3339(seen.scrubbed_since_ms or None),
         custody_stopped=seen.custody_stopped,
+        copy_failures=seen.copy_failures,
         clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
     )
 

@@ -21,8 +21,8 @@ _UNHEARD: Final = (
 
 
 def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: list[NodeState]) -> bool:
-    """A leader is known, every coordinator answers, has room and the right state, every node is healthy and
-    has its replicas, and every disk takes bytes.
+    """A leader is known, every coordinator answers, has room and the right state, every node is healthy,
+    has its replicas and makes those that it shall, and every disk takes bytes.
     """
     ill = _of_coordinators(coordinators, leader, {}) or _of_nodes(nodes)
     return not (_blockers(leader, coordinators) or ill)
@@ -98,12 +98,15 @@ def _of_nodes(nodes: list[NodeState]) -> list[str]:
         for node in nodes
         for kind in node.custody_stopped
     ]
+    failing = [
+        f"The node {node.id} {node.copy_failures}: see its log." for node in nodes if node.copy_failures
+    ]
     states = [
         f"The node {node.id} {_UNHEARD}" if node.state == "joined" else f"The node {node.id} is {node.state}."
         for node in nodes
         if node.state not in _WELL
     ]
-    return [*states, *failed, *stopped]
+    return [*states, *failed, *stopped, *failing]
 
 
 def _of_replicas(best: StatusReply, takers: int) -> list[str]:

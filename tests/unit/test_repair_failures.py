@@ -5,6 +5,7 @@ import ssl
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,9 +16,11 @@ from coordinator.calls import HeartbeatCall
 from coordinator.driver import Driver
 from coordinator.health import NodeHealth
 from coordinator.job_runs import Progress
+from coordinator.jobs import REPAIR
 from coordinator.node_orders import NodeOrders, OrderFailed, PullState
 from coordinator.queries import GetReplicaCounts
-from coordinator.reconcile import copies
+from coordinator.reconcile import copies, works
+from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.repair import repair
 from coordinator.records import NodeRecord
@@ -226,3 +229,29 @@ async def test_blob_that_comes_while_a_copy_lasts_does_not_wait_for_it(
         goes_on.set()
         await running
         assert await short(means) == {}
+
+
+async def test_blob_that_nobody_can_help_does_not_keep_the_next_one_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(works, "WAIT_S_MIN", 3600.0)
+    monkeypatch.setattr(works, "SOON_FACTOR", 0.0)
+
+    async def refuse_the_first(sha256: str, sources: Sequence[str]) -> PullState:
+        del sources
+        if int(sha256, 16) == 0:
+            raise OrderFailed("n3", "answered 500 internal", has_answered=True)
+        return PullState(is_here=True, moved=5, failed_sources=[])
+
+    async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
+        means = await short_of_one(driver, store, Targets(n3=refuse_the_first), NODES[:3], sizes=[5])
+        reconcilers = works.Reconcilers(means, NodeKeeper(means, down_after_s=600.0))
+        await apply(driver, trigger(REPAIR, "r1"))
+        (record,) = store.running_runs()
+        await reconcilers.works()[REPAIR](Progress("c1", driver, record))
+        assert not reconcilers.due()[REPAIR]()
+        wait = reconcilers._waits[REPAIR]
+        reconcilers._waits[REPAIR] = replace(wait, soon_s=0.0)  # as five seconds later
+        assert not reconcilers.due()[REPAIR]()
+        await apply(driver, create(ADMIN, "late"), complete(ADMIN, "late", f"{1:064x}", ["n1", "n2"]))
+        assert reconcilers.due()[REPAIR]()

@@ -62,6 +62,16 @@ def test_member_that_refuses_requests_calls_nothing_healthy() -> None:
     )
 
 
+def test_node_that_fails_at_copies_is_named_with_a_sentence() -> None:
+    why = "does not make the replicas that it shall (3 failures in a row: answered 500 internal)"
+    nodes = [*NODES[:2], node("n3", copy_failures=why)]
+    assert health_of(reply(), "c1", [coordinator()], nodes, []) == (
+        "degraded",
+        [f"The node n3 {why}: see its log."],
+    )
+    assert not members_are_well("c1", [coordinator()], nodes)
+
+
 @pytest.mark.parametrize(
     ("wanted", "hope"),
     [(3, "repair makes them where nodes have room"), (4, "3 nodes take replicas, 4 must: start or add one")],

@@ -178,6 +178,14 @@ class NodeState(Struct, frozen=True, kw_only=True):
             examples=[["compare"]],
         ),
     ] = []
+    copy_failures: Annotated[
+        str,
+        Meta(
+            description="What the leader has seen fail again and again of the copies that it shall make, or "
+            'give others; "" for nothing.',
+            examples=["does not make the replicas that it shall (3 failures in a row: answered 500)"],
+        ),
+    ] = ""
     clock_offset_ms: ClockOffset | UnsetType = UNSET
 
 
