@@ -53,12 +53,12 @@ class Copier:
         self._turns: dict[tuple[str, bool], asyncio.Semaphore] = {}  # by target and size
         self._queued: Counter[tuple[str, bool]] = Counter()
 
-    def choose(self, sha256: str, size_bytes: int, plan: Plan) -> list[Copy] | None:
+    def choose(self, facts: Facts, sha256: str, size_bytes: int, plan: Plan) -> list[Copy] | None:
         """The copies to make now, by targets that have not failed lately; none when nothing can be done.
 
         None when those that could be made would only wait in a long queue.
         """
-        facts = self._means.failures.eligible(self._means.facts(), sha256)
+        facts = self._means.failures.eligible(facts, sha256)
         copies = plan(facts)
         if all(self._has_place(copy.target, size_bytes) for copy in copies):
             return copies

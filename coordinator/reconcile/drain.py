@@ -135,9 +135,9 @@ class Rounds:
         """
         async with self._turns:
             async with self._dropping:
-                if self._drops and self._released >= RELEASED_MAX:
+                if self._drops and (released := self._released) >= RELEASED_MAX:
                     self._drops = await self._have_dropped()
-                    self._released = 0
+                    self._released -= released  # others have come meanwhile, which it may not have seen
             if not self._drops:
                 return False
             is_released = await release(self._means, self._progress, sha256, self._node_id)
@@ -224,25 +224,24 @@ async def _empty(means: Means, progress: Progress, node_id: str) -> None:
 
     def begin(crew: Crew, replica: HeldReplica) -> bool:
         sha256 = replica.sha256
-        if crew.is_at(sha256) or sha256 in kept:
-            return True
-        if node_id not in draining(means.facts()):  # somebody has thought better of it
-            return True
+        facts = means.facts()
+        if crew.is_at(sha256) or sha256 in kept or node_id not in draining(facts):
+            return True  # of the last somebody has thought better
 
         def plan(facts: Facts) -> list[Copy]:
             blob = means.blob(sha256)
             return [] if blob is None else plan_release(blob, facts)
 
         async def move() -> None:
-            is_made = await copier.make(copies or [], plan)
-            if not (is_made and await rounds.release(sha256)) and len(kept) < KEPT_MAX:
+            is_free = await copier.make(copies or [], plan) and node_id in draining(means.facts())
+            if not (is_free and await rounds.release(sha256)) and len(kept) < KEPT_MAX:
                 kept.add(sha256)  # the next run tries again
 
-        copies = copier.choose(sha256, replica.size_bytes, plan)
+        copies = copier.choose(facts, sha256, replica.size_bytes, plan)
         if copies is None:
             return False
         progress.add(looked_at=1)
-        if copies or not _lacks(means, sha256):
+        if copies or not _lacks(means, facts, sha256):
             crew.begin(sha256, move)
         elif len(kept) < KEPT_MAX:
             kept.add(sha256)
@@ -251,9 +250,9 @@ async def _empty(means: Means, progress: Progress, node_id: str) -> None:
     await rounds.run(begin)
 
 
-def _lacks(means: Means, sha256: str) -> bool:
+def _lacks(means: Means, facts: Facts, sha256: str) -> bool:
     """Whether too few others count: the log would refuse a release."""
-    blob, facts = means.blob(sha256), means.facts()
+    blob = means.blob(sha256)
     return blob is not None and len(facts.good(blob.replicas)) < facts.wanted
 
 

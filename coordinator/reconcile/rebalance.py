@@ -208,8 +208,9 @@ class _Moves:
             copy = plan_move(blob, self._imbalance, facts, self._levels)
             return [copy] if copy is not None else []
 
-        could_move = plan(self._means.facts())
-        copies = self._copier.choose(sha256, blob.size_bytes, plan) if could_move else []
+        facts = self._means.facts()
+        could_move = plan(facts)
+        copies = self._copier.choose(facts, sha256, blob.size_bytes, plan) if could_move else []
         self.may_help = self.may_help or bool(could_move)
         if copies is None:
             return False

@@ -1,6 +1,7 @@
 """Repair: blobs with too few replicas that count get new ones, the most endangered first."""
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import msgspec
 
@@ -78,16 +79,17 @@ async def repair(means: Means, progress: Progress) -> None:
         if crew.is_at(blob.sha256):  # it lacks fewer since a copy of it was made, and is listed again
             return True
 
-        def plan(facts: Facts) -> list[Copy]:
+        def plan_again(facts: Facts) -> list[Copy]:
             return plan_repair(_as_it_is(means, blob), facts)
 
-        copies = copier.choose(blob.sha256, blob.size_bytes, plan)
+        facts = means.facts()
+        copies = copier.choose(facts, blob.sha256, blob.size_bytes, partial(plan_repair, blob))
         if copies is None:
             return False
         if not crew.readings:
-            progress.add(**_counts(blob, means.facts(), copies))
+            progress.add(**_counts(blob, facts, copies))
         if copies:
-            crew.begin(blob.sha256, lambda: copier.make(copies, plan))
+            crew.begin(blob.sha256, lambda: copier.make(copies, plan_again))
         return True
 
     await work_through(lambda: _all(means), begin)
@@ -110,7 +112,9 @@ def _as_it_is(means: Means, blob: ShortBlob) -> ShortBlob:
 
 
 def _counts(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> dict[str, int]:
-    able = plan_repair(blob, facts)
+    if not lacks_room(blob, facts, copies):
+        return {"looked_at": 1}
+    able = plan_repair(blob, facts)  # as if nobody had failed
     return {
         "looked_at": 1,
         "no_room": int(lacks_room(blob, facts, able)),

@@ -18,7 +18,7 @@ from coordinator.replica_records import ReplicaCounts
 
 WAIT_S_MIN = 5.0  # after a run that could do nothing; doubled each time
 WAIT_S_MAX = 300.0
-SOON_FACTOR = 20.0  # times as long as a run in vain took, before the next one where other blobs are short
+REST_S_PER_LOOK = 0.01  # after a run in vain, for each blob that it looked at: a twentieth of the leader
 
 
 Reconciler = Callable[[Means, Progress], Coroutine[Any, Any, None]]
@@ -81,27 +81,28 @@ class Reconcilers:
 
     async def _patiently(self, name: str, work: Reconciler, progress: Progress) -> None:
         """Do it; when nothing could be done, the next run of the schedule waits, longer each time."""
-        before, began_at_s = _done(progress), time.monotonic()
+        before, looked_before = _done(progress), _looked(progress)
         if name == REBALANCE:
             self._keeper.has_returned = False
         try:
             await work(self._means, progress)
         except asyncio.CancelledError:
             if self._means.driver.is_leader:  # an admin has cancelled it: not to begin again at once
-                self._wait(name, WAIT_S_MAX, began_at_s)
+                self._wait(name, WAIT_S_MAX, looked=0)
             raise
         if _done(progress) > before:
             self._waits.pop(name, None)
             return
         earlier = self._waits.get(name)
         wait_s = WAIT_S_MIN if earlier is None else min(2 * earlier.wait_s, WAIT_S_MAX)
-        self._wait(name, wait_s, began_at_s)
+        self._wait(name, wait_s, looked=_looked(progress) - looked_before)
 
-    def _wait(self, name: str, wait_s: float, began_at_s: float) -> None:
+    def _wait(self, name: str, wait_s: float, *, looked: int) -> None:
         at_s = time.monotonic()
-        soon_s = at_s + max(WAIT_S_MIN, SOON_FACTOR * (at_s - began_at_s))
+        rest_s = min(max(WAIT_S_MIN, REST_S_PER_LOOK * looked), WAIT_S_MAX)
         short = self._short() if name == REPAIR else None
-        self._waits[name] = _Wait(shape(self._means.facts()), wait_s, at_s + wait_s, soon_s, short)
+        nodes, until_s = shape(self._means.facts()), at_s + max(wait_s, rest_s)
+        self._waits[name] = _Wait(nodes, wait_s, until_s, at_s + rest_s, short)
 
     def _waits_still(self, name: str) -> bool:
         wait, at_s = self._waits.get(name), time.monotonic()
@@ -112,6 +113,10 @@ class Reconcilers:
     def _short(self) -> object:
         """What changes when other blobs lack replicas: they need not wait for one that cannot be helped."""
         return self._means.look(GetReplicaCounts(), ReplicaCounts).short
+
+
+def _looked(progress: Progress) -> int:
+    return int(progress.result.get("looked_at", 0))
 
 
 def _done(progress: Progress) -> int:

@@ -1,5 +1,6 @@
 """Orders of a coordinator over the peer ports of nodes: real TLS between listeners in this process."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from aiohttp import web
 
 from ca.certificates import Authority
+from coordinator import node_orders
 from coordinator.node_orders import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState
 from coordinator.reconcile.keeper import STOPPED_REST_S, Comparisons
 from coordinator.records import NodeRecord
@@ -16,7 +18,7 @@ from coordinator.web import json_response, new_application, serve
 from node.lost import list_lost
 from node.orders import Orders
 from tests.unit.node_records import node_record
-from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get
+from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get, impostor
 from tests.unit.peer_ports import contexts_of
 
 TIMEOUT_S = 20.0
@@ -92,6 +94,27 @@ async def test_node_says_whether_it_holds_a_blob_and_notes_one_that_it_misses(
     with pytest.raises(OrderFailed) as failure:
         await orders.holds(record(nodes[1]), SHA256, len(CONTENT))
     assert not failure.value.has_answered
+
+
+async def test_node_that_hangs_takes_no_connection_from_another(
+    nodes: list[Node], orders: NodeOrders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_orders, "ANSWER_TIMEOUT_S", 3600.0)
+
+    async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, over: asyncio.Event) -> None:
+        del reader, writer
+        await over.wait()
+
+    nodes[0].store(CONTENT)
+    async with impostor(nodes[1], hang) as port:
+        hung = msgspec.structs.replace(record(nodes[1]), peer_port=port)
+        asking = [asyncio.create_task(orders.holds(hung, SHA256, len(CONTENT))) for _ in range(100)]
+        await asyncio.sleep(0)  # they are ahead
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await orders.holds(record(nodes[0]), SHA256, len(CONTENT))
+        for task in asking:
+            task.cancel()
+        await asyncio.wait(asking)
 
 
 @asynccontextmanager

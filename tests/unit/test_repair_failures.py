@@ -235,7 +235,6 @@ async def test_blob_that_nobody_can_help_does_not_keep_the_next_one_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(works, "WAIT_S_MIN", 3600.0)
-    monkeypatch.setattr(works, "SOON_FACTOR", 0.0)
 
     async def refuse_the_first(sha256: str, sources: Sequence[str]) -> PullState:
         del sources
