@@ -139,8 +139,9 @@ def test_exactly_what_is_sound_somewhere_is_served(whole: Cluster, seed: int) ->
     check_told(cluster, files)
     for stored in files:
         check_ranges(cluster, stored)
+    for stored in files:
         if not stored.model.lost():
-            wait_until(lambda: is_everywhere(cluster, stored), what="replicas", timeout_s=HEALING_S)  # noqa: B023
+            cluster.wait_everywhere(stored.sha256)
     for stored in files:
         assert cluster.request("DELETE", f"/files/{stored.file_uuid}").status == 200
 
