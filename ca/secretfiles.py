@@ -48,11 +48,24 @@ def make_directory(path: Path) -> None:
 
     Also when it was there: who made it may have died before the sync. Not where its parent cannot be read.
     """
-    missing = [each for each in (path, *path.parents) if not each.exists()]
-    path.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for each in missing or [path]:
+    missing = [each for each in path.parents if not each.exists()]
+    for each in reversed(missing):
+        _make_directory(each, 0o777)
+    _make_directory(path, 0o700)
+
+
+def _make_directory(path: Path, mode: int) -> None:
+    """One that cannot be made durable goes again: the next attempt must not find it and go on."""
+    is_new = not path.exists()
+    path.mkdir(mode=mode, exist_ok=True)
+    try:
         with contextlib.suppress(PermissionError):
-            sync_directory(each.parent)
+            sync_directory(path.parent)
+    except OSError:
+        if is_new:
+            with contextlib.suppress(OSError):
+                path.rmdir()
+        raise
 
 
 def reserve_secret(path: Path) -> None:

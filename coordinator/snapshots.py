@@ -129,6 +129,7 @@ class Incoming:
         Afterwards it is durable and waits for SnapshotStore.install.
         """
         if self._is_verified:
+            sync_directory(self._path.parent)  # the attempt before may have failed there
             return
         assert self.is_complete, f"{self.offset} bytes of a snapshot are not all"
         assert self._note is not None

@@ -35,7 +35,7 @@ from node.directories import (
     storage_error,
     unlink,
 )
-from node.durable import Disk, write_all
+from node.durable import DirectorySyncs, Disk, write_all
 from node.names import is_sha256
 from node.openblobs import OpenBlobs
 from node.placing import PlacingLock
@@ -82,6 +82,7 @@ class BlobStore:
         """
         self.disk = disk or Disk()
         self._trusted = trusted or TrustedSegments()
+        self.syncs = DirectorySyncs()
         self.opened = OpenBlobs()  # for reading; a name that goes or changes hands is forgotten there
         self._maker = maker
         self._uppers_known, self._leaves_known = bytearray(1 << 8), bytearray(1 << 16)  # durable, seen here
@@ -143,6 +144,18 @@ class BlobStore:
             return False
         return True
 
+    def has_name(self, sha256: str) -> bool:
+        """Whether anything lies in the place of the blob. Raises FilestoreError."""
+        require_sha256(sha256)
+        try:
+            with self.leaf(sha256) as leaf:
+                os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error) from error
+        return True
+
     def size_bytes(self, sha256: str) -> int:
         """The blob's size. Raises as `open` does."""
         with self.open(sha256) as blob:
@@ -172,7 +185,7 @@ class BlobStore:
                     removed = unlink(sha256, parent=leaf)
                     unlink(sha256 + SIDECAR, parent=leaf)
                     self.forget(sha256)
-                    self.disk.fsync(leaf)
+                    self.syncs.sync(self.disk, leaf, sha256[:4])
             if stays:
                 self.sync_placement(sha256)
         except FileNotFoundError:
@@ -320,7 +333,7 @@ class BlobStore:
         A level that is there may not be durable: a process that was killed has made it. But once this process
         has synced it, it stays.
         """
-        self.disk.fsync(leaf)
+        self.syncs.sync(self.disk, leaf, sha256[:4])
         upper_at, leaf_at = int(sha256[:2], 16), int(sha256[:4], 16)
         if not self._leaves_known[leaf_at]:
             self.disk.fsync(upper)

@@ -15,6 +15,7 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Final
 
+from ca.errors import FilestoreError
 from coordinator.held_pages import held_pages
 from coordinator.queries import FindBlob, ListReplicas
 from coordinator.records import BlobRecord
@@ -253,4 +254,10 @@ def _is_young(means: Means, sha256: str) -> bool:
 
 
 def _take_old(means: Means, sha256: str) -> bool:
-    return means.quarantine.take(sha256, unless=lambda: _is_young(means, sha256))
+    """Whether it is out of service now, be it that a power cut may bring it back."""
+    try:
+        return means.quarantine.take(sha256, unless=lambda: _is_young(means, sha256))
+    except FilestoreError:
+        if means.blobs.has_name(sha256):
+            raise
+        return True

@@ -16,7 +16,7 @@ from typing import Final
 
 from node.comparing import Comparison
 from node.damaged_copies import DamagedCopies
-from node.dropping import drop_doomed
+from node.dropping import Dropping
 from node.keeping import Means, Pass
 from node.losses import Losses
 from node.orders import Bell
@@ -37,6 +37,7 @@ class Custody:
         self._reporter = Reporter(means.node_id, means.metadata)
         self._copies = DamagedCopies(means, self._reporter)
         self._losses = Losses(means, self._reporter, self._copies)
+        self._dropping = Dropping(means, self._reporter)
         self._comparison = Comparison(means, self._reporter, self._losses)
         self.scrubber = Scrubber(means, self._losses, state)
         stops = means.metrics.custody_stops
@@ -76,9 +77,16 @@ class Custody:
         """
         return await self._losses.restore(sha256, moved=moved)
 
+    async def retain(self, sha256: str) -> bool:
+        """Keep what the log has doomed, if it is here; whether it is, and is not doomed.
+
+        Raises FilestoreError, OSError.
+        """
+        return await self._dropping.retain(sha256)
+
     async def collect(self, run: Pass) -> None:
         """Drop what is doomed. Raises Stopped, FilestoreError, OSError."""
-        await drop_doomed(self._means, self._reporter, run)
+        await self._dropping.drop_doomed(run)
 
     async def compare(self, run: Pass) -> None:
         """Hold the disk against the log. Raises Stopped, Superseded, FilestoreError, OSError."""

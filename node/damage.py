@@ -7,6 +7,7 @@ reports the loss to the log: the cluster makes a new copy.
 
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 from ca.errors import FilestoreError
 from node.blobs import BlobStore
@@ -100,7 +101,12 @@ async def verify_blob(
 
 def _set_aside(blobs: BlobStore, damage: BlobDamaged) -> bool:
     """The note comes second: custody would find the blob in its place and take the note away."""
-    moved = Quarantine(blobs).take(damage.sha256, damage)
+    try:
+        moved = Quarantine(blobs).take(damage.sha256, damage)
+    except FilestoreError:  # it may be moved all the same, or be as good as gone
+        with suppress(FilestoreError):
+            note_lost(blobs, damage.sha256, "damaged")
+        raise
     if moved:
         note_lost(blobs, damage.sha256, "damaged")
     return moved

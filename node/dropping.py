@@ -5,11 +5,13 @@ here whole. A copy in quarantine goes with the replica, unless that is wanted. A
 report is answered is simply gone when the list is read again: this is how it goes on after `kill -9`.
 """
 
+import asyncio
 import logging
+from collections.abc import Sequence
 from typing import Final, Literal
 
 from ca.errors import Conflict, FilestoreError
-from coordinator.replica_records import DoomedPage, DoomedReplica
+from coordinator.replica_records import DoomedReplica, Dropped
 from node.keeping import PAGE_BLOBS, Means, Pass
 from node.lost import forget_lost
 from node.pins import PIN_S, finished_blobs, is_within
@@ -17,44 +19,80 @@ from node.reporting import Reporter
 
 CONFLICTS_MAX: Final = 10  # of one pass: reports that come between are those of an earlier process
 
+_SIBLINGS: Final = 16  # names that differ in the last digit alone
+
 Outcome = Literal["dropped", "spared", "left"]
 _log = logging.getLogger(__name__)
 
 
-async def drop_doomed(means: Means, reporter: Reporter, run: Pass) -> None:
-    """Drop all that is doomed now. Counts dropped, bytes, spared, left (could not be deleted).
+class Dropping:
+    """What one node drops. One list is read, acted on and reported at a time, whoever asks for it."""
 
-    Raises Stopped when that is too much at once, unless the node is draining; FilestoreError, OSError.
-    """
-    run.add(dropped=0, bytes=0, spared=0, left=0)
-    page = await reporter.doomed(after="", limit=PAGE_BLOBS)
-    if page.replicas and not means.is_draining:
-        held = await means.replicas()
-        run.require_few(held.doomed, held.doomed + held.replicas, "are to be deleted")
-    conflicts, after = 0, ""
-    while page.replicas:
-        try:
-            await _work_off(means, reporter, run, page)
-            after = page.replicas[-1].sha256  # what was left is not tried again in this pass
-        except Conflict:
-            conflicts += 1
-            if conflicts > CONFLICTS_MAX:
-                raise
-        page = await reporter.doomed(after=after, limit=PAGE_BLOBS)
+    def __init__(self, means: Means, reporter: Reporter) -> None:
+        self._means = means
+        self._reporter = reporter
+        self._turn = asyncio.Lock()
 
+    async def drop_doomed(self, run: Pass) -> None:
+        """Drop all that is doomed now. Counts dropped, bytes, spared, left (could not be deleted).
 
-async def _work_off(means: Means, reporter: Reporter, run: Pass, page: DoomedPage) -> None:
-    finished = await means.disk.run(finished_blobs, means.blobs)
-    done: dict[Outcome, list[str]] = {"dropped": [], "spared": [], "left": []}
-    for replica in page.replicas:
-        is_kept = replica.wanted or replica.sha256 in finished
-        done[await means.disk.run(_drop, means, replica, is_kept)].append(replica.sha256)
-    told = await reporter.dropped(page.log_index, dropped=done["dropped"], spared=done["spared"])
-    run.add(dropped=told.dropped, bytes=told.bytes, spared=told.spared, left=len(done["left"]))
-    means.metrics.replicas_dropped.inc(told.dropped)
-    for sha256 in done["dropped"]:
-        means.record("replica.drop", sha256, "ok")
-    _log.info("dropped doomed replicas", extra={name: len(names) for name, names in done.items()})
+        Raises Stopped when that is too much at once, unless the node is draining; FilestoreError, OSError.
+        """
+        means = self._means
+        run.add(dropped=0, bytes=0, spared=0, left=0)
+        page = await self._reporter.doomed(after="", limit=1)
+        if page.replicas and not means.is_draining:
+            held = await means.replicas()
+            run.require_few(held.doomed, held.doomed + held.replicas, "are to be deleted")
+        conflicts, after, more = 0, "", bool(page.replicas)
+        while more:
+            try:
+                after, more = await self._drop_page(after, run)
+            except Conflict:
+                conflicts += 1
+                if conflicts > CONFLICTS_MAX:
+                    raise
+
+    async def retain(self, sha256: str) -> bool:
+        """Have the log take back that a replica shall go, since it is needed again; whether it lies here, and
+        is not doomed. One that does not lie here is reported as dropped, so that it may come anew.
+
+        Raises FilestoreError, OSError.
+        """
+        means = self._means
+        is_here = await means.disk.run(means.blobs.affirm, sha256)  # pins it: then it is spared
+        async with self._turn:
+            page = await self._reporter.doomed(after=sha256[:-1], limit=_SIBLINGS)
+            doomed = [replica for replica in page.replicas if replica.sha256 == sha256]
+            if not doomed:
+                return is_here
+            return (await self._work_off(page.log_index, doomed, Pass())).spared > 0
+
+    async def _drop_page(self, after: str, run: Pass) -> tuple[str, bool]:
+        """The last one that was looked at behind `after`, and whether there may be more. What was left is not
+        tried again in this pass. Raises Conflict.
+        """
+        async with self._turn:
+            page = await self._reporter.doomed(after=after, limit=PAGE_BLOBS)
+            if not page.replicas:
+                return after, False
+            await self._work_off(page.log_index, page.replicas, run)
+            return page.replicas[-1].sha256, True
+
+    async def _work_off(self, log_index: int, replicas: Sequence[DoomedReplica], run: Pass) -> Dropped:
+        means = self._means
+        finished = await means.disk.run(finished_blobs, means.blobs)
+        done: dict[Outcome, list[str]] = {"dropped": [], "spared": [], "left": []}
+        for replica in replicas:
+            is_kept = replica.wanted or replica.sha256 in finished
+            done[await means.disk.run(_drop, means, replica, is_kept)].append(replica.sha256)
+        told = await self._reporter.dropped(log_index, dropped=done["dropped"], spared=done["spared"])
+        run.add(dropped=told.dropped, bytes=told.bytes, spared=told.spared, left=len(done["left"]))
+        means.metrics.replicas_dropped.inc(told.dropped)
+        for sha256 in done["dropped"]:
+            means.record("replica.drop", sha256, "ok")
+        _log.info("dropped doomed replicas", extra={name: len(names) for name, names in done.items()})
+        return told
 
 
 def _drop(means: Means, replica: DoomedReplica, is_kept: bool) -> Outcome:
@@ -72,7 +110,7 @@ def _drop(means: Means, replica: DoomedReplica, is_kept: bool) -> Outcome:
         try:
             blobs.delete(sha256, unless=is_spared)
         except FilestoreError:  # a directory in its place, say: what can be moved can be deleted from there
-            if not quarantine.take(sha256):
+            if spared or not quarantine.take(sha256):
                 raise
         if spared:
             return "spared"

@@ -5,6 +5,7 @@ Every record carries its own CRC, so that a torn one is known for what it is.
 
 import ctypes
 import errno
+import itertools
 import os
 import struct
 import zlib
@@ -66,6 +67,33 @@ class Disk:
     fdatasync: Callable[[int], None] = os.fdatasync
     preallocate: Callable[[int, int, int], None] = preallocate
     write_out: Callable[[int, int, int], None] = write_out
+
+
+class DirectorySyncs:
+    """Which directories could not be synced: of what was done there nobody knows whether it is durable.
+
+    The kernel tells of an error once. Whoever finds later that there is nothing left to do asks here, and
+    syncs first. For any thread; names are those of the caller.
+    """
+
+    def __init__(self) -> None:
+        self._turns = itertools.count()
+        self._failed: dict[str, int] = {}
+
+    def sync(self, disk: Disk, descriptor: int, name: str) -> None:
+        """Makes the names in a directory durable. Raises OSError."""
+        began = next(self._turns)
+        try:
+            disk.fsync(descriptor)
+        except OSError:
+            self._failed[name] = next(self._turns)
+            raise
+        if self._failed.get(name, began) < began:  # not one that failed while this was under way
+            self._failed.pop(name, None)
+
+    def is_due(self, name: str) -> bool:
+        """Whether the last sync of this directory has failed."""
+        return name in self._failed
 
 
 def write_all(disk: Disk, descriptor: int, buffer: Octets, offset: int) -> None:

@@ -224,7 +224,15 @@ def byte_stop(stop: int, blob: FinishedBlob) -> int:
 
 def open_files(disk: Disk, blob: FinishedBlob, sums: SegmentSums, directory: int) -> PartialFiles:
     """What lies in a partial's directory, emptied when that is not a partial of this blob. Raises OSError."""
-    return _resume(blob, sums, directory) or _begin(disk, blob, sums, directory)
+    if (found := _resume(blob, sums, directory)) is None:
+        return _begin(disk, blob, sums, directory)
+    try:
+        disk.fsync(directory)  # who began it may have failed, or died, just before
+    except BaseException:
+        os.close(found.content)
+        os.close(found.state)
+        raise
+    return found
 
 
 def encode_header(blob: FinishedBlob, sums: SegmentSums) -> bytes:

@@ -31,6 +31,8 @@ from node.segments import (
 
 SIDECAR_BYTES_MAX: Final = 64 << 20  # of a blob of 32 TiB
 
+_NAME = "quarantine"  # of its directory, among those that could not be synced
+
 
 class Quarantine:
     """The quarantine of one blob store; holds nothing itself."""
@@ -50,12 +52,15 @@ class Quarantine:
 
         With `damage` only the file that was found damaged: another that has taken its place since stays, and
         that is False too; so it is when `unless` says so, which is asked while nothing comes or goes. Raises
-        FilestoreError when the disk refuses.
+        FilestoreError when the disk refuses: asked again, what is moved already is made durable.
         """
         require_sha256(sha256)
         try:
             with self._blobs.placing, self._blobs.leaf(sha256) as leaf:
-                facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
+                try:
+                    facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
+                except FileNotFoundError:
+                    return self._is_moved_anew(sha256, leaf)
                 if unless() or (damage is not None and not self._is_still(damage, facts)):
                     return False
                 self._remove(sha256)
@@ -67,8 +72,7 @@ class Quarantine:
                     else:
                         os.rename(name, name, src_dir_fd=leaf, dst_dir_fd=self._directory)
                 self._blobs.forget(sha256)
-                for descriptor in (self._directory, leaf):
-                    self._blobs.disk.fsync(descriptor)
+                self._sync(sha256, leaf)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -94,8 +98,8 @@ class Quarantine:
         try:
             with self._blobs.placing:
                 removed = self._remove(sha256)
-                if removed:
-                    self._blobs.disk.fsync(self._directory)
+                if removed or self._blobs.syncs.is_due(_NAME):
+                    self._blobs.syncs.sync(self._blobs.disk, self._directory, _NAME)
         except OSError as error:
             raise storage_error(error) from error
         return removed
@@ -122,6 +126,22 @@ class Quarantine:
             )
         except (OSError, SidecarInvalid):
             return None
+
+    def _is_moved_anew(self, sha256: str, leaf: int) -> bool:
+        """Whether an earlier move was not durable, and is now. Raises OSError."""
+        syncs = self._blobs.syncs
+        if not (syncs.is_due(_NAME) or syncs.is_due(sha256[:4])):
+            return False
+        self._sync(sha256, leaf)
+        os.stat(sha256, dir_fd=self._directory, follow_symlinks=False)  # FileNotFoundError: it was none
+        return True
+
+    def _sync(self, sha256: str, leaf: int) -> None:
+        blobs = self._blobs
+        try:
+            blobs.syncs.sync(blobs.disk, self._directory, _NAME)
+        finally:  # each remembers for itself that it has failed
+            blobs.syncs.sync(blobs.disk, leaf, sha256[:4])
 
     def _is_still(self, damage: BlobDamaged, facts: os.stat_result) -> bool:
         """Whether what lies under the name is what was found damaged."""
@@ -209,7 +229,7 @@ class QuarantinedBlob:
             sums = SegmentSums(self.size_bytes, bytes(self._digests))
             self._blobs.install(blob, sums, source=self._sha256, parent=self._directory)
             unlink(self._sha256 + SIDECAR, parent=self._directory)
-            self._blobs.disk.fsync(self._directory)
+            self._blobs.syncs.sync(self._blobs.disk, self._directory, _NAME)
         except FileNotFoundError:
             return False
         except OSError as error:

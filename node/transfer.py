@@ -51,6 +51,7 @@ def transfer_routes() -> list[web.RouteDef]:
         web.put(path, _put),
         web.get(f"{path}/sums", _sums, allow_head=False),
         web.post(f"{path}/pull", _pull),
+        web.post(f"{path}/retain", _retain),
     ]
 
 
@@ -156,6 +157,20 @@ async def _pull(request: web.Request) -> web.StreamResponse:
         body = error_body(failure, request_id(request)) | {"failed_sources": failure.sources}
         return json_response(body, status=failure.status, headers=failure.headers)
     return json_response(state, status=200 if state.is_here else 202)
+
+
+async def _retain(request: web.Request) -> web.StreamResponse:
+    """Keep a replica that the log has doomed, and have the log take that back: 200 when it is here, whole as
+    far as its name and size tell, and not doomed any more.
+
+    Raises NotFound when it is not here: then it may come anew. Unavailable.
+    """
+    services, sha256 = request.app[NODE], _sha256(request)
+    if services.custody is None:
+        raise Unavailable("This process does not keep the replicas of its node.")
+    if not await services.custody.retain(sha256):
+        raise NotFound("No whole replica of this blob is here.")
+    return web.Response()
 
 
 async def _size_bytes(services: NodeServices, sha256: str) -> int:

@@ -38,6 +38,7 @@ from node.damage import verify_blob
 from node.directories import DiskFailed, DiskFull
 from node.disk import write_overlapped
 from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding, Overtaken
+from node.retaining import record_completion
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
 from node.upload import Upload
@@ -292,7 +293,7 @@ class Session:
             node_id=services.node_id,
             epoch=record.epoch,
         )
-        content = await services.api.metadata.propose(command, ContentRecord)
+        content = await record_completion(services, command)
         services.metrics.uploads_completed.inc()
         await holding.discard()
         return content

@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from ca.certificates import Authority
@@ -26,11 +27,14 @@ from coordinator.web import Listener, new_application, serve
 from node.admission import admit_members
 from node.api.services import API, ApiServices
 from node.blobs import BlobStore
+from node.budget import Budget
 from node.bulk import Flow
 from node.content.sources import read_anywhere
+from node.custody import Custody
 from node.disk import DiskWorkers
 from node.fetching import Fetches
 from node.following import following_routes, prepare_following
+from node.keeping import Means
 from node.metrics import NodeMetrics
 from node.partials import PartialStore
 from node.peer_body import Piece
@@ -80,7 +84,10 @@ class Node:
 
 
 @asynccontextmanager
-async def running_node(node_id: str, directory: Path, authority: Authority) -> AsyncIterator[Node]:
+async def running_node(
+    node_id: str, directory: Path, authority: Authority, log: MetadataClient | None = None
+) -> AsyncIterator[Node]:
+    """`log`: with it the node keeps its replicas as well."""
     identity = Identity(CLUSTER, Role.NODE, node_id)
     key = new_key()
     leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=datetime.now(UTC))
@@ -89,7 +96,7 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
     credential.write(key, leaf.pem)
     contexts = MemberContexts(credential, identity)
     disk, blobs = DiskWorkers(), BlobStore(directory)
-    metadata = MetadataClient(identity, COORDINATORS, contexts.client)
+    metadata = log or MetadataClient(identity, COORDINATORS, contexts.client)
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
     peers = PeerClient(contexts.client, metadata, view)
     registry = CollectorRegistry()
@@ -110,6 +117,7 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
         node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics
     )
     uploads, pulls = UploadStore(blobs), Pulls(fetches, blobs, disk, None)
+    means = Means(node_id, metadata, view, blobs, disk, metrics, api.audit, Budget())
     services = NodeServices(
         node_id,
         api,
@@ -122,12 +130,10 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
         records,
         fetches=fetches,
         pulls=pulls,
+        custody=None if log is None else Custody(means, directory / "scrub.json"),
     )
-    app = new_application([*transfer_routes(), *following_routes(), *room_routes()], component="node")
-    app[API], app[NODE] = api, services
-    prepare_following(app)
-    app.middlewares.append(admit_members)
     await peers.start()
+    app = _application(services)
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)
     try:
         yield Node(services, contexts, registry, leaf.serial, listener, directory)
@@ -138,6 +144,14 @@ async def running_node(node_id: str, directory: Path, authority: Authority) -> A
         await listener.close()
         disk.close()
         blobs.close()
+
+
+def _application(services: NodeServices) -> web.Application:
+    app = new_application([*transfer_routes(), *following_routes(), *room_routes()], component="node")
+    app[API], app[NODE] = services.api, services
+    prepare_following(app)
+    app.middlewares.append(admit_members)
+    return app
 
 
 def introduce(

@@ -138,7 +138,7 @@ async def test_no_list_is_read_before_an_answer_to_the_report(keeper: Keeper) ->
     keeper.log.lost_reports = 2
     await keeper.collect()
     asked = "".join({"ReportDropped": "R", "ListDoomed": "L"}.get(name, "") for name in keeper.log.asked)
-    assert asked == "LRRRLRL"
+    assert asked == "LRRRLLRL"
 
 
 async def test_report_whose_answer_is_lost_is_followed_by_a_new_list(keeper: Keeper) -> None:

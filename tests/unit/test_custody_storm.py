@@ -39,7 +39,7 @@ class Storm:
             self.release,
         )
         its_own = (self.collect, self.compare, self.look, self.all_at_once, self.restart)
-        act = self.dice.choice((*of_others, self.affirm, self.wait, self.lose_reports, *its_own))
+        act = self.dice.choice((*of_others, self.affirm, self.retain, self.wait, self.lose_reports, *its_own))
         await act(self.dice.choice(names) if names else "")
 
     async def store(self, _name: str) -> None:
@@ -91,11 +91,14 @@ class Storm:
     async def look(self, _name: str) -> None:
         await self.keeper.look()
 
+    async def retain(self, name: str) -> None:
+        await self.keeper.custody.retain(name or "0" * 64)
+
     async def all_at_once(self, _name: str) -> None:
         """As the loops of custody do."""
         settle = self.keeper.custody.settle_losses
         async with asyncio.TaskGroup() as group:
-            for work in (self.collect(""), self.compare(""), settle()):
+            for work in (self.collect(""), self.compare(""), settle(), self.collect(""), self.retain("")):
                 group.create_task(work)
                 for _ in range(self.dice.randrange(20)):
                     await asyncio.sleep(0)

@@ -323,6 +323,25 @@ def all_chunks(source: SnapshotStore) -> list[Chunk]:
     ]
 
 
+def test_verified_snapshot_whose_name_was_not_durable_is_when_it_is_finished_again(
+    source: SnapshotStore, target: SnapshotStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    incoming, synced = target.incoming(meta_of(source)), list[Path]()
+    for chunk in all_chunks(source):
+        incoming.add(chunk)
+
+    def refuse(_directory: Path) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(snapshots, "sync_directory", refuse)
+    for _ in range(2):
+        with pytest.raises(OSError, match="Input/output"):
+            incoming.finish()
+    monkeypatch.setattr(snapshots, "sync_directory", synced.append)
+    incoming.finish()
+    assert synced != []
+
+
 def test_wrong_digest_removes_what_came(tmp_path: Path, source: SnapshotStore, target: SnapshotStore) -> None:
     chunks = all_chunks(source)
     content = bytearray(b"".join(chunk.data for chunk in chunks))

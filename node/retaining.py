@@ -1,0 +1,78 @@
+"""The end of an upload in the log, also where the same content is about to be dropped.
+
+Content that comes again while the log has it deleted must not wait for the deletion. The log takes a doomed
+replica back by a report of its own node alone (`node/dropping.py`), so that node is asked for one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from ca.errors import FilestoreError, Unavailable
+from coordinator.commands import CompleteUpload
+from coordinator.queries import GetUpload, KnownReplicas
+from coordinator.records import ContentRecord, UploadRecord
+from coordinator.replica_records import KnownReplica
+from node.peers import PeerFailed
+from node.segments import FinishedBlob
+from node.services import NodeServices
+
+RETAIN_TIMEOUT_S: Final = 5.0  # one page of deletions may be under way there, and a report to the log
+LOOK_AGAIN_S: Final = 3.0  # for the log to say how an upload stands whose completion it has refused
+
+_log = logging.getLogger(__name__)
+
+
+async def record_completion(services: NodeServices, command: CompleteUpload) -> ContentRecord:
+    """What the log makes of it. One that names a replica which is about to be dropped is refused: then its
+    node is asked to retain it, or to drop it now, and all are looked at anew, once.
+
+    A node of an older version, or that does not answer, drops it within a minute; others take its place.
+    """
+    metadata, sha256 = services.api.metadata, command.blob_sha256
+    try:
+        return await metadata.propose(command, ContentRecord)
+    except Unavailable:
+        if not (doomed := await _doomed(services, sha256, command.replicas)):
+            raise
+    await asyncio.gather(*(_retain(services, sha256, node_id) for node_id in doomed))
+    still = await _doomed(services, sha256, doomed)
+    query = GetUpload(caller=command.caller, file_uuid=command.file_uuid)
+    record = await metadata.read(
+        query, UploadRecord, timeout_s=LOOK_AGAIN_S
+    )  # what follows is looked at later
+    placement = [node_id for node_id in record.placement if node_id not in still]
+    replicas = await services.replication.spread(FinishedBlob(sha256, command.size_bytes), placement)
+    again = msgspec.structs.replace(command, replicas=replicas, as_of=record.as_of)
+    return await metadata.propose(again, ContentRecord)
+
+
+async def _doomed(services: NodeServices, sha256: str, node_ids: Sequence[str]) -> list[str]:
+    """Those of these nodes that shall drop the blob. Raises FilestoreError when the log cannot be asked."""
+    asked = await asyncio.gather(*(_is_doomed(services, sha256, node_id) for node_id in node_ids))
+    return [node_id for node_id, is_doomed in zip(node_ids, asked, strict=True) if is_doomed]
+
+
+async def _is_doomed(services: NodeServices, sha256: str, node_id: str) -> bool:
+    query = KnownReplicas(node_id=node_id, sha256s=[sha256])
+    known = await services.api.metadata.read(query, list[KnownReplica], timeout_s=LOOK_AGAIN_S)
+    return any(replica.state == "doomed" for replica in known)
+
+
+async def _retain(services: NodeServices, sha256: str, node_id: str) -> None:
+    path, facts = f"/blobs/{sha256}/retain", {"sha256": sha256, "holder": node_id}
+    try:
+        if node_id != services.node_id:
+            asking = services.peers.request(node_id, "POST", path, answer_timeout_s=RETAIN_TIMEOUT_S)
+        elif services.custody is not None:
+            await services.custody.retain(sha256)
+            return
+        else:  # the first worker of a node keeps its replicas
+            asking = services.siblings.request(0, "POST", path, answer_timeout_s=RETAIN_TIMEOUT_S)
+        async with asyncio.timeout(2 * RETAIN_TIMEOUT_S), asking as answer:
+            _log.info("a doomed replica is needed again", extra=facts | {"status": answer.status})
+    except (PeerFailed, FilestoreError, OSError) as error:  # TimeoutError is one
+        _log.warning("a doomed replica was not retained", extra=facts | {"reason": str(error)})
