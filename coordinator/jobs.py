@@ -18,6 +18,7 @@ SNAPSHOT = "snapshot"
 REPAIR = "repair"
 DRAIN = "drain"
 REBALANCE = "rebalance"
+TRIM = "trim"
 GC = "gc"
 SCRUB = "scrub"
 COMPARE = "compare"
@@ -116,6 +117,14 @@ JOBS = (
             " itself it runs when used space differs by more than a tenth, or a node came back."
         ),
         schedule_s=600.0,
+    ),
+    JobKind(
+        name=TRIM,
+        description=(
+            "Releases replicas of blobs that have more than are wanted, as after the same content was"
+            " uploaded several times. By itself it runs while it finds some."
+        ),
+        schedule_s=5.0,
     ),
     JobKind(
         name=GC,

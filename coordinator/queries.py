@@ -261,6 +261,15 @@ class ListShortBlobs(Query, frozen=True, kw_only=True, tag="list_short_blobs"):
     limit: PageLimit = LIST_LIMIT_MAX
 
 
+class ListSurplus(Query, frozen=True, kw_only=True, tag="list_surplus"):
+    """For members only: a SurplusPage, of the next `limit` blobs that files refer to, after the sha256
+    `after`: those of which more nodes hold a replica than are wanted.
+    """
+
+    after: Text = ""
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
 class GetReplicaCounts(Query, frozen=True, kw_only=True, tag="get_replica_counts"):
     """For members only: the ReplicaCounts."""
 
@@ -352,6 +361,7 @@ AnyQuery = (
     | ListReplicas
     | KnownReplicas
     | ListShortBlobs
+    | ListSurplus
     | GetReplicaCounts
     | ListDamagedBlobs
     | ListDamagedCopies

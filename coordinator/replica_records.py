@@ -6,6 +6,7 @@ A page holds rows after the `after` of its query; `more` says that there are fur
 from msgspec import Struct
 
 from coordinator.bounds import Span
+from coordinator.records import BlobRecord
 
 HELD_MAX = 2_000  # blobs of a kind whose holders are looked at: 6 ms of a leader
 
@@ -115,6 +116,16 @@ class ShortPage(Struct, frozen=True, kw_only=True):
 
     log_index: int
     blobs: list[ShortBlob]
+    more: bool
+
+
+class SurplusPage(Struct, frozen=True, kw_only=True):
+    """Blobs of which more nodes hold a replica than are wanted, nodes that do not count included, in the
+    order of their sha256. `after` is the last blob that was looked at.
+    """
+
+    blobs: list[BlobRecord]
+    after: str
     more: bool
 
 

@@ -17,7 +17,7 @@ from typing import Any
 from ca.errors import Unavailable
 from coordinator.client import MetadataClient
 from coordinator.queries import FindBlob
-from coordinator.records import BlobRecord
+from coordinator.records import HEALTHY, BlobRecord
 from coordinator.view import View
 from node.blobs import BlobStore
 from node.damage import withdraw
@@ -34,6 +34,7 @@ SYNC_BYTES_PER_S = 20_000_000  # a slow disk; a peer syncs the whole copy betwee
 VERIFY_BYTES_PER_S = 50_000_000  # a slow disk that others read too; a peer reads all of a copy it had before
 ASKED_BYTES_MIN = 64 << 10  # below it sending the copy costs less than asking first who has one
 GRACE_S = 5.0  # without progress, for a copy that is not needed any more for the write quorum
+KNOWN_ASKED_MAX = 8  # nodes that are asked whether they hold it already: more than replicas are wanted
 SUBSTITUTES_MAX = 4  # nodes outside the placement that are tried when too few of the placement take a copy
 
 _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
@@ -136,12 +137,18 @@ class Replication:
         return [name for name in known if name not in holders and name not in placement][:SUBSTITUTES_MAX]
 
     async def _known_holders(self, blob: FinishedBlob, *, without: Sequence[str]) -> list[str]:
-        """Other nodes that the log names as holders of this content and that say so themselves."""
+        """Other nodes that the log names as holders of this content and that say so themselves.
+
+        A few are asked: there may be as many as nodes, and each reads all of it.
+        """
         query = FindBlob(sha256=blob.sha256)
         record = await self._metadata.read(query, _MAYBE_BLOB)
         if record is None or record.size_bytes != blob.size_bytes:
             return []
-        others = [_Attempt(node_id) for node_id in record.replicas if node_id not in without]
+        healthy = {node.node_id for node in self._view.current.nodes if node.state == HEALTHY}
+        held = [node_id for node_id in record.replicas if node_id not in without]
+        held.sort(key=lambda node_id: node_id not in healthy)
+        others = [_Attempt(node_id) for node_id in held[:KNOWN_ASKED_MAX]]
         answers = await asyncio.gather(*(self._holds(attempt, blob) for attempt in others))
         return [attempt.node_id for attempt, holds in zip(others, answers, strict=True) if holds]
 

@@ -130,6 +130,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListReplicas: replica_lists.list_held,
     queries.KnownReplicas: replica_lists.known,
     queries.ListShortBlobs: replica_lists.list_short,
+    queries.ListSurplus: replica_lists.list_surplus,
     queries.GetReplicaCounts: replica_lists.counts,
     queries.GetNodeReplicas: replica_lists.of_node,
     queries.CountSoleReplicas: replica_lists.count_sole,

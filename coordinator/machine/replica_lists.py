@@ -19,8 +19,9 @@ from coordinator.queries import (
     ListDoomed,
     ListReplicas,
     ListShortBlobs,
+    ListSurplus,
 )
-from coordinator.records import DOWN, RETURNING
+from coordinator.records import DOWN, RETURNING, BlobRecord
 from coordinator.replica_records import (
     HELD_MAX,
     DoomedPage,
@@ -33,6 +34,7 @@ from coordinator.replica_records import (
     ShortBlob,
     ShortPage,
     SolePage,
+    SurplusPage,
 )
 
 COUNTED_MAX = 10_000  # of anything; an answer need not count a million
@@ -97,6 +99,29 @@ def list_short(question: Question, query: ListShortBlobs) -> ShortPage:
         log_index=question.as_of(),
         blobs=[_short(db, *row) for row in rows[: query.limit]],
         more=len(rows) > query.limit,
+    )
+
+
+def list_surplus(question: Question, query: ListSurplus) -> SurplusPage:
+    """Some 3 us for each blob that is looked at."""
+    db = question.db
+    (wanted,) = db.execute("SELECT replicas FROM cluster").fetchone()
+    rows = db.execute(
+        "SELECT sha256, size_bytes, reference_count, (SELECT COUNT(*) FROM blob_replicas r"
+        "  WHERE r.sha256 = blobs.sha256 AND r.doomed_at IS NULL)"
+        " FROM blobs WHERE reference_count > 0 AND sha256 > ? ORDER BY sha256 LIMIT ?",
+        (query.after, query.limit),
+    ).fetchall()
+    return SurplusPage(
+        blobs=[
+            BlobRecord(
+                sha256=sha256, size_bytes=size_bytes, reference_count=count, replicas=holders(db, sha256)
+            )
+            for sha256, size_bytes, count, held in rows
+            if held > wanted
+        ],
+        after=rows[-1][0] if rows else query.after,
+        more=len(rows) == query.limit,
     )
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from coordinator.placement import Candidate, zone_of
 from coordinator.records import HEALTHY, NodeRecord
 
+SOURCES_MAX = 16  # of one copy: a node takes no more in an order (node/transfer.py)
+
 
 @dataclass(frozen=True, slots=True)
 class Facts:
@@ -46,7 +48,7 @@ class Facts:
         """Who can be asked for a blob, the best first: those that count, then others that answer."""
         good = set(self.good(holders))
         heard = [node_id for node_id in holders if node_id in self.heard]
-        return tuple(sorted(heard, key=lambda node_id: node_id not in good))
+        return tuple(sorted(heard, key=lambda node_id: node_id not in good))[:SOURCES_MAX]
 
 
 @dataclass(frozen=True, slots=True)

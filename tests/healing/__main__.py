@@ -24,13 +24,14 @@ from pathlib import Path
 from ca.errors import Unavailable
 from tests.chaos.isolation import isolate, why_no_disk
 from tests.healing import acts, damage, quiet, verdict
-from tests.healing.clients import Clients, deleting, reading, uploading
+from tests.healing.clients import Clients, deleting, reading, uploading, uploading_often
 from tests.healing.stage import Stage, opened
 
 OPERATIONS = 1000
 CALM_S = (0.0, 0.4)  # after an act on a node, for it to have an effect
 # How often each comes, in any unit. Clients do most, so that there is something to lose.
-CLIENTS: Mapping[str, int] = {"upload": 30, "upload again": 12, "delete": 14, "read": 12}
+CLIENTS: Mapping[str, int] = {"upload": 30, "upload again": 12, "upload often": 2, "delete": 14, "read": 12}
+AGAIN = ("upload again", "upload often")
 ACTS: Mapping[str, tuple[int, Callable[[Stage], str]]] = {
     "kill": (4, acts.kill),
     "restart": (6, acts.restart),
@@ -144,8 +145,11 @@ def operate(stage: Stage, clients: Clients, count: int, report: Report) -> None:
 def begin(stage: Stage, clients: Clients, name: str, number: int) -> bool:
     """Have a client do something; whether there was something to do."""
     ledger, dice = stage.ledger, stage.dice
-    if name == "upload" or (name == "upload again" and not ledger.contents):
+    if name == "upload" or (name in AGAIN and not ledger.contents):
         clients.begin(name, number, uploading(ledger.new_content()))
+        return True
+    if name == "upload often":
+        clients.begin(name, number, uploading_often(dice.choice(ledger.contents)))
         return True
     if name == "upload again":
         clients.begin(name, number, uploading(dice.choice(ledger.contents)))

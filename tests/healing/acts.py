@@ -15,7 +15,7 @@ from tests.healing.stage import AWAY_MAX, NODES_MAX, Stage
 Act = Callable[[Stage], str]
 
 AGE_S: Final = 2 * 86_400.0  # older than anything that is spared because it is new
-JOBS: Final = ("gc", "gc", "scrub", "compare", "rebalance", "repair")
+JOBS: Final = ("gc", "gc", "scrub", "compare", "rebalance", "repair", "trim")
 
 
 def kill(stage: Stage) -> str:

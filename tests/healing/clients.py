@@ -18,6 +18,7 @@ from tests.healing.stage import Stage
 CLIENTS: Final = 4
 WAITING_MAX: Final = 8
 TRIES_MAX: Final = 6
+OFTEN: Final = 6  # beyond the replicas that are wanted, and the nodes that there are
 PAUSE_S: Final = 0.4
 REQUEST_TIMEOUT_S: Final = 40.0
 REFUSALS: Final = frozenset({408, 423, 429, 503, 507})
@@ -60,6 +61,16 @@ class Clients:
 def uploading(content: Content) -> Act:
     """A new file with this content."""
     return lambda stage, dice: _upload(stage, dice, content)
+
+
+def uploading_often(content: Content) -> Act:
+    """New files with this content, one after the other: each upload makes replicas of its own."""
+
+    def upload(stage: Stage, dice: random.Random) -> str:
+        told = [_upload(stage, dice, content) for _ in range(OFTEN)]
+        return f"{sum(each.startswith('stored') for each in told)} times"
+
+    return upload
 
 
 def reading(file: File) -> Act:

@@ -23,6 +23,7 @@ JOBS: Final[tuple[tuple[str, Mapping[str, Any]], ...]] = (
     ("compare", {}),
     ("repair", {}),
     ("rebalance", {}),
+    ("trim", {}),
     ("gc", {"grace_s": 0, "yes_really": True}),
 )
 # What must have come to its end; rows are faults.

@@ -9,10 +9,14 @@ import sqlite3
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from coordinator import commands, queries
-from coordinator.records import DOWN, HEALTHY
+from coordinator.reconcile.facts import Facts
+from coordinator.reconcile.trim import count_surplus, rank_surplus
+from coordinator.records import DOWN, HEALTHY, ClusterView
+from coordinator.replica_records import SurplusPage
 from coordinator.store import Store
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, create
 
@@ -71,6 +75,8 @@ class World:
         self.db = sqlite3.connect(":memory:", isolation_level=None)
         self.state = State(Path(":memory:"), write_quorum=WRITE_QUORUM, store=Store.over(self.db, self.db))
         self.state.nodes(*NODES)
+        for number, name in enumerate(NODES, 1):
+            self.state.done(commands.AnnounceNode(node_id=name, peer_port=number, zone="", weight=100))
         self.nodes = [Node(name) for name in NODES]
         self.uploads: list[Upload] = []
         self.files: dict[str, str] = {}
@@ -156,6 +162,23 @@ class World:
                 sha256=CONTENTS[number % 2], node_id=self._node(number // 2).name, others_min=number % 3
             )
         )
+
+    def trim(self, number: int) -> None:
+        """The leader lets go of what is too much, as it plans, when the others say that they are there."""
+        view = msgspec.convert(self.state.ask(queries.GetView()), ClusterView)
+        heard = frozenset(node.name for node in self.nodes if not node.is_dead)
+        facts = Facts(tuple(view.nodes), (), heard, view.replicas, view.write_quorum)
+        page = msgspec.convert(self.state.ask(queries.ListSurplus()), SurplusPage)
+        for blob in page.blobs:
+            going = rank_surplus(blob, facts)[: count_surplus(blob, facts)][: 1 + number % 2]
+            others = [node for node in self.nodes if node.name in set(facts.good(blob.replicas)) - set(going)]
+            if sum(node.has(blob.sha256) for node in others) < facts.wanted:
+                continue
+            for node_id in going:
+                command = commands.ReleaseReplica(
+                    sha256=blob.sha256, node_id=node_id, others_min=facts.wanted
+                )
+                self.state.done(command)
 
     def pull(self, number: int) -> None:
         """A node fetches a copy by order; what the leader makes of it is on its way."""
@@ -363,6 +386,8 @@ class World:
         rows = self._rows()
         assert [row for row in rows if row[2] is not None] == []
         assert self._select("SELECT sha256 FROM blobs WHERE reference_count = 0") == []
+        for content in CONTENTS:
+            assert len([row for row in rows if row[0] == content]) <= REPLICAS, f"too many hold {content}"
         for node in self.nodes:
             assert sorted(node.disk) == [row[0] for row in rows if row[1] == node.name]
             assert node.quarantine == {}
@@ -370,6 +395,7 @@ class World:
     def _work(self) -> None:
         self.collect(0)
         self.recount(1)
+        self.trim(1)
         for number, node in enumerate(self.nodes):
             if self._states().get(node.name) == DOWN:
                 self.mark(number)

@@ -21,6 +21,7 @@ ACTIONS = {  # how often of each
     "delete": 8,
     "collect": 6,
     "release": 2,
+    "trim": 2,
     "pull": 2,
     "mark": 1,
     "recount": 2,
@@ -77,6 +78,11 @@ def test_no_replica_that_counts_is_deleted_and_none_that_nobody_needs_stays(
 @pytest.mark.parametrize("seed", range(10))
 def test_long_lives_end_well(seed: int) -> None:
     live(actions_of(seed, 400), pins=seed % 2 == 0)
+
+
+@pytest.mark.parametrize("pins", [True, False])
+def test_content_that_is_stored_everywhere_comes_down_to_what_is_wanted(*, pins: bool) -> None:
+    live([("store", number) for number in range(8)], pins=pins)
 
 
 def nothing(*_args: object) -> None:

@@ -6,13 +6,17 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from ca.certificates import Authority
 from coordinator import commands
+from coordinator.bounds import NODES_MAX
+from coordinator.commands import Envelope, decode_envelope, encode_envelope
 from coordinator.queries import ListReplicas
 from coordinator.records import ContentRecord
 from node.retaining import record_completion
+from node.segments import FinishedBlob
 from node.transfer import transfer_routes
 from tests.unit import peer_nodes
 from tests.unit import replica_acts as acts
@@ -149,3 +153,23 @@ async def test_replica_that_nobody_has_doomed_is_retained_without_a_report(keepe
     assert await keeper.custody.retain(name)
     assert not await keeper.custody.retain("0" * 64)
     assert "ReportDropped" not in keeper.log.asked[asked:]
+
+
+async def test_completion_of_content_that_very_many_nodes_hold_is_one_that_the_log_reads(
+    keepers: tuple[State, list[Node]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, nodes = keepers
+    many = [f"m{number:02}" for number in range(NODES_MAX + 6)]
+    state.nodes(*many)
+    for number, half in enumerate((many[:NODES_MAX], many[-NODES_MAX:])):
+        named = msgspec.structs.replace(completion(state, f"many-{number}"), replicas=half)
+        assert not isinstance(state.apply(named), Refusal)
+
+    async def holds(_attempt: object, _blob: FinishedBlob) -> bool:
+        return True
+
+    replication = nodes[0].services.replication
+    monkeypatch.setattr(replication, "_holds", holds)  # as that many nodes would say
+    replicas = await replication.spread(FinishedBlob(SHA256, len(CONTENT)), list(NAMES))
+    command = msgspec.structs.replace(completion(state, "last"), replicas=replicas)
+    assert decode_envelope(encode_envelope(Envelope(0, 0, 0, 0, command))).command == command

@@ -1,0 +1,152 @@
+"""Trim: blobs that more nodes hold than shall give up replicas, as after the same content was uploaded again.
+
+Each upload makes its own replicas, on nodes of its own: that is what its acknowledgement rests on. So there
+may be as many as there are nodes, and what is too much goes afterwards. One goes only by a command that
+refuses while too few others count, and after those were asked whether they are there (`release` of a drain).
+A node drops only so much at once without a question, so each gives up a few, and drops them before it gives
+up more.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from coordinator.job_runs import Progress
+from coordinator.queries import ListDoomed, ListSurplus
+from coordinator.reconcile.drain import RELEASED_MAX, have_dropped, release
+from coordinator.reconcile.facts import Facts
+from coordinator.reconcile.means import Means
+from coordinator.records import BlobRecord
+from coordinator.replica_records import DoomedPage, SurplusPage
+
+PAGE_ROWS: Final = 1000  # blobs that one look takes in: 3 ms of the leader
+REST_S: Final = 0.02  # after each page: most of the leader's time for others
+BLOBS_AT_ONCE: Final = 8
+
+FULL_SHARE: Final = 1.0  # of a node that takes nothing more, whatever its disk says
+
+
+def count_surplus(blob: BlobRecord, facts: Facts) -> int:
+    """How many replicas of a blob can go: of those that count, what is beyond the number that is wanted."""
+    return max(len(facts.good(blob.replicas)) - facts.wanted, 0)
+
+
+def rank_surplus(blob: BlobRecord, facts: Facts, freed_bytes: Mapping[str, int] | None = None) -> list[str]:
+    """The nodes that could give up their replica of a blob, those that should first.
+
+    Where a zone has most of them, of these where the disk is fullest once it has dropped `freed_bytes`. What
+    is left lies in as many zones as it can.
+    """
+    freed = freed_bytes or {}
+    left, ranked = facts.good(blob.replicas), list[str]()
+    used = {
+        c.node_id: 1 - (c.free_bytes + freed.get(c.node_id, 0)) / c.total_bytes
+        for c in facts.candidates
+        if c.total_bytes
+    }
+    while left:
+        crowd = Counter(facts.zone(node_id) for node_id in left)
+        key = {node_id: (crowd[facts.zone(node_id)], used.get(node_id, FULL_SHARE)) for node_id in left}
+        going = max(left, key=lambda node_id: (*key[node_id], node_id))
+        left.remove(going)
+        ranked.append(going)
+    return ranked
+
+
+async def trim(means: Means, progress: Progress) -> None:
+    """One pass over all blobs.
+
+    The result: looked_at: blobs with too many replicas; released, spared; unconfirmed as of `drain`; left:
+    blobs with too many still, since their nodes need them for now, or do not drop what was released.
+    """
+    progress.result["left"] = 0
+    run = _Trimming(means, progress)
+    for page in _pages(means):
+        async with asyncio.TaskGroup() as group:
+            for blob in page:
+                await run.begin(group, blob)
+        if page:
+            await progress.note()
+        await asyncio.sleep(REST_S)
+    await run.end()
+
+
+class Search:
+    """Looks for surplus replicas, a page of the blobs at a time, again and again from the beginning."""
+
+    def __init__(self) -> None:
+        self._after = ""
+
+    def is_found(self, means: Means) -> bool:
+        """Whether the next blobs have any that can go."""
+        page = means.look(ListSurplus(after=self._after, limit=PAGE_ROWS), SurplusPage)
+        facts = means.facts()
+        if any(count_surplus(blob, facts) for blob in page.blobs):
+            return True  # and these are looked at next, should they stay
+        self._after = page.after if page.more else ""
+        return False
+
+
+class _Trimming:
+    """One run."""
+
+    def __init__(self, means: Means, progress: Progress) -> None:
+        self._means, self._progress = means, progress
+        self._turns = asyncio.Semaphore(BLOBS_AT_ONCE)
+        self._dropping: dict[str, asyncio.Lock] = {}  # by node, as what follows
+        self._released: dict[str, int] = {}  # since it has dropped the last time
+        self._freed_bytes: Counter[str] = Counter()
+        self._holds_back: set[str] = set()  # does not drop what was released
+
+    async def begin(self, group: asyncio.TaskGroup, blob: BlobRecord) -> None:
+        """As soon as it is its turn."""
+        await self._turns.acquire()
+        task = group.create_task(self._trim(blob))
+        task.add_done_callback(lambda _: self._turns.release())
+
+    async def end(self) -> None:
+        """Have the nodes drop what was released last."""
+        waiting = [node_id for node_id, count in self._released.items() if count]
+        await asyncio.gather(*(have_dropped(self._means, self._progress, name) for name in waiting))
+
+    async def _trim(self, blob: BlobRecord) -> None:
+        facts = self._means.facts()
+        surplus = count_surplus(blob, facts)
+        if not surplus:
+            return
+        self._progress.add(looked_at=1)
+        for node_id in rank_surplus(blob, facts, self._freed_bytes):
+            if not await self._may_release(node_id):
+                continue
+            if await release(self._means, self._progress, blob.sha256, node_id):
+                self._released[node_id] += 1
+                self._freed_bytes[node_id] += blob.size_bytes
+                surplus -= 1
+                if not surplus:
+                    return
+        self._progress.add(left=1)
+
+    async def _may_release(self, node_id: str) -> bool:
+        """Whether the node drops what was released there; it has before the first of a round."""
+        async with self._dropping.setdefault(node_id, asyncio.Lock()):
+            if node_id in self._holds_back:
+                return False
+            if node_id not in self._released:
+                page = await self._means.ask(ListDoomed(node_id=node_id, limit=1), DoomedPage)
+                self._released[node_id] = RELEASED_MAX if page.replicas else 0
+            if self._released[node_id] >= RELEASED_MAX:
+                self._released[node_id] = 0
+                if not await have_dropped(self._means, self._progress, node_id):
+                    self._holds_back.add(node_id)
+                    return False
+            return True
+
+
+def _pages(means: Means) -> Iterator[list[BlobRecord]]:
+    """Those with too many replicas, as this coordinator has applied it: the log decides again."""
+    after, more = "", True
+    while more:
+        page = means.look(ListSurplus(after=after, limit=PAGE_ROWS), SurplusPage)
+        yield page.blobs
+        after, more = page.after, page.more
