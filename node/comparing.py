@@ -49,8 +49,8 @@ class Comparison:
         self._unsound: set[tuple[str, int]] = set()
 
     async def compare(self, run: Pass) -> None:
-        """Once. Counts looked, missing, restored, unknown, quarantined, added, purged; read_bytes while it
-        reads.
+        """Once. Counts looked, missing, restored, unknown, quarantined, added, purged; compared: 1 once all
+        that the log names this node for was looked at, and what is missing was reported; then read_bytes.
 
         Raises Stopped when too much would be given up at once; Superseded; FilestoreError, OSError.
         """
@@ -60,6 +60,7 @@ class Comparison:
         await self._settle_missing(run, held)
         wanted = await self._settle_unknown(run, held)
         await self._purge_unknown(run)
+        run.add(compared=1)
         if wanted:
             await self._settle_wanted(run)
         await self._settle_quarantine(run)

@@ -109,7 +109,10 @@ class Comparisons:
                 del known[node_id]
 
     async def is_made(self, node: NodeRecord) -> bool:
-        """Whether a node has compared its disk with the log; it is told to, if it was not."""
+        """Whether a node has compared its disk with the log; it is told to, if it was not.
+
+        What else it brings along it may read for hours: nobody waits for that.
+        """
         if self._clock_s() < self._rests_until_s.get(node.node_id, 0.0):
             return False
         order_id = self._order_ids.setdefault(node.node_id, str(uuid_utils.uuid7()))
@@ -122,7 +125,8 @@ class Comparisons:
             self._tell(node.node_id, state.reason)
             self._order_ids.pop(node.node_id, None)
             self._rests_until_s[node.node_id] = self._clock_s() + STOPPED_REST_S
-        return state.state == "completed"
+        has_compared = state.state == "running" and state.counts.get("compared", 0) > 0
+        return has_compared or state.state == "completed"
 
     def _tell(self, node_id: str, reason: str) -> None:
         """Once."""

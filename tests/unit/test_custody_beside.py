@@ -69,8 +69,11 @@ async def test_losses_orders_and_drops_do_not_wait_for_a_comparison_that_reads(
     monkeypatch.setattr(losses, "CHECK_S", 0.1)
     lost, gone = keeper.store(), keeper.store()
     brought = keeper.store(nodes=("n2", "n3"))
+    comparison = keeper.custody.orders["compare"]
+    comparison.give("look", yes_really=False)
     async with kept(keeper, monkeypatch):
         await until(lambda: gate.waiting > 0)
+        assert comparison.give("look", yes_really=False).counts["compared"] == 1  # it may count again
         await spoil(keeper, lost)
         await until(lambda: lost not in keeper.held())
         keeper.doom(gone)

@@ -180,3 +180,17 @@ async def test_returning_node_whose_comparison_stopped_compares_again_later(
         assert second is not None
         second.end()
         assert await comparisons.is_made(node)
+
+
+async def test_returning_node_counts_while_it_still_reads_what_it_has_brought_along(
+    nodes: list[Node], orders: NodeOrders
+) -> None:
+    given, comparisons = Orders(lambda: None), Comparisons(orders)
+    async with answering(nodes[0], given) as node:
+        assert not await comparisons.is_made(node)
+        order = given.next()
+        assert order is not None
+        order.run.add(looked=7)
+        assert not await comparisons.is_made(node)
+        order.run.add(compared=1)
+        assert await comparisons.is_made(node)
