@@ -27,27 +27,37 @@ _log = logging.getLogger(__name__)
 
 
 async def record_completion(services: NodeServices, command: CompleteUpload) -> ContentRecord:
-    """What the log makes of it. One that names a replica which is about to be dropped is refused: then its
-    node is asked to retain it, or to drop it now, and all are looked at anew, once.
-
-    A node of an older version, or that does not answer, drops it within a minute; others take its place.
+    """What the log makes of it. One that names a replica which is about to be dropped, or is gone since it
+    was seen, is refused: then all are looked at anew, once.
     """
-    metadata, sha256 = services.api.metadata, command.blob_sha256
+    metadata = services.api.metadata
     try:
         return await metadata.propose(command, ContentRecord)
     except Unavailable:
-        if not (doomed := await _doomed(services, sha256, command.replicas)):
+        again = await _look_again(services, command)
+        if again is None:
             raise
+    return await metadata.propose(again, ContentRecord)
+
+
+async def _look_again(services: NodeServices, command: CompleteUpload) -> CompleteUpload | None:
+    """The completion by what the nodes hold now; None when this node does not hold the upload any more.
+
+    A node that is to drop its replica is asked to retain it, or to drop it now. One of an older version, or
+    that does not answer, drops it within a minute: others take its place. Raises FilestoreError.
+    """
+    sha256 = command.blob_sha256
+    doomed = await _doomed(services, sha256, command.replicas)
     await asyncio.gather(*(_retain(services, sha256, node_id) for node_id in doomed))
     still = await _doomed(services, sha256, doomed)
     query = GetUpload(caller=command.caller, file_uuid=command.file_uuid)
-    record = await metadata.read(
-        query, UploadRecord, timeout_s=LOOK_AGAIN_S
-    )  # what follows is looked at later
+    record = await services.api.metadata.read(query, UploadRecord, timeout_s=LOOK_AGAIN_S)
+    if record.placement[:1] != [services.node_id] or record.epoch != command.epoch:
+        return None
+    # From here on the nodes are looked at later than `record.as_of`.
     placement = [node_id for node_id in record.placement if node_id not in still]
     replicas = await services.replication.spread(FinishedBlob(sha256, command.size_bytes), placement)
-    again = msgspec.structs.replace(command, replicas=replicas, as_of=record.as_of)
-    return await metadata.propose(again, ContentRecord)
+    return msgspec.structs.replace(command, replicas=replicas, as_of=record.as_of)
 
 
 async def _doomed(services: NodeServices, sha256: str, node_ids: Sequence[str]) -> list[str]:

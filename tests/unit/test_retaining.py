@@ -10,11 +10,13 @@ import msgspec
 import pytest
 
 from ca.certificates import Authority
+from ca.errors import Unavailable
 from coordinator import commands
 from coordinator.bounds import NODES_MAX
 from coordinator.commands import Envelope, decode_envelope, encode_envelope
 from coordinator.queries import ListReplicas
 from coordinator.records import ContentRecord
+from node.keeping import Pass
 from node.retaining import record_completion
 from node.segments import FinishedBlob
 from node.transfer import transfer_routes
@@ -101,6 +103,33 @@ async def test_replica_that_was_deleted_already_comes_anew(keepers: tuple[State,
     record = await record_completion(nodes[0].services, completion(state, "second"))
     assert record.replicas == holders(state) == list(NAMES)
     assert all(node.services.blobs.has(SHA256) for node in nodes)
+
+
+async def test_replica_that_went_since_it_was_seen_comes_anew(keepers: tuple[State, list[Node]]) -> None:
+    state, nodes = keepers
+    command = completion(state, "second")  # now they are seen
+    age(nodes[1])
+    custody = nodes[1].services.custody
+    assert custody is not None
+    await custody.collect(Pass(yes_really=True))
+    assert not nodes[1].services.blobs.has(SHA256)
+    await record_completion(nodes[0].services, command)
+    assert holders(state) == list(NAMES)
+    assert nodes[1].services.blobs.has(SHA256)
+
+
+async def test_upload_that_another_node_holds_by_now_is_not_completed(
+    keepers: tuple[State, list[Node]],
+) -> None:
+    state, nodes = keepers
+    command = msgspec.structs.replace(completion(state, "second"), node_id="n2")
+    state.done(
+        commands.TakeOverUpload(
+            caller=ADMIN, file_uuid="second", holder="n1", successor="n2", epoch=0, offset_bytes=0
+        )
+    )
+    with pytest.raises(Unavailable):
+        await record_completion(nodes[0].services, command)
 
 
 async def test_others_take_the_place_of_a_node_of_an_older_version(
