@@ -45,6 +45,7 @@ ACTS: Mapping[str, tuple[int, Callable[[Stage], str]]] = {
     "unlink": (2, damage.unlink),
     "link": (1, damage.link),
     "forbid": (1, damage.forbid),
+    "scatter": (3, damage.scatter),
     "fill": (1, acts.fill),
     "free": (2, acts.free),
     "age": (2, acts.age),

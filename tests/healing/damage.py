@@ -1,4 +1,5 @@
-"""What disks do to replicas. Only to those of a blob that has two sound ones elsewhere, which stay.
+"""What disks do to replicas. Only to those of a blob that has two sound ones elsewhere, which stay; or to all
+of them, each at another place, so that together they have everything.
 
 The log names those two, and it lets none go as long as fewer than three others count: one replica of a blob
 that nobody has found to be damaged yet never leaves it with none.
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from deploy.development import Member
+from node.segments import SEGMENT_BYTES, segment_count
 from tests.cluster.test_damage import change_byte
 from tests.healing.stage import Stage
 from tests.unit.custody_node import cut
@@ -51,6 +53,26 @@ def forbid(stage: Stage) -> str:
     return _damage(stage, lambda path: path.chmod(0))
 
 
+def scatter(stage: Stage) -> str:
+    """Replicas of a blob lose a bit, each in another segment: any two of them together have all of it."""
+    files = [file for file in stage.ledger.stored() if file.content.size_bytes > SEGMENT_BYTES]
+    for _ in range(TRIES if files else 0):
+        content = stage.dice.choice(files).content
+        segments = segment_count(content.size_bytes)
+        sound = _sound(stage, content.sha256)
+        if len(sound) <= SOUND_MIN:
+            continue
+        for segment, node in zip(range(segments), sound, strict=False):
+            start = segment * SEGMENT_BYTES
+            stop = min(start + SEGMENT_BYTES, content.size_bytes)
+            try:
+                change_byte(stage.blob(node, content.sha256), stage.dice.randrange(start, stop))
+            except FileNotFoundError:  # it was just dropped: the others have more than one replica needs
+                continue
+        return f"{content.sha256[:8]} on {min(segments, len(sound))} nodes of {len(sound)}"
+    return ""
+
+
 def is_sound(path: Path) -> bool:
     """Whether the bytes are what the name says."""
     try:
@@ -76,7 +98,12 @@ def _damage(stage: Stage, how: Callable[[Path], None]) -> str:
 
 def _victim(stage: Stage, sha256: str) -> Member | None:
     """A node whose replica can be spared."""
+    sound = _sound(stage, sha256)
+    return stage.dice.choice(sound) if len(sound) > SOUND_MIN else None
+
+
+def _sound(stage: Stage, sha256: str) -> list[Member]:
+    """The nodes whose replica is sound, and that the log names."""
     named = {node_id for (node_id,) in stage.logged(_NAMED, sha256)}
     holders = [node for node in stage.nodes if is_sound(stage.blob(node, sha256))]
-    sound = [node for node in holders if node.id in named]
-    return stage.dice.choice(sound) if len(sound) > SOUND_MIN else None
+    return [node for node in holders if node.id in named]

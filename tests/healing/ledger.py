@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import sha256
 
-SIZE_BYTES_MIN, SIZE_BYTES_MAX = 4 << 10, 8 << 20
+SIZE_BYTES_MIN, SIZE_BYTES_MAX = 4 << 10, 13 << 20
 
 
 @dataclass(frozen=True)
