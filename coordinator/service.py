@@ -198,9 +198,14 @@ class Service:
         )
 
     def _require_silent(self, node_id: str) -> None:
-        """Raises Refused while the node was heard lately: it may only be out of the reach of the caller."""
+        """Raises Refused while the node was heard lately: it may only be out of the reach of the caller.
+
+        One that says its disk takes no bytes can go on with nothing.
+        """
         heard, at_s = self._health.last(node_id), time.monotonic()
         since_s = self._started_s if heard is None else heard.at_s
+        if heard is not None and not heard.heartbeat.takes_bytes:
+            return
         if at_s - since_s < PLACEABLE_S and not self._health.is_cut_off(node_id, at_s=at_s):
             raise Refused(Unavailable.code, f"Node {node_id} was heard less than {PLACEABLE_S:.0f} s ago.")
 

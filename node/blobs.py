@@ -18,6 +18,7 @@ import errno
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -55,6 +56,7 @@ from node.trust import TrustedSegments
 from node.writing import BlobWriter
 
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
+PROBE_WAIT_S = 1.0  # for another probe to end: a synced write of a few bytes
 INCOMING = "incoming-"
 SIDECAR = ".sums"
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -91,6 +93,7 @@ class BlobStore:
         self._blobs = make_directory("blobs", parent=self._root)
         self.uploads_directory = make_directory("uploads", parent=self._root)
         self.quarantine_directory = make_directory("quarantine", parent=self._root)
+        self._probing = threading.Lock()
         self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
         self.disk.fsync(self._root)
         self._remove_incoming(is_leftover)
@@ -269,8 +272,16 @@ class BlobStore:
         return name
 
     def probe(self) -> None:
-        """A synced write of a few bytes. Raises OSError when the disk takes none."""
-        unlink(self.write_incoming(b"probe"), parent=self.uploads_directory)
+        """A synced write of a few bytes. Raises OSError when the disk takes none.
+
+        One at a time: a disk that hangs gets no more threads than one, however many ask.
+        """
+        if not self._probing.acquire(timeout=PROBE_WAIT_S):
+            raise TimeoutError(errno.ETIMEDOUT, "the disk has not taken the bytes before")
+        try:
+            unlink(self.write_incoming(b"probe"), parent=self.uploads_directory)
+        finally:
+            self._probing.release()
 
     def seal(self, descriptor: int) -> None:
         """Makes a file read-only and durable, its mode included. Raises OSError."""

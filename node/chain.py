@@ -15,6 +15,10 @@ So of whoever the log names, every node of that quorum can go on at that offset 
 A member that fails or stalls is linked around: what was behind it is linked to the holder. It is tried again
 after RETRY_S and catches up from the file. With fewer members than the write quorum needs, nodes outside the
 placement stand in. The holder alone decides this; members only tell what they lost.
+
+A member that did not answer lately (`node/silence.py`) has a link of its own from the beginning, so nobody is
+behind it, others stand in for it at once, and nothing waits for it. So a node that hangs costs one request
+SILENCE_S, or STALL_S where it speaks and takes nothing, whatever the size, and the ones after it nothing.
 """
 
 import asyncio
@@ -34,7 +38,9 @@ from node.peers import PeerClient, PeerFailed
 
 RETRY_S = 5.0  # before a member that failed is tried again
 LACKING_S = 8.0  # without a write quorum of members: two that hang are passed over in this time
+AGREEING_S = 20.0  # the same while this node hashes what it has: what is hashed by then is not hashed again
 FUTILE_MAX = 2  # failures of a member that got no further by it, before it counts for nothing till it does
+UNHEARD_S = 1.0  # without a write quorum, before others stand in for members that are silent
 POLL_S = 0.5
 GRACE_S = 1.0  # without progress, for members that are not needed any more for the write quorum
 BEHIND_BYTES_MAX = 256 << 20  # received beyond what the quorum has: then the client must wait
@@ -110,12 +116,11 @@ class Chain:
         """Raises Unavailable when there was no write quorum of members for LACKING_S, InsufficientStorage if
         that is for want of room alone. One that takes bytes and loses them, again and again, is no member.
 
-        While one hashes what it has before it is linked, which has a deadline of its own, it may still come.
+        While this node hashes what it has before one is linked, that one may still come, for AGREEING_S.
         """
         since_s = self._lacking_since_s
-        if any(link.is_agreeing for link in self._links):
-            return
-        if since_s is not None and self._loop.time() - since_s >= LACKING_S:
+        patience_s = AGREEING_S if any(link.is_hashing for link in self._links) else LACKING_S
+        if since_s is not None and self._loop.time() - since_s >= patience_s:
             lacking = self._idle(self._members)
             if lacking and self._full.issuperset(lacking):
                 raise InsufficientStorage(
@@ -140,9 +145,17 @@ class Chain:
         self._wake()
 
     async def linger(self) -> None:
-        """After `end`: wait for members that the quorum does not need, as long as they move."""
+        """After `end`: wait for members that the quorum does not need, as long as they move.
+
+        Not for those that are silent; one that does not move is for whoever comes next.
+        """
+        silent = self._peers.silent
         moved_at_s, known = self._loop.time(), self.durable()
-        while self._links and self._loop.time() - moved_at_s < GRACE_S:
+        while waited := [link for link in self._links if link.member not in silent]:
+            if self._loop.time() - moved_at_s >= GRACE_S:
+                for link in waited:
+                    silent.note(link.member)
+                return
             await self._wait()
             if self.durable() != known:
                 moved_at_s, known = self._loop.time(), self.durable()
@@ -172,6 +185,8 @@ class Chain:
             facts = {"peer": failure.node_id, "reason": failure.reason, "file_uuid": self._terms.file_uuid}
             _log.warning("a member of a chain is lost", extra=facts)
             self._failed_at_s[link.member] = self._loop.time()
+            if failure.is_silent:
+                self._peers.silent.note(failure.node_id)
             self._note_futile(link)
             (self._full.add if failure.is_full else self._full.discard)(link.member)
         finally:
@@ -179,19 +194,30 @@ class Chain:
             self._wake()
 
     def _wanted(self) -> list[list[str]]:
-        """The links to lay now. Members that never failed make one chain, others are tried alone."""
+        """The links to lay now. Members that never failed make one chain, others are tried alone, and so are
+        those that did not answer lately.
+        """
         now_s = self._loop.time()
         waiting = [name for name in self._idle(self._members) if self._may_try(name, now_s)]
         if self._source.ended and self._lacking_since_s is None:
             waiting = []  # what is missing is copied when the content is complete
-        fresh = [name for name in waiting if name not in self._failed_at_s]
+        silent = self._peers.silent
+        fresh = [name for name in waiting if name not in self._failed_at_s and name not in silent]
         links = [fresh] if fresh else []
-        links += [[name] for name in waiting if name in self._failed_at_s]
-        missing = self._needed - len(self._members) + len(self._idle(self._members)) - len(waiting)
+        links += [[name] for name in waiting if name not in fresh]
+        hopeless = set(self._idle(self._members)).difference(waiting) | self._unheard(now_s)
+        missing = self._needed - len(self._members) + len(hopeless)
         for name in self._substitutes(now_s)[: max(0, missing)]:
             self._members.append(name)
             links.append([name])
         return links
+
+    def _unheard(self, now_s: float) -> set[str]:
+        """Silent members that have not answered their links either, once they had a moment for it."""
+        since_s = self._lacking_since_s
+        if since_s is None or now_s - since_s < UNHEARD_S:
+            return set()
+        return {name for name in self._members if name in self._peers.silent} - self.durable().keys()
 
     def _idle(self, names: Iterable[str]) -> list[str]:
         linked = {

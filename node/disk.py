@@ -7,9 +7,10 @@ let go of the files, so no lock or descriptor is given away under a running thre
 import asyncio
 import threading
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import aclosing, suppress
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Generic, ParamSpec, Protocol, TypeVar
 
 from node.pools import started_pool
@@ -26,6 +27,13 @@ class Closable(Protocol):
         """Give them back. May block."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """Somebody who waits for the disk, and his connection."""
+
+    transport: asyncio.BaseTransport | None
+
+
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _O = TypeVar("_O", bound=Closable | None)
@@ -40,6 +48,8 @@ class DiskWorkers:
         self._long = asyncio.Semaphore(LONG_JOBS_MAX)
         self._lock = threading.Lock()
         self._waiting = 0
+        self._guarded: set[Waiting] = set()
+        self.hangs: Callable[[], bool] = lambda: False  # see `DiskWatch.hangs`
 
     async def run(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """What `job` returns or raises.
@@ -86,6 +96,25 @@ class DiskWorkers:
         except RuntimeError:
             self._count_waiting(-1)
             raise
+
+    @contextmanager
+    def waited_for(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
+        """Whose client waits for a read within: it is broken off while the disk hangs, and can ask elsewhere.
+
+        A job that has begun cannot be given up.
+        """
+        waiting = Waiting(transport)
+        self._guarded.add(waiting)
+        try:
+            yield
+        finally:
+            self._guarded.discard(waiting)
+
+    def break_off(self) -> None:
+        """End the connections of those who wait for this disk."""
+        for waiting in self._guarded:
+            if isinstance(waiting.transport, asyncio.WriteTransport):
+                waiting.transport.abort()
 
     @property
     def has_waiting(self) -> bool:

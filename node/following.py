@@ -17,6 +17,8 @@ import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, asynccontextmanager, closing, suppress
+from dataclasses import replace
+from functools import partial
 
 import msgspec
 from aiohttp import web
@@ -28,6 +30,7 @@ from ca.errors import (
     NotFound,
     OffsetMismatch,
     RequestTimeout,
+    Unavailable,
 )
 from coordinator.rates import BodyPace
 from coordinator.receiving import Batch
@@ -38,11 +41,13 @@ from node.disk import write_overlapped
 from node.laid import LaidLinks
 from node.link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
 from node.names import is_sha256, is_uuid
+from node.opening import opened_in_steps
 from node.peers import PeerFailed
 from node.ranges import SIZE_BYTES_MAX
 from node.services import NODE
+from node.takeover import own_prefix
 from node.upload import Upload
-from node.uploads import QUICK_BYTES, UploadStore
+from node.uploads import UploadStore
 
 SYNC_BYTES = 16 << 20
 SYNC_S = 1.0
@@ -98,14 +103,14 @@ def _pace() -> BodyPace:
 
 async def _prefix(request: web.Request) -> web.StreamResponse:
     """200 with the sha256 of the first `stop` bytes. Raises NotFound when fewer are durable here, Unavailable
-    where the leader is lost: an upload cannot go on here.
+    where the leader is lost or the disk hangs, so that an upload cannot go on here, and while the bytes are
+    still being read: whoever asks again finds more done.
     """
     services = request.app[NODE]
     services.api.view.require_leader()
-    file_uuid = _file_uuid(request)
-    stop = _number(request, "stop")
-    run = services.disk.run if stop <= QUICK_BYTES else services.disk.run_long
-    sha256 = await run(services.uploads.prefix_sha256, file_uuid, stop)
+    if services.disk.hangs():
+        raise Unavailable("The disk of this node hangs.", retry_after_s=5)
+    sha256 = await own_prefix(services, _file_uuid(request), _number(request, "stop"))
     return web.Response(headers={SHA256_HEADER: sha256})
 
 
@@ -163,8 +168,14 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
     """
     services, terms, laid = request.app[NODE], _terms(request), request.app[LAID]
     disk, uploads = services.disk, services.uploads
-    await disk.run(_require_epoch, uploads, terms)  # before anybody is disturbed
-    laid.require_newest(terms.file_uuid, terms.epoch, terms.laid)
+    has_bytes = await disk.run(_has_bytes, uploads, terms)  # before anybody is disturbed
+
+    def require_newest() -> None:
+        laid.require_newest(
+            terms.file_uuid, terms.epoch, terms.laid, is_relayed=terms.is_relayed, has_bytes=has_bytes
+        )
+
+    require_newest()
 
     def disconnect() -> None:
         if request.transport is not None:
@@ -172,9 +183,11 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
 
     async with services.locks.hold(terms.file_uuid, lambda: True, disconnect) as hold:
         hold.receiving, hold.moved_at_s = True, float("-inf")  # never in the way of whoever comes
-        laid.require_newest(terms.file_uuid, terms.epoch, terms.laid)  # one may have come meanwhile
-        run = disk.run if uploads.opens_quickly(terms.file_uuid, stop) else disk.run_long
-        upload = await run(_open, uploads, terms, stop)
+        require_newest()  # one may have come meanwhile
+        if uploads.opens_quickly(terms.file_uuid, stop):
+            upload = await disk.run(_open, uploads, terms, stop)
+        else:
+            upload = await opened_in_steps(disk, partial(_open, uploads, terms, stop))
         try:
             yield upload
         finally:
@@ -183,9 +196,9 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
             upload.close()
 
 
-def _open(uploads: UploadStore, terms: LinkTerms, stop: int) -> Upload:
-    """Opens it, and cuts it to `stop`. Blocks."""
-    upload = uploads.open(terms.file_uuid, None, with_md5=terms.with_md5)
+def _open(uploads: UploadStore, terms: LinkTerms, stop: int, hash_bytes_max: int = 0) -> Upload:
+    """Opens it, and cuts it to `stop`. Blocks. Raises HashingUnfinished."""
+    upload = uploads.open(terms.file_uuid, None, with_md5=terms.with_md5, hash_bytes_max=hash_bytes_max)
     try:
         _require_not_over(terms, upload.epoch)  # another may have led here while this one waited
         if upload.finished is not None and upload.offset != stop:  # of content that was given up since
@@ -201,8 +214,15 @@ def _open(uploads: UploadStore, terms: LinkTerms, stop: int) -> Upload:
     return upload
 
 
-def _require_epoch(uploads: UploadStore, terms: LinkTerms) -> None:
-    _require_not_over(terms, uploads.epoch(terms.file_uuid))
+def _has_bytes(uploads: UploadStore, terms: LinkTerms) -> bool:
+    """Whether some came in this epoch. Raises Conflict when it is over."""
+    seen = uploads.epoch(terms.file_uuid)
+    _require_not_over(terms, seen)
+    if seen < terms.epoch or not terms.is_relayed:
+        return False
+    with suppress(NotFound):
+        return uploads.durable_offset(terms.file_uuid) > 0
+    return False
 
 
 def _require_not_over(terms: LinkTerms, seen: int) -> None:
@@ -218,6 +238,7 @@ def _terms(request: web.Request) -> LinkTerms:
         _number(request, "acknowledged"),
         request.query.get("laid", ""),
         _number(request, "proposed") if "proposed" in request.query else 0,  # older ones do not say
+        request.query.get("relayed") == "1",
     )
 
 
@@ -247,7 +268,7 @@ class _Following:
             Link(
                 services.peers,
                 self._source,
-                terms,
+                replace(terms, is_relayed=True),
                 behind,
                 on_change=self._wake,
                 sent=services.metrics.replica_bytes.labels("sent"),
@@ -270,8 +291,9 @@ class _Following:
             passing = asyncio.create_task(self._pass_on(), name="link to the next member")
             try:
                 await write_overlapped(self._services.disk, self._batches(), self._write)
+                self._source.move(self._upload.offset)
+                self._source.end()  # those behind sync their ends beside this disk, and need not wait for it
                 await self._services.disk.run(self._upload.sync)
-                self._source.end()
                 self._wake()
                 await asyncio.wait({telling, passing}, return_when=asyncio.FIRST_COMPLETED)
                 if not passing.done():

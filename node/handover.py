@@ -6,7 +6,6 @@ one is sent it before it joins. Where nothing is acknowledged yet all of the upl
 at the old holder stays a copy of what is acknowledged until the upload ends.
 """
 
-import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -14,7 +13,7 @@ from coordinator.commands import RecordProgress
 from coordinator.records import Caller, UploadRecord
 from node.room import roomy_nodes
 from node.services import NodeServices
-from node.takeover import has_prefix, propose_takeover
+from node.takeover import propose_takeover, who_has_prefix
 
 SENT_BYTES_MAX = 4 << 30  # the client waits for it, and nobody else can write: a minute or so
 UNKNOWN_BYTES = 4 << 20  # of room, for an upload that may have any size: who has most comes first
@@ -42,9 +41,8 @@ async def hand_over(
         size_bytes = record.size_bytes
     missing_bytes = size_bytes - offset_bytes
     members = await roomy_nodes(services.peers, record.placement[1:], missing_bytes)
-    having = await asyncio.gather(*(has_prefix(services, name, record) for name in members))
-    if True in having:
-        successor = members[having.index(True)]
+    successor, _ = await who_has_prefix(services, members, record)
+    if successor:
         await propose_takeover(services, caller, record, successor)
         return successor
     nodes = services.api.view.current.nodes

@@ -32,6 +32,7 @@ from coordinator.records import VM, Caller, UploadRecord
 from node.chain import BEHIND_BYTES_MAX, Chain
 from node.handover import hand_over, known_nodes
 from node.link import MARK_BYTES, LinkTerms, Source
+from node.opening import opened_in_steps
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
 from node.takeover import give_up, own_prefix
@@ -100,8 +101,8 @@ class Holding:
     async def open(self) -> None:
         """Open the file, and bring it to where the log stands in a new epoch.
 
-        After a restart of the node this hashes it. Raises Unavailable when another node must go on,
-        PayloadTooLarge when there is more of it than was declared.
+        After a restart of the node this hashes it, for OPEN_S at most. Raises Unavailable when there is more
+        to hash, or when another node must go on, PayloadTooLarge when there is more of it than was declared.
         """
         self.kept = await self._opened()
         await self._enter()
@@ -117,9 +118,14 @@ class Holding:
         uploads, record, disk = self._services.uploads, self.record, self._services.disk
 
         async def opened() -> Upload:
-            is_quick = uploads.opens_quickly(record.file_uuid, record.offset_bytes)
-            run = disk.run if is_quick else disk.run_long
-            return await run(uploads.open, record.file_uuid, None, with_md5=record.kind == VM)
+            file_uuid, with_md5 = record.file_uuid, record.kind == VM
+            if uploads.opens_quickly(file_uuid, record.offset_bytes):
+                return await disk.run(uploads.open, file_uuid, None, with_md5=with_md5)
+
+            def step(bytes_max: int) -> Upload:
+                return uploads.open(file_uuid, None, with_md5=with_md5, hash_bytes_max=bytes_max)
+
+            return await opened_in_steps(disk, step)
 
         try:
             return await opened()
@@ -154,7 +160,8 @@ class Holding:
         if self.upload.offset == record.offset_bytes:
             return self.upload.sha256 == record.prefix_sha256
         try:
-            return await own_prefix(self._services, record) == record.prefix_sha256
+            own_sha256 = await own_prefix(self._services, record.file_uuid, record.offset_bytes)
+            return own_sha256 == record.prefix_sha256
         except (NotFound, Internal):
             return False
 

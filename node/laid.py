@@ -5,6 +5,9 @@ and would have the member go back below what the holder has counted since. So th
 the number travels on along the chain, and a member refuses what is lower than the highest it has seen. The
 numbers are those of one run of the holder's process. Within an epoch of the log the holder is one node, so a
 run that another one followed is over. No I/O here; forgotten with the process.
+
+A member that was restarted knows no number any more, and has bytes of this epoch that the holder may have
+counted. It takes no link then but from the holder itself, whose older links ended with their connections.
 """
 
 import itertools
@@ -44,10 +47,13 @@ class LaidLinks:
         self._uploads_max = uploads_max
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
-    def require_newest(self, file_uuid: str, epoch: int, laid: str) -> None:
+    def require_newest(
+        self, file_uuid: str, epoch: int, laid: str, *, is_relayed: bool = False, has_bytes: bool = False
+    ) -> None:
         """Take note of a link; the same one again is no older. Raises Conflict, InvalidRequest.
 
-        `laid` is "" for what no link is laid for: nothing is known of its order.
+        `laid` is "" for what no link is laid for: nothing is known of its order. `is_relayed`: it comes from
+        a node in the middle of the chain. `has_bytes`: this member has some that came in this epoch.
         """
         if not laid:
             return
@@ -57,6 +63,8 @@ class LaidLinks:
         run, number = match[1], int(match[2])
         seen = self._seen.get(file_uuid)
         if seen is None or seen.epoch < epoch:
+            if is_relayed and has_bytes:
+                raise Conflict("This node was restarted: the holder has to lay the link itself.")
             self._remember(file_uuid, _Seen(epoch, run, number))
             return
         if epoch < seen.epoch or run in seen.ended_runs or (run == seen.run and number < seen.number):

@@ -11,7 +11,6 @@ same bytes, by their sha256: a member that has more goes back, one that has othe
 """
 
 import asyncio
-import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,16 +28,16 @@ from node.disk import DiskWorkers
 from node.pagecache import read_cached
 from node.peer_body import Piece, Stretch
 from node.peers import PeerClient, PeerFailed, pieces
+from node.prefixes import PrefixHash
 from node.upload import Upload
 
 READ_BYTES = 64 << 10  # what is read is encrypted while a core's cache has it
 STRETCH_BYTES = 512 << 10  # what is sent as one chunk
-HASH_READ_BYTES = 1 << 20
 TELL_S = 0.5  # how often a member says that it lives
-SILENCE_S = 3.0  # without a word a member is given up
+SILENCE_S = 3.0  # without a word a member is given up, even one that hashes what it has: it goes on with that
 STALL_S = 10.0  # it speaks, and takes none of the bytes that wait for it
 END_S = 40.0  # it has all bytes and does not say that they are durable: some 16 MiB on a busy disk
-HASH_BYTES_PER_S = 50_000_000  # a slow disk that others read too; a member may have to hash what it has
+HASH_BYTES = 64 << 20  # in one job for the disk's threads; whoever leaves waits for it
 MARK_BYTES = 1 << 20  # the prefix hash is kept this often, so that few must be read back
 MARKS_MAX = 1024
 LINE_BYTES_MAX = 16 << 10
@@ -64,6 +63,7 @@ class LinkTerms:
     `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
     `proposed_offset`: what the log may say by now, in a report whose answer is not known.
     `laid`: which link this is of those that the holder has laid, see `node/laid.py`; "" where none is laid.
+    `is_relayed`: a node in the middle of the chain asks, on behalf of the holder.
     """
 
     file_uuid: str
@@ -72,6 +72,7 @@ class LinkTerms:
     acknowledged_offset: int = 0
     laid: str = ""
     proposed_offset: int = 0
+    is_relayed: bool = False
 
     def path(self, action: str, **more: str) -> str:
         """What to ask of the upload on a peer port, under these terms."""
@@ -81,6 +82,7 @@ class LinkTerms:
             "acknowledged": str(self.acknowledged_offset),
             "proposed": str(self.proposed_offset),
             **({"laid": self.laid} if self.laid else {}),
+            **({"relayed": "1"} if self.is_relayed else {}),
             **more,
         }
         return f"/uploads/{self.file_uuid}/{action}?{urlencode(fields)}"
@@ -94,6 +96,7 @@ class Source:
         self.limit = upload.sendable_offset
         self.ended = False
         self._disk = disk
+        self._upload = upload
         self._fd = upload.duplicate()
         self._readers = 0
         self._closed = False
@@ -151,8 +154,15 @@ class Source:
         known = self._marks.get(stop)
         if known is not None:
             return known
-        async with self._reading() as descriptor:
-            return await self._disk.run(_hash, descriptor, stop)
+        prefix = self._upload.prefix
+        if prefix is None or prefix.is_busy or prefix.size_bytes > stop:
+            prefix = self._upload.prefix = PrefixHash()
+        with prefix.used():
+            while prefix.size_bytes < stop:
+                async with self._reading() as descriptor:
+                    until = min(stop, prefix.size_bytes + HASH_BYTES)
+                    await self._disk.run(prefix.read_until, descriptor, until)
+            return prefix.sha256()
 
     def close(self) -> None:
         """Gives the descriptor back, once nobody reads; again is harmless."""
@@ -217,7 +227,7 @@ class Link:
         self.lost: frozenset[str] = frozenset()
         self._peers, self._source, self._terms = peers, source, terms
         self._on_change, self._sent = on_change, sent
-        self.is_agreeing = True  # one of the two may be hashing what it has
+        self.is_hashing = False  # what this node has, to compare it with what the member has
         self._is_answered = asyncio.Event()
         self._ended = False
         self._received_bytes = 0
@@ -227,7 +237,6 @@ class Link:
         """Send until the source ends and the member has said that all is durable. Raises PeerFailed."""
         try:
             start = await self._agree()
-            self.is_agreeing = False
             await self._send(start)
         except (OSError, EOFError) as error:
             raise PeerFailed(self.member, f"this disk: {error}") from error
@@ -245,18 +254,19 @@ class Link:
             theirs, sha256 = await self._ask(limit)
             if not await self._source.more(theirs - 1):
                 raise PeerFailed(self.member, "has more than was ever sent")
+            self.is_hashing = True
             if sha256 == await self._source.prefix_sha256(theirs):
+                self.is_hashing = False
                 return theirs
+            self.is_hashing = False
             if theirs <= acknowledged:
                 break
         return 0
 
     async def _ask(self, limit: int) -> tuple[int, str]:
         """Have the member go back to `limit`: the offset where it stands, and the sha256 up to it."""
-        timeout_s = SILENCE_S + limit / HASH_BYTES_PER_S
         path = self._terms.path("agree", limit=str(limit))
-        asked = self._peers.request(self.member, "POST", path, answer_timeout_s=timeout_s)
-        async with _within(self.member, timeout_s), asked as answer:
+        async with self._peers.ask(self.member, "POST", path, within_s=SILENCE_S) as answer:
             _require_taken(self.member, answer)
             theirs = _offset_of(self.member, answer.headers.get(OFFSET_HEADER, ""))
             sha256 = answer.headers.get(SHA256_HEADER, "")
@@ -312,7 +322,7 @@ class Link:
         if has_moved or (has_all and not self._source.ended):
             self._moved_at_s = now_s
         if now_s - self._moved_at_s > (END_S if has_all else STALL_S):
-            raise PeerFailed(self.member, "takes no bytes")
+            raise PeerFailed(self.member, "takes no bytes", is_silent=True)
         has_changed = (told.durable, frozenset(told.lost)) != (self.durable, self.lost)
         self._received_bytes, self.durable = told.received_bytes, told.durable
         self.lost, self._ended = frozenset(told.lost), told.ended
@@ -327,7 +337,7 @@ async def _within(member: str, timeout_s: float) -> AsyncIterator[None]:
         async with asyncio.timeout(timeout_s):
             yield
     except TimeoutError as error:
-        raise PeerFailed(member, "does not answer") from error
+        raise PeerFailed(member, "does not answer", is_silent=True) from error
 
 
 def _require_taken(member: str, answer: aiohttp.ClientResponse) -> None:
@@ -341,15 +351,3 @@ def _offset_of(member: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
         raise PeerFailed(member, "tells no offset")
     return int(text)
-
-
-def _hash(descriptor: int, stop: int) -> str:
-    """Raises OSError, EOFError."""
-    digest, position = hashlib.sha256(), 0
-    while position < stop:
-        piece = os.pread(descriptor, min(HASH_READ_BYTES, stop - position), position)
-        if not piece:
-            raise EOFError("the upload went back")
-        digest.update(piece)
-        position += len(piece)
-    return digest.hexdigest()

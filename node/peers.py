@@ -9,7 +9,7 @@ error.
 import asyncio
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import aiohttp
 from multidict import CIMultiDict
@@ -23,31 +23,43 @@ from coordinator.records import NodeRecord
 from coordinator.view import View
 from node.members import find_node
 from node.peer_body import PeerBody, Piece, Stretch
+from node.silence import SilentPeers
 
 CONNECT_TIMEOUT_S = 3.0  # a live peer on a local network accepts in milliseconds
 STALL_TIMEOUT_S = 30.0  # without one byte of progress a peer is given up; there is no limit on the whole
 READ_BUFFER_BYTES = 256 * 1024  # per connection; the session stops reading at twice this
 CONNECTIONS_MAX = 256  # to all peers together; a call beyond it waits for its turn
+ASK_AGAIN_S = 3.0  # for a peer that was silent to write a few bytes to its disk, and to say so
 
 
 class PeerFailed(Exception):
     """A peer could not be reached, answered nonsense, or stalled. Another may do."""
 
-    def __init__(self, node_id: str, reason: str, *, is_full: bool = False, is_absent: bool = False) -> None:
+    def __init__(
+        self,
+        node_id: str,
+        reason: str,
+        *,
+        is_full: bool = False,
+        is_absent: bool = False,
+        is_silent: bool = False,
+    ) -> None:
         """`is_full`: it answers, and has no room; `is_absent`: it answers, and does not have what was asked
-        for.
+        for; `is_silent`: nothing came for as long as was waited.
         """
         super().__init__(f"node {node_id}: {reason}")
         self.node_id = node_id
         self.reason = reason
         self.is_full = is_full
         self.is_absent = is_absent
+        self.is_silent = is_silent
 
 
 class PeerClient:
     """One pooled session to all peers.
 
-    `context` hands out the newest TLS context: certificates are renewed.
+    `context` hands out the newest TLS context: certificates are renewed. `silent` knows the peers that did
+    not answer lately, see `node/silence.py`; its readers choose others where they can.
     """
 
     def __init__(self, context: Callable[[], ssl.SSLContext], metadata: MetadataClient, view: View) -> None:
@@ -55,6 +67,7 @@ class PeerClient:
         self._metadata = metadata
         self._view = view
         self._session: aiohttp.ClientSession | None = None
+        self.silent = SilentPeers(self._is_back)
 
     async def start(self) -> None:
         """Open the session; must run inside the event loop."""
@@ -68,6 +81,7 @@ class PeerClient:
 
     async def close(self) -> None:
         """End all connections."""
+        await self.silent.close()
         if self._session is not None:
             await self._session.close()
 
@@ -90,11 +104,41 @@ class PeerClient:
         before. Of what nobody reads, twice `read_buffer_bytes` are held. Raises PeerFailed.
         """
         node = await self._find(node_id)
-        response = await self._open(node, method, path, headers, body, answer_timeout_s, read_buffer_bytes)
+        try:
+            response = await self._open(
+                node, method, path, headers, body, answer_timeout_s, read_buffer_bytes
+            )
+        except PeerFailed as failure:
+            if failure.is_silent:
+                self.silent.note(node_id)
+            raise
         try:
             yield response
         finally:
             response.release() if response.content.at_eof() else response.close()
+
+    @asynccontextmanager
+    async def ask(
+        self, node_id: str, method: str, path: str, *, within_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The same for a question without a body, whose answer has to begin `within_s`, all told."""
+        asked = self.request(node_id, method, path, answer_timeout_s=within_s)
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(within_s):
+                    answer = await stack.enter_async_context(asked)
+            except TimeoutError as error:
+                self.silent.note(node_id)
+                raise PeerFailed(node_id, "does not answer", is_silent=True) from error
+            yield answer
+
+    async def _is_back(self, node_id: str) -> bool:
+        """Whether a peer that was silent takes bytes again; an older one only says that it lives."""
+        try:
+            async with self.ask(node_id, "HEAD", "/room", within_s=ASK_AGAIN_S) as answer:
+                return answer.status < 500
+        except PeerFailed as failure:
+            return not failure.is_silent  # one that is gone keeps nobody waiting
 
     async def _find(self, node_id: str) -> NodeRecord:
         try:
@@ -165,7 +209,7 @@ async def open_request(
             )
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
         # ValueError: a path or a header of a client that HTTP cannot carry.
-        raise PeerFailed(name, _reason(error)) from error
+        raise PeerFailed(name, _reason(error), is_silent=isinstance(error, TimeoutError)) from error
 
 
 def _with_request_id(headers: Mapping[str, str] | None) -> CIMultiDict[str]:
@@ -182,7 +226,7 @@ async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncGenerat
         try:
             piece = await response.content.readany()
         except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            raise PeerFailed(node_id, _reason(error)) from error
+            raise PeerFailed(node_id, _reason(error), is_silent=isinstance(error, TimeoutError)) from error
         if not piece:
             return
         yield piece

@@ -53,12 +53,9 @@ class Reach:
 
     async def _ask(self, node_id: str) -> None:
         try:
-            async with (
-                asyncio.timeout(2 * ANSWER_TIMEOUT_S),
-                self._peers.request(node_id, "HEAD", _PATH, answer_timeout_s=ANSWER_TIMEOUT_S),
-            ):
+            async with self._peers.ask(node_id, "HEAD", _PATH, within_s=ANSWER_TIMEOUT_S):
                 failures = 0  # whatever it answers: one of an older version does not know the path
-        except (PeerFailed, TimeoutError):
+        except PeerFailed:
             failures = self._failures.get(node_id, 0) + 1
         self._failures.pop(node_id, None)  # and to the end of the line
         self._failures[node_id] = failures

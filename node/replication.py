@@ -10,7 +10,7 @@ are given up: a peer that hangs does not delay the client.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -30,8 +30,9 @@ from node.reading import read_blob
 from node.segments import BlobDamaged, FinishedBlob
 
 ASK_TIMEOUT_S = 5.0  # for a peer to say whether it holds a blob: it opens two files
-SYNC_BYTES_PER_S = 20_000_000  # a slow disk; a peer syncs the whole copy between its last byte and its answer
-VERIFY_BYTES_PER_S = 50_000_000  # a slow disk that others read too; a peer reads all of a copy it had before
+SYNC_S = 10.0  # after its last byte: a peer has at most 64 MiB left to sync, on a slow disk
+FINISH_S = 30.0  # for a member to put what it has into place; one that hashes it first goes on with that
+VERIFY_S = 20.0  # for a peer to read a copy that it had before; what it has read is trusted for an hour
 ASKED_BYTES_MIN = 64 << 10  # below it sending the copy costs less than asking first who has one
 GRACE_S = 5.0  # without progress, for a copy that is not needed any more for the write quorum
 KNOWN_ASKED_MAX = 8  # nodes that are asked whether they hold it already: more than replicas are wanted
@@ -84,14 +85,10 @@ class Replication:
         return await self._try_all(members, needed, lambda attempt: self._finish_member(attempt, terms, blob))
 
     async def _finish_member(self, attempt: _Attempt, terms: LinkTerms, blob: FinishedBlob) -> bool:
-        # After a restart it hashes the bytes first.
-        timeout_s = ASK_TIMEOUT_S + blob.size_bytes / VERIFY_BYTES_PER_S
         path = terms.path("finish", sha256=blob.sha256, size=str(blob.size_bytes))
         attempt.allow(ASK_TIMEOUT_S)
         try:
-            async with self._peers.request(
-                attempt.node_id, "POST", path, answer_timeout_s=timeout_s
-            ) as answer:
+            async with self._peers.ask(attempt.node_id, "POST", path, within_s=FINISH_S) as answer:
                 if answer.status != 200:
                     raise PeerFailed(attempt.node_id, f"answered {answer.status} to the end of an upload")
         except PeerFailed as failure:
@@ -113,15 +110,20 @@ class Replication:
         enough = max(write_quorum, min(self._view.current.replicas, len(placement)))
         holders = [self._node_id, *made]
         if len(holders) < enough:
-            holders += await self._known_holders(blob, without=holders)
+            holders += await self._known_holders(blob, without=holders, needed=enough - len(holders))
         if len(holders) >= enough:
             return holders
+        silent = self._peers.silent
         wanted = [node_id for node_id in placement if node_id not in holders]
-        holders += await self._copy_to(wanted, blob, needed=write_quorum - len(holders))
+        awake = [node_id for node_id in wanted if node_id not in silent]
+        holders += await self._copy_to(awake, blob, needed=write_quorum - len(holders))
         for substitute in self._substitutes(holders, placement):
             if len(holders) >= write_quorum:
                 break
             holders += await self._copy_to([substitute], blob)
+        if len(holders) < write_quorum:
+            hoped_for = [node_id for node_id in wanted if node_id not in awake]
+            holders += await self._copy_to(hoped_for, blob, needed=write_quorum - len(holders))
         if not await self._disk.run(self._blobs.has, blob.sha256):
             raise Unavailable("The copy on this node was found damaged: ask for the offset and try again.")
         if len(holders) < write_quorum:
@@ -134,12 +136,14 @@ class Replication:
 
     def _substitutes(self, holders: Sequence[str], placement: Sequence[str]) -> list[str]:
         known = sorted(node.node_id for node in self._view.current.nodes if node.takes_replicas)
+        known.sort(key=self._peers.silent.__contains__)
         return [name for name in known if name not in holders and name not in placement][:SUBSTITUTES_MAX]
 
-    async def _known_holders(self, blob: FinishedBlob, *, without: Sequence[str]) -> list[str]:
+    async def _known_holders(self, blob: FinishedBlob, *, without: Sequence[str], needed: int) -> list[str]:
         """Other nodes that the log names as holders of this content and that say so themselves.
 
-        A few are asked: there may be as many as nodes, and each reads all of it.
+        A few are asked: there may be as many as nodes, and each reads all of it. Once `needed` have said so,
+        nobody else is waited for.
         """
         query = FindBlob(sha256=blob.sha256)
         record = await self._metadata.read(query, _MAYBE_BLOB)
@@ -147,10 +151,9 @@ class Replication:
             return []
         healthy = {node.node_id for node in self._view.current.nodes if node.state == HEALTHY}
         held = [node_id for node_id in record.replicas if node_id not in without]
+        held = [node_id for node_id in held if node_id not in self._peers.silent]
         held.sort(key=lambda node_id: node_id not in healthy)
-        others = [_Attempt(node_id) for node_id in held[:KNOWN_ASKED_MAX]]
-        answers = await asyncio.gather(*(self._holds(attempt, blob) for attempt in others))
-        return [attempt.node_id for attempt, holds in zip(others, answers, strict=True) if holds]
+        return await self._try_all(held[:KNOWN_ASKED_MAX], needed, lambda attempt: self._holds(attempt, blob))
 
     async def _copy_to(
         self, node_ids: Sequence[str], blob: FinishedBlob, *, needed: int | None = None
@@ -168,7 +171,8 @@ class Replication:
         """The nodes where it came out true. Once `needed` are, those without progress are given up."""
         copies = {asyncio.create_task(work(attempt)): attempt for attempt in map(_Attempt, node_ids)}
         try:
-            await _until_enough(copies, needed)
+            for left in await _until_enough(copies, needed):
+                self._peers.silent.note(copies[left].node_id)
         finally:
             for copy in copies:
                 copy.cancel()
@@ -178,11 +182,10 @@ class Replication:
 
     async def _holds(self, attempt: _Attempt, blob: FinishedBlob) -> bool:
         """Whether the node has a sound copy: it says so at once, and again after it has read it."""
-        verify_timeout_s = ASK_TIMEOUT_S + blob.size_bytes / VERIFY_BYTES_PER_S
         path = f"/blobs/{blob.sha256}"
         try:
             return await self._affirms(attempt, blob, path, ASK_TIMEOUT_S) and await self._affirms(
-                attempt, blob, f"{path}?verify=1", verify_timeout_s
+                attempt, blob, f"{path}?verify=1", VERIFY_S
             )
         except PeerFailed as failure:
             facts = {"peer": attempt.node_id, "reason": failure.reason}
@@ -191,8 +194,7 @@ class Replication:
 
     async def _affirms(self, attempt: _Attempt, blob: FinishedBlob, path: str, timeout_s: float) -> bool:
         attempt.allow(timeout_s)
-        request = self._peers.request(attempt.node_id, "HEAD", path, answer_timeout_s=timeout_s)
-        async with request as answer:
+        async with self._peers.ask(attempt.node_id, "HEAD", path, within_s=timeout_s) as answer:
             return answer.status == 200 and answer.headers.get("Content-Length") == str(blob.size_bytes)
 
     async def _copy(self, attempt: _Attempt, blob: FinishedBlob) -> bool:
@@ -215,7 +217,7 @@ class Replication:
             f"/blobs/{blob.sha256}",
             headers={"Content-Length": str(blob.size_bytes)},
             body=self._pieces(attempt, blob),
-            answer_timeout_s=STALL_TIMEOUT_S + blob.size_bytes / SYNC_BYTES_PER_S,
+            answer_timeout_s=STALL_TIMEOUT_S,
         ) as answer:
             if answer.status != 200:
                 raise PeerFailed(attempt.node_id, f"answered {answer.status} to a copy")
@@ -235,11 +237,16 @@ class Replication:
         except BlobDamaged as damage:
             await withdraw(self._disk, self._blobs, self._metrics, damage)
             raise
-        attempt.allow(GRACE_S + blob.size_bytes / SYNC_BYTES_PER_S)  # all is there: now the peer syncs it
+        attempt.allow(SYNC_S)  # all is there: now the peer syncs the rest of it
 
 
-async def _until_enough(copies: Mapping[asyncio.Task[bool], _Attempt], needed: int) -> None:
-    """Wait for the copies; once `needed` were taken, no longer than the others make progress."""
+async def _until_enough(
+    copies: Mapping[asyncio.Task[bool], _Attempt], needed: int
+) -> Collection[asyncio.Task[bool]]:
+    """Wait for the copies; once `needed` were taken, no longer than the others make progress.
+
+    Returns those that made none.
+    """
     now_s = asyncio.get_running_loop().time
     enough_at_s: float | None = None
     pending = set(copies)
@@ -248,8 +255,9 @@ async def _until_enough(copies: Mapping[asyncio.Task[bool], _Attempt], needed: i
         if sum(copy.result() for copy in copies if copy.done()) >= needed:
             enough_at_s = enough_at_s or now_s()
             until_s = {copy: max(enough_at_s + GRACE_S, copies[copy].quiet_until_s) for copy in pending}
-            pending = {copy for copy in pending if until_s[copy] > now_s()}
-            if not pending:
-                return
-            timeout_s = min(until_s[copy] for copy in pending) - now_s()
+            moving = {copy for copy in pending if until_s[copy] > now_s()}
+            if not moving:
+                return pending
+            timeout_s = min(until_s[copy] for copy in moving) - now_s()
         _, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    return pending

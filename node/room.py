@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from aiohttp import web
 
-from ca.errors import FilestoreError
+from ca.errors import FilestoreError, Unavailable
 from node.peers import PeerClient, PeerFailed
 from node.services import NODE
 
@@ -26,6 +26,7 @@ async def roomy_nodes(peers: PeerClient, node_ids: Iterable[str], size_bytes: in
     Nodes of older versions do not tell, and count as full.
     """
     asked = list(node_ids)[:ASKED_MAX]
+    asked = [node_id for node_id in asked if node_id not in peers.silent] or asked
     rooms = await asyncio.gather(*(_room_of(peers, node_id) for node_id in asked))
     found = [(-room, node_id) for room, node_id in zip(rooms, asked, strict=True) if room > size_bytes]
     return [node_id for _, node_id in sorted(found)]
@@ -37,19 +38,23 @@ def room_routes() -> list[web.RouteDef]:
 
 
 async def _room_of(peers: PeerClient, node_id: str) -> int:
-    with suppress(PeerFailed, TimeoutError, ValueError):
-        async with (
-            asyncio.timeout(2 * ANSWER_TIMEOUT_S),
-            peers.request(node_id, "HEAD", _PATH, answer_timeout_s=ANSWER_TIMEOUT_S) as answer,
-        ):
+    with suppress(PeerFailed, ValueError):
+        async with peers.ask(node_id, "HEAD", _PATH, within_s=ANSWER_TIMEOUT_S) as answer:
             return int(answer.headers.get(ROOM_HEADER, "0"))
     return 0
 
 
 async def _tell_room(request: web.Request) -> web.Response:
-    """204 with the bytes that uploads may take of this disk: none if it cannot be written to now."""
+    """204 with the bytes that uploads may take of this disk: none if it cannot be written to now.
+
+    503 where it hangs: whoever asks waits for that to end, and not for this node.
+    """
     services, found_bytes = request.app[NODE], 0
-    with suppress(FilestoreError, OSError):
+    try:
         await services.disk.run(services.blobs.probe)
         found_bytes = await services.disk.run(services.blobs.room_bytes)
+    except TimeoutError as error:
+        raise Unavailable("The disk of this node hangs.", retry_after_s=5) from error
+    except (FilestoreError, OSError):
+        pass
     return web.Response(status=204, headers={ROOM_HEADER: str(max(found_bytes, 0))})

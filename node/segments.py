@@ -148,6 +148,16 @@ class SegmentHasher:
                 self._digests += self._segment.digest()
                 self._segment = xxhash.xxh3_64()
 
+    @property
+    def whole_segments(self) -> int:
+        """How many segments are complete, whose checksums it holds."""
+        return len(self._digests) // DIGEST_BYTES
+
+    @property
+    def with_md5(self) -> bool:
+        """Whether MD5 was asked for."""
+        return self._md5 is not None
+
     def sha256(self) -> str:
         """The hash of everything so far, 64 lower-case hexadecimal digits."""
         return self._sha256.hexdigest()

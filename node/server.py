@@ -282,6 +282,7 @@ async def open_node(
 async def _close(services: NodeServices) -> None:
     await services.pulls.close()
     await services.fetches.close()
+    await services.prefixes.close()
     await services.peers.close()
     await services.siblings.close()
     await asyncio.to_thread(services.disk.close)

@@ -12,6 +12,7 @@ from node.disk import DiskWorkers
 from node.fetching import Fetches
 from node.metrics import NodeMetrics
 from node.peers import PeerClient
+from node.prefixes import PrefixAnswers
 from node.pulls import Pulls
 from node.record_cache import RecordCache
 from node.replication import Replication
@@ -34,6 +35,7 @@ class NodeServices:
     records: RecordCache
     locks: UploadLocks = field(default_factory=UploadLocks)
     siblings: Siblings = field(default_factory=Siblings)
+    prefixes: PrefixAnswers = field(default_factory=PrefixAnswers)
     fetches: Fetches = field(kw_only=True)
     pulls: Pulls = field(kw_only=True)
     custody: Custody | None = field(default=None, kw_only=True)  # in the first process of a node

@@ -12,15 +12,19 @@ A holder that has lost the leader is lost too, whoever reaches it: it can tell t
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 
 from ca.errors import Conflict, NotFound, Unavailable
 from coordinator.commands import TakeOverUpload
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, UploadRecord
-from node.link import HASH_BYTES_PER_S, SHA256_HEADER
+from node.link import SHA256_HEADER
+from node.opening import STEP_BYTES
 from node.peers import PeerFailed
+from node.segments import SegmentHasher
 from node.services import NodeServices
+from node.uploads import QUICK_BYTES
 
 TAKEOVER_S = 8.0  # for the leader to miss the holder, and for members to answer
 RETRY_S = 0.5
@@ -32,12 +36,11 @@ _log = logging.getLogger(__name__)
 async def is_reachable(services: NodeServices, node_id: str) -> bool:
     """Whether the node answers on its peer port now, and can go on with what it holds."""
     try:
-        async with asyncio.timeout(PROBE_S):
-            # No upload has this name: that it is not there is an answer.
-            asked = services.peers.request(node_id, "HEAD", "/uploads/probe?stop=0", answer_timeout_s=PROBE_S)
-            async with asked as answer:
-                return answer.status != Unavailable.status
-    except (PeerFailed, TimeoutError):
+        # No upload has this name: that it is not there is an answer.
+        asked = services.peers.ask(node_id, "HEAD", "/uploads/probe?stop=0", within_s=PROBE_S)
+        async with asked as answer:
+            return answer.status != Unavailable.status
+    except PeerFailed:
         return False
 
 
@@ -73,17 +76,16 @@ async def take_over(services: NodeServices, caller: Caller, record: UploadRecord
 async def give_up(services: NodeServices, caller: Caller, record: UploadRecord) -> bool:
     """This node, the holder, has lost bytes: whether another one holds the upload now.
 
-    Raises Unavailable when nodes that may have them do not answer.
+    Raises Unavailable when none says that it has them, and nodes that may have them do not answer.
     """
-    others = record.placement[1:]
-    found = await asyncio.gather(*(has_prefix(services, name, record) for name in others))
-    if True not in found:
-        if None in found:
+    successor, do_all_say = await who_has_prefix(services, record.placement[1:], record)
+    if not successor:
+        if not do_all_say:
             raise Unavailable(
                 "This node has lost bytes of the upload; others do not answer.", retry_after_s=2
             )
         return False
-    await propose_takeover(services, caller, record, others[found.index(True)])
+    await propose_takeover(services, caller, record, successor)
     return True
 
 
@@ -105,39 +107,76 @@ async def propose_takeover(
     return taken
 
 
+async def who_has_prefix(
+    services: NodeServices, node_ids: Sequence[str], record: UploadRecord
+) -> tuple[str, bool]:
+    """The first of these nodes that says it has the acknowledged bytes, "" if none does; whether all have
+    said. Nobody is waited for once one has them.
+    """
+    asked = {asyncio.create_task(has_prefix(services, name, record)): name for name in node_ids}
+    pending = set(asked)
+    try:
+        while pending:
+            done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+            having = [name for task, name in asked.items() if task in done and task.result()]
+            if having:
+                return having[0], not pending
+        return "", all(task.result() is not None for task in asked)
+    finally:
+        for task in pending:
+            task.cancel()
+        if pending:
+            await asyncio.wait(pending)
+
+
 async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord) -> bool | None:
     """Whether the node has the acknowledged bytes, as one that was removed has not; None when it does not
-    say.
+    say, within PROBE_S: one that has to read much of them says so when it is asked again.
     """
     stop = record.offset_bytes
     if stop and not record.prefix_sha256:
         return False  # recorded by an older version: nobody can tell
     if node_id == services.node_id:
-        with suppress(NotFound):
-            return await own_prefix(services, record) == record.prefix_sha256 or not stop
-        return not stop
-    timeout_s = PROBE_S + stop / HASH_BYTES_PER_S
+        try:
+            return await own_prefix(services, record.file_uuid, stop) == record.prefix_sha256 or not stop
+        except NotFound:
+            return not stop
+        except Unavailable:
+            return None
     path = f"/uploads/{record.file_uuid}?stop={stop}"
     try:
-        async with asyncio.timeout(timeout_s):
-            async with services.peers.request(node_id, "HEAD", path, answer_timeout_s=timeout_s) as answer:
-                if answer.status not in (200, 404):
-                    return None
-                return not stop or answer.headers.get(SHA256_HEADER) == record.prefix_sha256
-    except (PeerFailed, TimeoutError):
+        async with services.peers.ask(node_id, "HEAD", path, within_s=PROBE_S) as answer:
+            if answer.status not in (200, 404):
+                return None
+            return not stop or answer.headers.get(SHA256_HEADER) == record.prefix_sha256
+    except PeerFailed:
         return None if await _is_member(services, node_id) else False
 
 
-async def own_prefix(services: NodeServices, record: UploadRecord) -> str:
-    """The sha256 of the acknowledged bytes as this node has them. Raises NotFound when it has fewer."""
-    return await services.disk.run(services.uploads.prefix_sha256, record.file_uuid, record.offset_bytes)
+async def own_prefix(services: NodeServices, file_uuid: str, stop: int) -> str:
+    """The sha256 of the first `stop` bytes as this node has them. Raises NotFound when it has fewer;
+    Unavailable while they are still being read, see `node/prefixes.py`.
+    """
+    uploads, disk = services.uploads, services.disk
+    if stop <= QUICK_BYTES:
+        return await disk.run(uploads.prefix_sha256, file_uuid, stop)
+
+    async def read() -> str:
+        hasher = SegmentHasher()
+        while hasher.size_bytes < stop:
+            until = min(stop, hasher.size_bytes + STEP_BYTES)
+            await disk.run_long(uploads.hash_prefix, file_uuid, stop, hasher, until)
+        return hasher.sha256()
+
+    sha256 = await services.prefixes.find((file_uuid, stop), read)
+    if await disk.run(uploads.durable_offset, file_uuid) < stop:
+        raise NotFound("This node has fewer bytes of the upload.")  # it went back meanwhile
+    return sha256
 
 
 async def _successor(services: NodeServices, record: UploadRecord) -> str:
     """A node of the placement that has the acknowledged bytes, "" when none says so."""
-    others = record.placement[1:]
-    found = await asyncio.gather(*(has_prefix(services, name, record) for name in others))
-    return others[found.index(True)] if True in found else ""
+    return (await who_has_prefix(services, record.placement[1:], record))[0]
 
 
 async def _is_member(services: NodeServices, node_id: str) -> bool:

@@ -18,7 +18,9 @@ from node.blobs import BlobStore
 from node.directories import DiskFailed, storage_error
 from node.durable import Octets, OffsetRecord, write_all
 from node.flushing import FlushThreads, HeadStart
+from node.hashed import HashingUnfinished
 from node.lanes import Lanes
+from node.prefixes import PrefixHash
 from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished
 
 EPOCH_FILE = "epoch"
@@ -95,6 +97,7 @@ class Upload:
         self._lanes = lanes
         self._behind_target = self._durable
         self._head_start = HeadStart(self._disk, data)
+        self.prefix: PrefixHash | None = None  # of bytes that are here still; for the event loop
         self._allocated_bytes: int | None = 0  # up to where room was reserved; None: not to be had here
 
     @property
@@ -316,17 +319,24 @@ class Upload:
         finally:
             self._give_back(self)
 
-    def recover(self, previous: "Upload | None" = None) -> None:
-        """Hashes what is on disk. Raises Unreadable.
-
-        After `previous` broke, the disk itself is read, not the page cache, and must hash as it did before.
+    def recover(
+        self, previous: "Upload | None" = None, *, known: SegmentHasher | None = None, bytes_max: int = 0
+    ) -> None:
+        """Hashes what is on disk, from where `known` stands; after `previous` broke the disk itself is read,
+        and must hash as before. Raises Unreadable; HashingUnfinished after `bytes_max`, unless that is 0.
         """
         if self.finished is not None:
             return
+        stop = self._record.offset
         try:
             if previous is not None:
                 os.posix_fadvise(self._data, 0, 0, os.POSIX_FADV_DONTNEED)
-            self._hasher.update_from(self._data, self._record.offset)
+            elif known is not None and known.size_bytes <= stop and known.with_md5 == self.with_md5:
+                self._hasher = known
+            if bytes_max and previous is None and stop - self._hasher.size_bytes > bytes_max:
+                self._hasher.update_from(self._data, self._hasher.size_bytes + bytes_max)
+                raise HashingUnfinished("This node still reads what it has of the upload.", retry_after_s=1)
+            self._hasher.update_from(self._data, stop)
         except (OSError, EOFError) as error:
             raise Unreadable("The disk cannot read back what was uploaded.") from error
         self._durable = self._hasher.checkpoint()
@@ -334,6 +344,13 @@ class Upload:
         if before and before.size_bytes == self.offset and before.sha256.hexdigest() != self.sha256:
             _log.error("upload %s: the disk lost synced bytes; it starts over", self.file_uuid)
             self.rollback_to(0)
+
+    def hashed(self) -> SegmentHasher | None:
+        """The state after durable bytes, for who opens it again; this is not used any more then."""
+        if self._hasher.size_bytes > self._record.offset:
+            self._hasher.restore(self._durable)
+        is_known = not (self.broken or self.finished or self._behind.is_running)
+        return self._hasher if is_known and self._hasher.size_bytes <= self._record.offset else None
 
     def close_descriptors(self) -> None:
         """For the store: nothing of this object works after it."""
@@ -462,7 +479,7 @@ class Upload:
     def _go_back(self, checkpoint: Checkpoint, offset: int | None = None) -> None:
         """Cuts the data to `offset`, the checkpoint's by default; hashes what lies between the two again."""
         target = checkpoint.size_bytes if offset is None else offset
-        self._held = None
+        self._held, self.prefix = None, None
         self._head_start.cut(target)
         self._allocated_bytes = None if self._allocated_bytes is None else target
         try:

@@ -32,6 +32,7 @@ from node.directories import (
 )
 from node.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
 from node.flushing import FlushThreads
+from node.hashed import HashedUploads, HashingUnfinished
 from node.lanes import Lanes
 from node.names import is_uuid
 from node.segments import (
@@ -67,11 +68,14 @@ class UploadStore:
         self._clock_s = clock_s
         self._threads = FlushThreads()
         self._lanes = Lanes()
+        self._hashed = HashedUploads()
         self._lock = threading.Lock()
         self._held: dict[str, Upload | None] = {}  # None: being opened
         self._idle: OrderedDict[str, Upload] = OrderedDict()  # kept open so that going on needs no hashing
 
-    def open(self, file_uuid: str, size_bytes: int | None, *, with_md5: bool = False) -> Upload:
+    def open(
+        self, file_uuid: str, size_bytes: int | None, *, with_md5: bool = False, hash_bytes_max: int = 0
+    ) -> Upload:
         """The upload, new at offset 0 or where it durably stands, for this caller alone until `close`.
 
         `size_bytes` is the declared size of the whole; None leaves it as it was. `with_md5`: the same at
@@ -82,7 +86,9 @@ class UploadStore:
         _require_uuid(file_uuid)
         kept = self._reserve(file_uuid)
         try:
-            upload = kept if kept and not kept.broken else self._load(file_uuid, kept, with_md5)
+            upload = kept
+            if upload is None or upload.broken:
+                upload = self._load(file_uuid, kept, with_md5, hash_bytes_max)
             assert upload.with_md5 == with_md5
         except BaseException:
             self._cancel(file_uuid, kept)
@@ -102,7 +108,8 @@ class UploadStore:
         """
         with self._lock:
             kept = self._idle.get(file_uuid)
-        return size_bytes <= QUICK_BYTES or (kept is not None and not kept.broken)
+        unknown_bytes = size_bytes - self._hashed.known_bytes(file_uuid)
+        return unknown_bytes <= QUICK_BYTES or (kept is not None and not kept.broken)
 
     def reopen(self, upload: Upload, stop: int) -> Upload:
         """Finished content gives way to an upload of its first `stop` bytes, durable, for the same caller.
@@ -160,8 +167,13 @@ class UploadStore:
 
         Raises NotFound when fewer are; Internal.
         """
-        _require_uuid(file_uuid)
         hasher = SegmentHasher()
+        self.hash_prefix(file_uuid, stop, hasher, stop)
+        return hasher.sha256()
+
+    def hash_prefix(self, file_uuid: str, stop: int, hasher: SegmentHasher, until: int) -> None:
+        """A step of it, from where the hasher stands to `until`, which is `stop` at last. Raises the same."""
+        _require_uuid(file_uuid)
         try:
             with ExitStack() as opened:
                 parent = self.blobs.uploads_directory
@@ -176,12 +188,11 @@ class UploadStore:
                     durable_offset = _read_slots("offset", parent=directory, disk=self.blobs.disk)
                 if durable_offset < stop:
                     raise NotFound("This node has fewer bytes of the upload.")
-                hasher.update_from(data, stop)
+                hasher.update_from(data, until)
         except (FileNotFoundError, BlobMissing, EOFError):
             raise NotFound("This node has fewer bytes of the upload.") from None
         except OSError as error:
             raise storage_error(error) from error
-        return hasher.sha256()
 
     def discard(self, file_uuid: str) -> bool:
         """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is held.
@@ -191,6 +202,7 @@ class UploadStore:
         """
         _require_uuid(file_uuid)
         kept = self._reserve(file_uuid)
+        self._hashed.take(file_uuid)
         try:
             doomed = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
             uploads = self.blobs.uploads_directory
@@ -237,7 +249,7 @@ class UploadStore:
                 raise Unavailable(f"This node takes {self._open_max} uploads at a time.")
             kept = self._idle.pop(file_uuid, None)
             while len(self._held) + len(self._idle) >= self._open_max:
-                self._idle.popitem(last=False)[1].close_descriptors()
+                self._put_away(self._idle.popitem(last=False)[1])
             self._held[file_uuid] = None
             return kept
 
@@ -247,15 +259,25 @@ class UploadStore:
             if kept is not None:
                 self._idle[file_uuid] = kept
 
-    def _load(self, file_uuid: str, broken: Upload | None, with_md5: bool) -> Upload:
+    def _put_away(self, upload: Upload) -> None:
+        """Closes the files of one that is idle; what was hashed of it is kept."""
+        if (hashed := upload.hashed()) is not None:
+            self._hashed.keep(upload.file_uuid, hashed)
+        upload.close_descriptors()
+
+    def _load(self, file_uuid: str, broken: Upload | None, with_md5: bool, hash_bytes_max: int) -> Upload:
         try:
             upload = self._open_files(file_uuid, with_md5=with_md5)
         except OSError as error:
             raise storage_error(error) from error
         with self._lock:
             self._held[file_uuid] = upload  # its durable offset can be asked for while it is hashed
+        known = self._hashed.take(file_uuid)
         try:
-            upload.recover(broken)
+            upload.recover(broken, known=known, bytes_max=hash_bytes_max)
+        except HashingUnfinished:
+            self._put_away(upload)
+            raise
         except BaseException:
             upload.close_descriptors()
             raise

@@ -18,7 +18,8 @@ from node.disk import DiskWorkers
 
 LOOK_S = 1.0
 PROBE_S = 10.0  # a synced write of a few bytes: often enough to notice a dying disk, too seldom to wear it
-STALE_S = 30.0  # a look that takes longer than this says that the disk hangs
+STALE_S = 30.0  # a disk that took no bytes for so long is told to take none
+HANG_S = 15.0  # a look that takes longer says that the disk hangs: a busy one takes a second or two
 
 _log = logging.getLogger(__name__)
 
@@ -49,6 +50,8 @@ class DiskWatch:
         self._writable_at_s = float("-inf")
         self._has_looked = False
         self._trouble = ""  # what was wrong at the last look
+        self._looking_since_s: float | None = None
+        disk.hangs = self.hangs
 
     def heartbeat(self) -> HeartbeatCall:
         """For the coordinators; a disk that takes nothing has no room, for those of older versions."""
@@ -76,10 +79,22 @@ class DiskWatch:
 
     def is_writable(self) -> bool:
         """Whether the disk took bytes a moment ago."""
-        return time.monotonic() - self._writable_at_s < STALE_S
+        return time.monotonic() - self._writable_at_s < STALE_S and not self.hangs()
+
+    def hangs(self) -> bool:
+        """Whether the disk has neither taken nor refused what a look asked of it for HANG_S."""
+        since_s = self._looking_since_s
+        return since_s is not None and time.monotonic() - since_s >= HANG_S
 
     async def look(self) -> None:
         """Once. Problems are logged and show in what is told."""
+        self._looking_since_s = time.monotonic()
+        try:
+            await self._look()
+        finally:
+            self._looking_since_s = None
+
+    async def _look(self) -> None:
         now_s = time.monotonic()
         try:
             await self._disk.run(self._blobs.opened.drop_changed)
@@ -104,10 +119,28 @@ class DiskWatch:
         self._trouble = trouble
 
     async def run(self) -> None:
-        """Look for ever."""
+        """Look for ever; while the disk hangs, break off whoever came to wait for it."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_looking(), name="looks at the disk")
+            group.create_task(self._keep_breaking_off(), name="end of waits for a disk that hangs")
+
+    async def _keep_looking(self) -> None:
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
+
+    async def _keep_breaking_off(self) -> None:
+        """Twice in a row: a process that stood still itself finds a look that began long ago."""
+        was_hanging = False
+        while True:
+            await asyncio.sleep(LOOK_S)
+            does_hang = self.hangs()
+            if does_hang and not was_hanging:
+                self._tell("the disk hangs")
+            elif does_hang:
+                self._disk.break_off()
+                self._locks.break_off()
+            was_hanging = does_hang
 
 
 def _is_shortage(error: FilestoreError | OSError) -> bool:

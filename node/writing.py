@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from node.blobs import BlobStore
 
 
+SYNC_BYTES = 64 << 20
+
+
 class BlobWriter:
     """Content on its way into the store; `finish` or `abort` ends it. Not for two threads at once."""
 
@@ -23,6 +26,7 @@ class BlobWriter:
         self._store = store
         self._expected = expected
         self._hasher = SegmentHasher()
+        self._unsynced_bytes = 0
         try:
             self._name, self._fd = store.create_incoming()
         except OSError as error:
@@ -43,6 +47,9 @@ class BlobWriter:
             self.abort()
             raise storage_error(error) from error
         self._hasher.update(buffer)
+        self._unsynced_bytes += len(buffer)
+        if self._unsynced_bytes >= SYNC_BYTES:
+            self._sync()
 
     def finish(self) -> FinishedBlob:
         """Checks size and sha256, and puts the blob into place; durable on return.
@@ -62,6 +69,15 @@ class BlobWriter:
         finally:
             self.abort()
         return found
+
+    def _sync(self) -> None:
+        """So that whoever waits for `finish` waits for the rest only."""
+        try:
+            self._store.disk.fdatasync(self._fd)
+        except OSError as error:
+            self.abort()
+            raise storage_error(error) from error
+        self._unsynced_bytes = 0
 
     def abort(self) -> None:
         """Removes what has come, unless it is in place already; again is harmless."""

@@ -30,12 +30,13 @@ async def send_stretch(
     Raises Unavailable when no replica is left; some bytes may have gone out before.
     """
     sha256, replicas = content.file.blob_sha256, content.replicas
-    if services.node_id in replicas:
+    if services.node_id in replicas and not services.disk.hangs():
         if stop - start <= SMALL_BYTES and (piece := _hot_piece(services, sha256, start, stop)):
             await send_piece(request, response, piece)
             services.metrics.download_bytes.labels("local").inc(len(piece))
             return
-        start = await _send_own(request, response, services, sha256, start, stop)
+        with services.disk.waited_for(request.transport):
+            start = await _send_own(request, response, services, sha256, start, stop)
         if start == stop:
             return
         replicas = [replica for replica in replicas if replica != services.node_id]

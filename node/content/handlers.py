@@ -6,7 +6,7 @@ from typing import Final
 
 from aiohttp import hdrs, web
 
-from ca.errors import FilestoreError, MethodNotAllowed
+from ca.errors import FilestoreError, MethodNotAllowed, Unavailable
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, UploadRecord
 from coordinator.web import json_response
@@ -167,6 +167,8 @@ async def _write(
                 record = await take_over(services, caller, record)
             if holder := _elsewhere(services, record):
                 return await pass_on(request, holder)
+    elif record.placement and services.disk.hangs():
+        return await _hung(request, services, caller, record)
     try:
         async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
             _require_tags(request, session.record)  # another request may have ended the upload meanwhile
@@ -176,6 +178,17 @@ async def _write(
             raise
         with services.locks.writer(caller.subject, record.file_uuid):
             return await pass_on(request, node_holding(services, error.successor))
+
+
+async def _hung(
+    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord
+) -> web.StreamResponse:
+    """The disk of this node, the holder, hangs: another node goes on. Raises Unavailable when none can."""
+    with services.locks.writer(caller.subject, record.file_uuid):
+        record = await take_over(services, caller, record)
+        if holder := _elsewhere(services, record):
+            return await pass_on(request, holder)
+    raise Unavailable("The disk of the node that holds this upload hangs.", retry_after_s=2)
 
 
 def _require_tags(request: web.Request, record: UploadRecord) -> None:
@@ -198,7 +211,7 @@ async def _settled(
 
     `seen_releases`: `UploadLocks.releases` before `record` was read.
     """
-    if record.placement:
+    if record.placement and not services.disk.hangs():
         await services.locks.settled(record.file_uuid)
     if services.locks.releases == seen_releases:
         return record

@@ -86,7 +86,7 @@ class HotPath:
                     return None
                 self._sent_bytes.inc(stop - start)
                 return self._answer(content, fields, start, stop, body=body)
-            if is_plain and stop - start <= SENT_BYTES_MAX:
+            if is_plain and stop - start <= SENT_BYTES_MAX and not self._services.disk.hangs():
                 return self._send_at_once(content, fields, start, stop, transport)
         except OSError:
             pass  # whoever reads it in earnest meets this again

@@ -56,6 +56,11 @@ class UploadLocks:
         """How many uploads are in use."""
         return len(self._holds)
 
+    def break_off(self) -> None:
+        """End the connections of all who write uploads: the disk hangs, and another node may go on."""
+        for hold in self._holds.values():
+            hold.disconnect()
+
     @contextmanager
     def writer(self, principal: str, file_uuid: str) -> Iterator[None]:
         """One of the principal's places. Raises RateLimited when all WRITERS_MAX are taken.

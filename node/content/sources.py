@@ -45,7 +45,7 @@ async def read_anywhere(
     `pours`. Raises NoReplica when no source is left; some bytes may have come before.
     """
     first = start
-    for source in _rounds(services.node_id, replicas):
+    for source in _rounds(services, replicas):
         if source is None:
             salvaged = read_damaged(services, sha256, start, stop, is_first=start == first)
             async with aclosing(salvaged) as reading:
@@ -92,25 +92,31 @@ async def read_pieces(
 async def note_failure(services: NodeServices, sha256: str, source: str, failure: Exception) -> None:
     """Log that a replica could not serve; damage on this disk goes out of service."""
     _log.warning("replica failed", extra={"sha256": sha256, "replica": source, "reason": str(failure)})
+    if isinstance(failure, PeerFailed) and failure.is_silent:
+        services.peers.silent.note(source)
     if isinstance(failure, BlobDamaged):
         await withdraw(services.disk, services.blobs, services.metrics, failure)
     elif isinstance(failure, BlobMissing) and source == services.node_id:
         await miss(services.disk, services.blobs, sha256)
 
 
-def _rounds(node_id: str, replicas: Sequence[str]) -> Iterator[str | None]:
+def _rounds(services: NodeServices, replicas: Sequence[str]) -> Iterator[str | None]:
     """The sources in the order to ask them, None between two rounds."""
     for number in range(ROUNDS_MAX):
         if number:
             yield None
-        yield from _order(node_id, replicas)
+        yield from _order(services, replicas)
 
 
-def _order(node_id: str, replicas: Sequence[str]) -> list[str]:
-    """This node first; the others at random, so that no one of them carries all."""
+def _order(services: NodeServices, replicas: Sequence[str]) -> list[str]:
+    """This node first, unless its disk hangs; the others at random, so that no one of them carries all, and
+    last those that did not answer lately.
+    """
+    node_id = services.node_id
     others = [replica for replica in replicas if replica != node_id]
     random.shuffle(others)
-    return [node_id, *others] if node_id in replicas else others
+    others.sort(key=services.peers.silent.__contains__)
+    return [node_id, *others] if node_id in replicas and not services.disk.hangs() else others
 
 
 async def _read_from(

@@ -140,6 +140,7 @@ async def running_node(
     finally:
         await pulls.close()
         await fetches.close()
+        await services.prefixes.close()
         await peers.close()
         await listener.close()
         disk.close()

@@ -47,10 +47,11 @@ def held(node: Node) -> bytes:
 
 
 async def agree(
-    node: Node, member: str, *, epoch: int = 0, limit: int = 0, laid: str = ""
+    node: Node, member: str, *, epoch: int = 0, limit: int = 0, laid: str = "", is_relayed: bool = False
 ) -> tuple[int, str]:
     """Status and offset of the answer to the question that begins a link."""
-    path = LinkTerms(UUID, epoch, with_md5=False, laid=laid).path("agree", limit=str(limit))
+    terms = LinkTerms(UUID, epoch, with_md5=False, laid=laid, is_relayed=is_relayed)
+    path = terms.path("agree", limit=str(limit))
     async with node.services.peers.request(member, "POST", path) as answer:
         return answer.status, answer.headers.get(OFFSET_HEADER, "")
 
@@ -157,6 +158,29 @@ async def test_link_that_a_newer_one_went_around_takes_nothing_back(nodes: list[
     status, _ = await agree(nodes[1], "n3", limit=1000, laid=older)
     assert status == 409
     assert held(nodes[2]) == ACKNOWLEDGED
+
+
+async def test_link_that_a_newer_one_went_around_takes_nothing_back_from_a_member_that_was_restarted(
+    nodes: list[Node],
+) -> None:
+    store(nodes[2], ACKNOWLEDGED)
+    older, newer = next_laid(), next_laid()
+    status, _ = await agree(nodes[1], "n3", limit=1000, laid=older, is_relayed=True)  # it knows no number
+    assert status == 409
+    assert held(nodes[2]) == ACKNOWLEDGED
+    assert await agree(nodes[0], "n3", limit=len(ACKNOWLEDGED), laid=newer) == (200, str(len(ACKNOWLEDGED)))
+    assert (await agree(nodes[1], "n3", limit=1000, laid=older, is_relayed=True))[0] == 409
+    latest = next_laid()  # the chain of the next request
+    status, _ = await agree(nodes[1], "n3", limit=len(ACKNOWLEDGED), laid=latest, is_relayed=True)
+    assert status == 200
+
+
+async def test_first_link_of_an_upload_and_of_an_epoch_may_come_along_the_chain(nodes: list[Node]) -> None:
+    assert await agree(nodes[1], "n3", laid=next_laid(), is_relayed=True) == (200, "0")
+    store(nodes[2], ACKNOWLEDGED)
+    laid_now, limit = next_laid(), len(ACKNOWLEDGED)
+    status, _ = await agree(nodes[1], "n3", epoch=1, limit=limit, laid=laid_now, is_relayed=True)
+    assert status == 200
 
 
 async def test_link_of_an_epoch_that_ended_while_it_waited_takes_nothing_back(nodes: list[Node]) -> None:

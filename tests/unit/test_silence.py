@@ -1,0 +1,215 @@
+"""Peers that accept and never answer: they are waited for once, for a bounded time, whatever the size."""
+
+import asyncio
+import dataclasses
+import hashlib
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from coordinator.records import BACKUP, UploadRecord
+from node import silence
+from node.chain import Chain
+from node.link import LinkTerms, Source
+from node.peers import PeerFailed
+from node.silence import SilentPeers
+from node.takeover import has_prefix, who_has_prefix
+from tests.unit.peer_nodes import Node, impostor, introduce
+
+UUID = "0199c5a2-0000-7000-8000-000000000001"
+CONTENT = os.urandom(5_000_000)
+DEADLINE_S = 60.0
+
+
+async def never(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, over: asyncio.Event) -> None:
+    del reader, writer
+    await over.wait()
+
+
+@asynccontextmanager
+async def hung(nodes: list[Node], *names: str) -> AsyncIterator[None]:
+    """These nodes accept connections and never answer."""
+    async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
+        over, ports = asyncio.Event(), {}
+        ready = [asyncio.Event() for _ in names]
+
+        async def stand_in(name: str, is_ready: asyncio.Event) -> None:
+            node = next(node for node in nodes if node.services.node_id == name)
+            async with impostor(node, never) as port:
+                ports[name] = port
+                is_ready.set()
+                await over.wait()
+
+        for name, is_ready in zip(names, ready, strict=True):
+            group.create_task(stand_in(name, is_ready))
+        for is_ready in ready:
+            await is_ready.wait()
+        introduce(nodes, ports=ports)
+        try:
+            yield
+        finally:
+            introduce(nodes)
+            over.set()
+
+
+def record_of(*placement: str, offset_bytes: int) -> UploadRecord:
+    return UploadRecord(
+        file_uuid=UUID,
+        status="uploading",
+        placement=list(placement),
+        size_bytes=None,
+        expected_sha256="",
+        blob_sha256="",
+        offset_bytes=offset_bytes,
+        expires_at_ms=1,
+        kind=BACKUP,
+        as_of=5,
+        epoch=0,
+        prefix_sha256=hashlib.sha256(CONTENT[:offset_bytes]).hexdigest(),
+    )
+
+
+def store_upload(node: Node, content: bytes = CONTENT) -> None:
+    with node.services.uploads.open(UUID, None) as upload:
+        upload.append(content)
+        upload.sync()
+
+
+async def until_back(node: Node, name: str) -> None:
+    while name in node.services.peers.silent:
+        await asyncio.sleep(0.01)
+
+
+async def test_peer_that_does_not_answer_is_silent_until_it_does(nodes: list[Node]) -> None:
+    peers = nodes[0].services.peers
+    async with hung(nodes, "n2"):
+        with pytest.raises(PeerFailed) as caught:
+            async with peers.ask("n2", "HEAD", "/room", within_s=0.2):
+                pass
+        assert caught.value.is_silent
+        assert "n2" in peers.silent
+        assert "n3" not in peers.silent
+    await asyncio.wait_for(until_back(nodes[0], "n2"), DEADLINE_S)
+    async with peers.ask("n2", "HEAD", "/room", within_s=DEADLINE_S) as answer:
+        assert answer.status == 204
+
+
+async def test_peer_that_refuses_connections_is_not_silent(nodes: list[Node]) -> None:
+    await nodes[1].listener.close()
+    with pytest.raises(PeerFailed) as caught:
+        async with nodes[0].services.peers.ask("n2", "HEAD", "/room", within_s=DEADLINE_S):
+            pass
+    assert not caught.value.is_silent
+    assert "n2" not in nodes[0].services.peers.silent
+
+
+async def test_peer_whose_disk_hangs_stays_silent_though_it_answers(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, peers = threading.Event(), nodes[0].services.peers
+
+    def hang(_descriptor: int) -> None:
+        goes_on.wait()
+
+    hanging = dataclasses.replace(nodes[1].services.blobs.disk, fsync=hang, fdatasync=hang)
+    monkeypatch.setattr(nodes[1].services.blobs, "disk", hanging)
+    try:
+        with pytest.raises(PeerFailed):
+            async with peers.ask("n2", "HEAD", "/room", within_s=0.5):
+                pass
+        assert not await peers._is_back("n2")
+        async with peers.ask("n2", "HEAD", f"/uploads/{UUID}?stop=0", within_s=DEADLINE_S) as answer:
+            assert answer.status in (200, 404, 503)
+        assert "n2" in peers.silent
+    finally:
+        goes_on.set()
+    await asyncio.wait_for(until_back(nodes[0], "n2"), DEADLINE_S)
+
+
+async def test_one_that_falls_silent_again_is_left_out_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    rests: list[float] = []
+    slept = asyncio.sleep
+
+    async def sleep(delay_s: float) -> None:
+        rests.append(delay_s)
+        await slept(0)
+
+    monkeypatch.setattr("node.silence.asyncio.sleep", sleep)
+    answers = iter([True, False, True, True])
+
+    async def ask(_name: str) -> bool:
+        return next(answers)
+
+    silent = SilentPeers(ask)
+    for _ in range(3):
+        silent.note("n2")
+        silent.note("n2")  # known already
+        while "n2" in silent:
+            await slept(0)
+    first = silence.REST_S
+    assert rests == [first, 2 * first, 2 * first, 4 * first]
+    await silent.close()
+
+
+async def test_chain_puts_nobody_behind_a_member_that_is_silent(nodes: list[Node]) -> None:
+    services = nodes[0].services
+    store_upload(nodes[0])
+    async with hung(nodes, "n2"):
+        services.peers.silent.note("n2")
+        with services.uploads.open(UUID, None) as upload:
+            source = Source(services.disk, upload)
+            chain = Chain(
+                node_id="n1",
+                peers=services.peers,
+                view=services.api.view,
+                metrics=services.metrics,
+                source=source,
+                terms=LinkTerms(UUID, 0, with_md5=False),
+                placement=["n1", "n2", "n3"],
+            )
+            chain.start()
+            chain.end()
+            await chain.reach(len(CONTENT))
+            assert not chain._failed_at_s  # nobody was given up on the way: the first link was the right one
+            await chain.linger()
+            assert chain.durable() == {"n3": len(CONTENT)}
+            await chain.close()
+
+
+async def test_successor_is_found_beside_one_that_does_not_answer(nodes: list[Node]) -> None:
+    store_upload(nodes[2])
+    async with hung(nodes, "n2"):
+        asked = who_has_prefix(
+            nodes[0].services, ["n2", "n3"], record_of("n1", "n2", "n3", offset_bytes=len(CONTENT))
+        )
+        successor, do_all_say = await asked
+        assert (successor, do_all_say) == ("n3", False)
+        assert "n2" not in nodes[0].services.peers.silent  # it was not waited for
+
+
+async def test_prefix_that_takes_long_to_read_is_told_to_who_comes_back_for_it(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store_upload(nodes[1])
+    monkeypatch.setattr("node.prefixes.ANSWER_S", 0.1)
+    uploads, goes_on, reads = nodes[1].services.uploads, threading.Event(), []
+    hash_prefix = uploads.hash_prefix
+
+    def slow(*known: object) -> None:
+        reads.append(known)
+        goes_on.wait()
+        hash_prefix(*known)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(uploads, "hash_prefix", slow)
+    record = record_of("n1", "n2", offset_bytes=len(CONTENT))
+    try:
+        assert await has_prefix(nodes[0].services, "n2", record) is None  # 503: ask again
+    finally:
+        goes_on.set()
+    async with asyncio.timeout(DEADLINE_S):
+        while await has_prefix(nodes[0].services, "n2", record) is None:
+            pass
+    assert len(reads) == 1
