@@ -5,22 +5,25 @@ import dataclasses
 import hashlib
 import os
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+import msgspec
 import pytest
 
 from coordinator.records import BACKUP, UploadRecord
 from node import silence
 from node.chain import Chain
-from node.link import LinkTerms, Source
+from node.link import Link, LinkTerms, Source
 from node.peers import PeerFailed
+from node.segments import FinishedBlob
 from node.silence import SilentPeers
 from node.takeover import has_prefix, who_has_prefix
 from tests.unit.peer_nodes import Node, impostor, introduce
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"
 CONTENT = os.urandom(5_000_000)
+LARGE_BYTES = 20_000_000_000  # that a slow disk takes minutes to read
 DEADLINE_S = 60.0
 
 
@@ -154,29 +157,65 @@ async def test_one_that_falls_silent_again_is_left_out_for_longer(monkeypatch: p
     await silent.close()
 
 
-async def test_chain_puts_nobody_behind_a_member_that_is_silent(nodes: list[Node]) -> None:
-    services = nodes[0].services
+async def linked(node: Node, member: str) -> None:
+    with node.services.uploads.open(UUID, None) as upload:
+        source = Source(node.services.disk, upload)
+        terms = LinkTerms(UUID, 0, with_md5=False, proposed_offset=LARGE_BYTES)
+        sent = node.services.metrics.replica_bytes.labels("sent")
+        link = Link(node.services.peers, source, terms, [member], on_change=lambda: None, sent=sent)
+        try:
+            with pytest.raises(PeerFailed):
+                await link.run()
+        finally:
+            source.close()
+
+
+async def asked_for_a_prefix(node: Node, member: str) -> None:
+    record = record_of("n1", member, offset_bytes=0)
+    record = msgspec.structs.replace(record, offset_bytes=LARGE_BYTES, prefix_sha256="0" * 64)
+    assert await has_prefix(node.services, member, record) is None
+
+
+async def finished(node: Node, member: str) -> None:
+    blob = FinishedBlob("0" * 64, LARGE_BYTES)
+    assert await node.services.replication.finish(LinkTerms(UUID, 0, with_md5=False), blob, [member]) == []
+
+
+@pytest.mark.parametrize("wait", [linked, asked_for_a_prefix, finished], ids=lambda wait: str(wait.__name__))
+async def test_no_wait_for_a_peer_grows_with_the_size(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch, wait: Callable[[Node, str], Awaitable[None]]
+) -> None:
+    monkeypatch.setattr("node.replication.FINISH_S", 2.0)
+    async with hung(nodes, "n2"):
+        await wait(nodes[0], "n2")
+
+
+async def test_request_after_one_that_met_a_hung_member_is_not_held_up_by_it(nodes: list[Node]) -> None:
     store_upload(nodes[0])
     async with hung(nodes, "n2"):
-        services.peers.silent.note("n2")
-        with services.uploads.open(UUID, None) as upload:
-            source = Source(services.disk, upload)
-            chain = Chain(
-                node_id="n1",
-                peers=services.peers,
-                view=services.api.view,
-                metrics=services.metrics,
-                source=source,
-                terms=LinkTerms(UUID, 0, with_md5=False),
-                placement=["n1", "n2", "n3"],
-            )
-            chain.start()
-            chain.end()
-            await chain.reach(len(CONTENT))
-            assert not chain._failed_at_s  # nobody was given up on the way: the first link was the right one
-            await chain.linger()
-            assert chain.durable() == {"n3": len(CONTENT)}
-            await chain.close()
+        assert await sent_along_a_chain(nodes[0]) == {"n2"}
+        assert await sent_along_a_chain(nodes[0]) == set()
+
+
+async def sent_along_a_chain(node: Node) -> set[str]:
+    """The members that were given up before the write quorum had all bytes."""
+    services = node.services
+    with services.uploads.open(UUID, None) as upload:
+        chain = Chain(
+            node_id="n1",
+            peers=services.peers,
+            view=services.api.view,
+            metrics=services.metrics,
+            source=Source(services.disk, upload),
+            terms=LinkTerms(UUID, 0, with_md5=False),
+            placement=["n1", "n2", "n3"],
+        )
+        chain.start()
+        chain.end()
+        await chain.reach(len(CONTENT))
+        given_up = set(chain._failed_at_s)
+        await chain.close()
+        return given_up
 
 
 async def test_successor_is_found_beside_one_that_does_not_answer(nodes: list[Node]) -> None:
