@@ -22,7 +22,7 @@ from coordinator.commands import AnyCommand, RecordRun, StartRun
 from coordinator.driver import Driver
 from coordinator.jobs import BY_THE_CLOCK, EXPIRE, JOBS, JobKind, JobParameters, decode_parameters
 from coordinator.raft.core import NotLeader
-from coordinator.records import JobRunRecord
+from coordinator.records import SCHEDULE, JobRunRecord
 from coordinator.rpc import Refused, value_of
 from coordinator.store import Store
 
@@ -69,6 +69,11 @@ class Progress:
     def run_id(self) -> str:
         """The run, the same for every leader that works on it."""
         return self._run.run_id
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether nobody has asked for the run."""
+        return self._run.invoked_by == SCHEDULE
 
     @property
     def parameters(self) -> JobParameters:

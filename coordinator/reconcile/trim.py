@@ -8,8 +8,9 @@ up more.
 """
 
 import asyncio
-from collections import Counter
-from collections.abc import Iterator, Mapping
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from coordinator.job_runs import Progress
@@ -23,7 +24,8 @@ from coordinator.replica_records import DoomedPage, SurplusPage
 PAGE_ROWS: Final = 1000  # blobs that one look takes in: 3 ms of the leader
 REST_S: Final = 0.02  # after each page: most of the leader's time for others
 BLOBS_AT_ONCE: Final = 8
-
+TRIED_S: Final = 660.0  # longer than a node spares what came just now (node/pins.py)
+TRIED_MAX: Final = 100_000  # blobs that are remembered; beyond them it may try in vain
 FULL_SHARE: Final = 1.0  # of a node that takes nothing more, whatever its disk says
 
 
@@ -54,38 +56,56 @@ def rank_surplus(blob: BlobRecord, facts: Facts, freed_bytes: Mapping[str, int] 
     return ranked
 
 
-async def trim(means: Means, progress: Progress) -> None:
-    """One pass over all blobs.
+class Trimmer:
+    """The runs of one coordinator, and when there is something for the next one.
 
-    The result: looked_at: blobs with too many replicas; released, spared; unconfirmed as of `drain`; left:
-    blobs with too many still, since their nodes need them for now, or do not drop what was released.
+    A node spares what somebody was just told that it has, for ten minutes: by the schedule a blob is not
+    tried again before.
     """
-    progress.result["left"] = 0
-    run = _Trimming(means, progress)
-    for page in _pages(means):
-        async with asyncio.TaskGroup() as group:
-            for blob in page:
-                await run.begin(group, blob)
-        if page:
-            await progress.note()
-        await asyncio.sleep(REST_S)
-    await run.end()
 
+    def __init__(self, *, clock_s: Callable[[], float] = time.monotonic) -> None:
+        self._clock_s = clock_s
+        self._after = ""  # what was looked at last
+        self._tried_at_s: OrderedDict[str, float] = OrderedDict()
 
-class Search:
-    """Looks for surplus replicas, a page of the blobs at a time, again and again from the beginning."""
-
-    def __init__(self) -> None:
-        self._after = ""
-
-    def is_found(self, means: Means) -> bool:
-        """Whether the next blobs have any that can go."""
+    def is_due(self, means: Means) -> bool:
+        """Whether the next blobs have replicas that can go. If not, the next call looks behind them, after
+        the last ones from the beginning.
+        """
         page = means.look(ListSurplus(after=self._after, limit=PAGE_ROWS), SurplusPage)
         facts = means.facts()
-        if any(count_surplus(blob, facts) for blob in page.blobs):
-            return True  # and these are looked at next, should they stay
+        if any(count_surplus(blob, facts) and not self._is_tried(blob) for blob in page.blobs):
+            return True
         self._after = page.after if page.more else ""
         return False
+
+    async def trim(self, means: Means, progress: Progress) -> None:
+        """One pass over all blobs.
+
+        The result: looked_at: blobs with too many replicas; released, spared; unconfirmed as of `drain`;
+        left: blobs with too many still, since others are not there, or nodes do not drop what was released.
+        """
+        progress.result["left"] = 0
+        run = _Trimming(means, progress)
+        for page in _pages(means):
+            async with asyncio.TaskGroup() as group:
+                for blob in page:
+                    if not (progress.is_scheduled and self._is_tried(blob)):
+                        await run.begin(group, blob)
+                        self._note_tried(blob)
+            if page:
+                await progress.note()
+            await asyncio.sleep(REST_S)
+        await run.end()
+
+    def _is_tried(self, blob: BlobRecord) -> bool:
+        return self._clock_s() - self._tried_at_s.get(blob.sha256, float("-inf")) < TRIED_S
+
+    def _note_tried(self, blob: BlobRecord) -> None:
+        self._tried_at_s.pop(blob.sha256, None)
+        self._tried_at_s[blob.sha256] = self._clock_s()
+        while len(self._tried_at_s) > TRIED_MAX:
+            self._tried_at_s.popitem(last=False)
 
 
 class _Trimming:

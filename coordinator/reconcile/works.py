@@ -43,7 +43,7 @@ class Reconcilers:
     def __init__(self, means: Means, keeper: NodeKeeper) -> None:
         self._means = means
         self._keeper = keeper
-        self._surplus = trim.Search()
+        self._trimmer = trim.Trimmer()
         self._waits: dict[str, _Wait] = {}
         self._uneven: Facts | None = None  # under which no move helps
 
@@ -54,7 +54,7 @@ class Reconcilers:
             REPAIR: partial(self._patiently, REPAIR, repair.repair),
             DRAIN: partial(self._patiently, DRAIN, drain.drain),
             REBALANCE: partial(self._patiently, REBALANCE, self._rebalance),
-            TRIM: partial(self._patiently, TRIM, trim.trim),
+            TRIM: partial(self._patiently, TRIM, self._trimmer.trim),
             GC: partial(passes.gc, means),
             SCRUB: partial(passes.scrub, means),
             COMPARE: partial(passes.compare, means),
@@ -66,7 +66,7 @@ class Reconcilers:
             REPAIR: lambda: not self._waits_still(REPAIR) and repair.is_due(self._means),
             DRAIN: lambda: not self._waits_still(DRAIN) and drain.is_due(self._means),
             REBALANCE: self._is_rebalance_due,
-            TRIM: lambda: not self._waits_still(TRIM) and self._surplus.is_found(self._means),
+            TRIM: lambda: not self._waits_still(TRIM) and self._trimmer.is_due(self._means),
             GC: lambda: passes.is_gc_due(self._means),
         }
 

@@ -17,7 +17,7 @@ from coordinator.reconcile.drain import RELEASED_MAX
 from coordinator.reconcile.facts import SOURCES_MAX
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.recounting import recount
-from coordinator.reconcile.trim import BLOBS_AT_ONCE, Search, count_surplus, rank_surplus
+from coordinator.reconcile.trim import BLOBS_AT_ONCE, TRIED_S, Trimmer, count_surplus, rank_surplus
 from coordinator.replica_records import NodeReplicas, ReplicaCounts
 from tests.unit.test_job_runs import apply, member, trigger
 from tests.unit.test_rebalance import BLOBS, NODES, Disks, surplus
@@ -74,12 +74,13 @@ def test_copy_names_no_more_sources_than_a_node_takes() -> None:
     assert len(cluster.sources(names)) == SOURCES_MAX
 
 
-async def run(means: Means, run_id: str) -> dict[str, int | str]:
-    """What a run of the job came to."""
-    await apply(means.driver, trigger("trim", run_id))
+async def run(means: Means, run_id: str, trimmer: Trimmer | None = None) -> dict[str, int | str]:
+    """What a run of the job came to; with `trimmer` one that the schedule has begun."""
+    scheduled = commands.StartRun(run_id=run_id, job_name="trim", node_id="c1")
+    await apply(means.driver, trigger("trim", run_id) if trimmer is None else scheduled)
     (record,) = means.store.running_runs()
     progress = Progress("c1", means.driver, record)
-    await trim.trim(means, progress)
+    await (trimmer or Trimmer()).trim(means, progress)
     await progress.record("completed")
     return progress.result
 
@@ -91,8 +92,8 @@ async def held_by_nodes(means: Means) -> list[int]:
 async def test_surplus_replicas_of_all_blobs_go_and_no_others(tmp_path: Path) -> None:
     async with member(tmp_path) as (driver, store):
         means = await surplus(driver, store, Disks())
-        search = Search()
-        assert search.is_found(means)
+        trimmer = Trimmer()
+        assert trimmer.is_due(means)
         result = await run(means, "r1")
         counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
         assert (result["looked_at"], result["released"], result["left"]) == (BLOBS, BLOBS, 0)
@@ -100,7 +101,7 @@ async def test_surplus_replicas_of_all_blobs_go_and_no_others(tmp_path: Path) ->
         held = await held_by_nodes(means)
         assert sum(held) == WANTED * BLOBS
         assert max(held) - min(held) <= BLOBS // 4  # not all from one node
-        assert not search.is_found(means)
+        assert not trimmer.is_due(means)
         assert (await run(means, "r2"))["left"] == 0
         assert sum(await held_by_nodes(means)) == WANTED * BLOBS
 
@@ -111,8 +112,8 @@ async def test_blobs_are_all_looked_at_page_by_page(tmp_path: Path, monkeypatch:
     async with member(tmp_path) as (driver, store):
         means = await surplus(driver, store, Disks())
         assert (await run(means, "r1"))["released"] == BLOBS
-        search = Search()
-        looks = [search.is_found(means) for _ in range(2 * BLOBS // 7)]
+        trimmer = Trimmer()
+        looks = [trimmer.is_due(means) for _ in range(2 * BLOBS // 7)]
         assert not any(looks)
 
 
@@ -156,3 +157,20 @@ async def test_node_that_goes_down_meanwhile_leaves_no_blob_below_its_quorum(tmp
         await recount(driver)
         counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
         assert (counts.lost, set(counts.short) <= {1}) == (0, True)
+
+
+async def test_what_was_spared_is_not_tried_again_by_the_schedule_while_it_would_be_in_vain(
+    tmp_path: Path,
+) -> None:
+    now_s, disks = 1000.0, Disks(is_young=True)
+    async with member(tmp_path) as (driver, store):
+        means = await surplus(driver, store, disks)
+        trimmer = Trimmer(clock_s=lambda: now_s)
+        assert trimmer.is_due(means)
+        assert (await run(means, "r1", trimmer))["spared"] == BLOBS
+        assert not trimmer.is_due(means)
+        assert "released" not in await run(means, "r2", trimmer)
+        assert (await run(means, "r3"))["released"] == BLOBS  # somebody asks for it
+        disks.is_young, now_s = False, now_s + TRIED_S
+        assert trimmer.is_due(means)
+        assert (await run(means, "r4", trimmer))["released"] == BLOBS
