@@ -51,6 +51,7 @@ class Comparison:
     async def compare(self, run: Pass) -> None:
         """Once. Counts looked, missing, restored, unknown, quarantined, added, purged; compared: 1 once all
         that the log names this node for was looked at, and what is missing was reported; then read_bytes.
+        `listed` goes on with each page of anything.
 
         Raises Stopped when too much would be given up at once; Superseded; FilestoreError, OSError.
         """
@@ -67,27 +68,30 @@ class Comparison:
 
     async def _settle_missing(self, run: Pass, held: int) -> None:
         """What the log names this node for. All is looked at before anything is done."""
-        absent, count, looked = await self._absent()
-        run.add(looked=looked, missing=count)
+        absent, count = await self._absent(run)
+        run.add(missing=count)
         run.require_few(count, held, "are damaged or not there")
         while absent:
             for first in range(0, len(absent), PAGE_BLOBS):
                 await self._settle_absent(absent[first : first + PAGE_BLOBS], run)
             if count <= len(absent):
                 return
-            absent, count, _ = await self._absent(after=absent[-1].sha256)
+            absent, count = await self._absent(run, after=absent[-1].sha256)
 
-    async def _absent(self, after: str = "") -> tuple[list[Look], int, int]:
-        """What is named behind `after` and is not there: the first FOUND_MAX, how many, and of how many."""
-        means, absent, count, looked = self._means, list[Look](), 0, 0
+    async def _absent(self, run: Pass, after: str = "") -> tuple[list[Look], int]:
+        """What is named behind `after` and is not there: the first FOUND_MAX, and how many. Counted page by
+        page: the leader gives up a pass whose counts stand still.
+        """
+        means, absent, count = self._means, list[Look](), 0
         pages = held_pages(self._list, means.node_id, rows=PAGE_BLOBS, after=after)
         async with aclosing(pages):
             async for replicas in pages:
                 looks = await means.disk.run(_look_at, means, replicas)
                 found = [seen for seen in looks if not seen.is_whole]
                 absent += found[: FOUND_MAX - len(absent)]
-                count, looked = count + len(found), looked + len(looks)
-        return absent, count, looked
+                count += len(found)
+                run.add(looked=0 if after else len(looks), listed=len(looks))
+        return absent, count
 
     async def _settle_absent(self, looks: list[Look], run: Pass) -> None:
         means, found = self._means, list[tuple[str, Reason]]()
@@ -102,7 +106,7 @@ class Comparison:
         """What lies here and the log does not know, or no file refers to. How many others here it wants, and
         does not name this node for.
         """
-        old, count, states = await self._old()
+        old, count, states = await self._old(run)
         unknown = sum(states.get(state, 0) for state in _UNKNOWN)
         run.add(unknown=unknown)
         run.require_few(count, max(sum(states.values()), held), "are not known to the log")
@@ -111,16 +115,16 @@ class Comparison:
                 await self._put_aside(old[first : first + PAGE_BLOBS], run)
             if count <= len(old):
                 break
-            old, count, _ = await self._old(after=old[-1])
+            old, count, _ = await self._old(run, after=old[-1])
         return states.get("wanted", 0)
 
-    async def _old(self, after: str = "") -> tuple[list[str], int, dict[str, int]]:
+    async def _old(self, run: Pass, after: str = "") -> tuple[list[str], int, dict[str, int]]:
         """What is unknown, and that for long: the first FOUND_MAX behind `after`, how many, and how many
         blobs of each state were looked at.
         """
         means, old, count, states = self._means, list[str](), 0, dict[str, int]()
         finished = await means.disk.run(finished_blobs, means.blobs)
-        async for sha256, state in self._lying(after):
+        async for sha256, state in self._lying(run, after):
             states[state] = states.get(state, 0) + 1
             if state not in _UNKNOWN or sha256 in finished or await means.disk.run(_is_young, means, sha256):
                 continue
@@ -129,11 +133,12 @@ class Comparison:
                 old.append(sha256)
         return old, count, states
 
-    async def _lying(self, after: str = "") -> AsyncIterator[tuple[str, str]]:
+    async def _lying(self, run: Pass, after: str = "") -> AsyncIterator[tuple[str, str]]:
         """Each blob on the disk behind `after`, and what the log says of it here."""
         means, names = self._means, Names(self._means.blobs, after=after)
         while page := await means.disk.run(names.page, PAGE_BLOBS):
             known = await means.known(page)
+            run.add(listed=len(page))
             for sha256 in page:
                 yield sha256, known.get(sha256, "unknown")
 
@@ -156,7 +161,7 @@ class Comparison:
 
     async def _settle_wanted(self, run: Pass) -> None:
         """What lies here and the log wants, but does not name this node for: it is added, if it is sound."""
-        async for sha256, state in self._lying():
+        async for sha256, state in self._lying(run):
             if state == "wanted":
                 as_of = await self._log_index()  # known before it is read
                 if await self._is_sound(sha256, run):

@@ -3,12 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
 from coordinator.view import View
-from node import losses
+from node import comparing, losses
 from node.damage import withdraw
+from node.keeping import Pass
 from node.quarantine import Quarantine
 from node.segments import SEGMENT_BYTES, BlobDamaged
 from tests.unit import replica_acts as acts
@@ -141,3 +143,23 @@ async def test_comparison_that_nobody_has_ordered_gives_way_to_an_order(
     read_bytes = 2 * (SEGMENT_BYTES + 5)
     assert orders.give("look", yes_really=False).counts["read_bytes"] == read_bytes
     assert sum(taken) == SEGMENT_BYTES + read_bytes  # of its own pass it has read the one segment
+
+
+async def test_counts_of_a_comparison_move_with_each_page(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader gives up a pass whose counts stand still, and a disk of ten million blobs takes hours."""
+    monkeypatch.setattr(comparing, "PAGE_BLOBS", 2)
+    for _ in range(6):
+        keeper.store()
+    run, told = Pass(), list[int]()
+    read = keeper.log.read
+
+    async def reading(query: Any, reply_type: Any, **options: Any) -> Any:
+        told.append(run.counts.get("listed", 0))
+        return await read(query, reply_type, **options)
+
+    monkeypatch.setattr(keeper.log, "read", reading)
+    await keeper.custody.compare(run)
+    assert {0, 2, 4, 6, 8, 10} <= set(told)  # of the log first, then of the disk
+    assert (run.counts["looked"], run.counts["listed"]) == (6, 12)
