@@ -53,6 +53,10 @@ class Backoff:
         """All is forgotten."""
         self._records.pop(key, None)
 
+    def clear(self) -> None:
+        """So is everything."""
+        self._records.clear()
+
     def rests(self, key: str) -> bool:
         """Whether it has failed just now."""
         record = self._records.get(key)
@@ -88,6 +92,11 @@ class NodeBackoff(Backoff):
         super().succeeded(key)
         self._refused.pop(key, None)
 
+    def clear(self) -> None:
+        """So is everything."""
+        super().clear()
+        self._refused.clear()
+
 
 class CopyFailures:
     """Failures of the copies that all jobs of one leader have made."""
@@ -98,6 +107,16 @@ class CopyFailures:
         self._blobs = Backoff(clock_s)  # that no source could give
         self._under_way: Counter[str] = Counter()  # by target
         self.answers = Backoff(clock_s)  # nodes that did not answer a question
+
+    def forget(self) -> None:
+        """Everybody is tried again: an operator says so."""
+        for known in (self._targets, self._sources, self._copies, self._blobs, self.answers):
+            known.clear()
+
+    def forget_node(self, node_id: str) -> None:
+        """It was away, and is back."""
+        for known in (self._targets, self._sources, self.answers):
+            known.succeeded(node_id)
 
     def begins(self, copy: Copy) -> None:
         """A copy is to be made. Followed by `ends`."""
@@ -149,6 +168,8 @@ class CopyFailures:
 
     def with_sources(self, copy: Copy) -> Copy:
         """The copy from sources that have not failed lately; from all of them where each has."""
+        if copy.needs_all:
+            return copy
         awake = tuple(source for source in copy.sources if not self._sources.rests(source))
         return replace(copy, sources=awake or copy.sources)
 

@@ -27,6 +27,7 @@ from coordinator.rpc import Refused
 COPIES_PER_TARGET = 2  # a node fetches no more at once, of small blobs as many again
 SMALL_BYTES = 16 << 20  # as node/fetching.py has it
 QUEUED_MAX = 100  # copies that wait for one target, or are made there
+TURN_S = 30.0  # for a copy to get its turn at a target: after that it goes to one that has nothing to do
 TARGETS_TRIED_MAX = 3  # one after the other, for one blob in one run
 ANSWER_S = 30.0  # a node answers after 20 s at the latest, if only that it has not got to the end yet
 ASK_AGAIN_S = 0.5
@@ -41,6 +42,7 @@ _log = logging.getLogger(__name__)
 class _Outcome(Enum):
     MADE = "made"
     FAILED = "failed"  # another target may do
+    WAITED = "waited"  # for its turn, too long
     GONE = "gone"  # no file refers to it any more
 
 
@@ -62,10 +64,7 @@ class Copier:
         copies = plan(facts)
         if all(self._has_place(copy.target, size_bytes) for copy in copies):
             return copies
-        free = [
-            c for c in facts.candidates if c.has_room(size_bytes) and self._has_place(c.node_id, size_bytes)
-        ]
-        return plan(replace(facts, candidates=tuple(free))) or None
+        return plan(self._narrowed(facts, size_bytes, QUEUED_MAX)) or None
 
     async def make(self, copies: Sequence[Copy], plan: Plan) -> bool:
         """Whether all of them are made; where a target fails, those that `plan` comes to then. Raises a group
@@ -73,15 +72,26 @@ class Copier:
         """
         for _ in range(TARGETS_TRIED_MAX):
             outcomes = await self._make_all(copies)
-            if _Outcome.FAILED not in outcomes:
+            if not {_Outcome.FAILED, _Outcome.WAITED} & set(outcomes):
                 break
-            copies = plan(self._means.failures.eligible(self._means.facts(), copies[0].sha256))
+            facts = self._means.failures.eligible(self._means.facts(), copies[0].sha256)
+            idle = self._narrowed(facts, copies[0].size_bytes, COPIES_PER_TARGET)
+            copies = (_Outcome.WAITED in outcomes and plan(idle)) or plan(facts)
             if not copies:
                 return False
         return all(outcome is _Outcome.MADE for outcome in outcomes)
 
-    def _has_place(self, node_id: str, size_bytes: int) -> bool:
-        return self._queued[node_id, size_bytes <= SMALL_BYTES] < QUEUED_MAX
+    def _has_place(self, node_id: str, size_bytes: int, queued_max: int = QUEUED_MAX) -> bool:
+        return self._queued[node_id, size_bytes <= SMALL_BYTES] < queued_max
+
+    def _narrowed(self, facts: Facts, size_bytes: int, queued_max: int) -> Facts:
+        """Without targets where so many copies are made or wait; none shall take of its reserve for that."""
+        free = [
+            c
+            for c in facts.candidates
+            if c.has_room(size_bytes) and self._has_place(c.node_id, size_bytes, queued_max)
+        ]
+        return replace(facts, candidates=tuple(free))
 
     async def _make_all(self, copies: Sequence[Copy]) -> list[_Outcome]:
         async with asyncio.TaskGroup() as group:
@@ -97,10 +107,14 @@ class Copier:
         self._queued[queue] += 1
         failures.begins(copy)
         try:
-            async with turn:
+            if not await _is_taken(turn):
+                return _Outcome.WAITED
+            try:
                 if failures.is_passed_over(copy):  # it failed while this one waited
                     return _Outcome.FAILED
                 return await self._pull_and_add(failures.with_sources(copy))
+            finally:
+                turn.release()
         finally:
             failures.ends(copy)
             self._queued[queue] -= 1
@@ -158,3 +172,13 @@ class Copier:
             if time.monotonic() - moved_at_s >= still_s_max:
                 raise OrderFailed(copy.target, f"tells nothing new for {still_s_max:.0f} s")
             await asyncio.sleep(ASK_AGAIN_S)
+
+
+async def _is_taken(turn: asyncio.Semaphore) -> bool:
+    """Whether it was this one's turn within TURN_S."""
+    try:
+        async with asyncio.timeout(TURN_S):
+            await turn.acquire()
+    except TimeoutError:
+        return False
+    return True

@@ -53,9 +53,10 @@ class Facts:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """One replica to make: on `target`, from one of `sources`."""
+    """One replica to make: on `target`, from one of `sources`, or from all of them together (`needs_all`)."""
 
     sha256: str
     size_bytes: int
     target: str
     sources: tuple[str, ...]
+    needs_all: bool = False

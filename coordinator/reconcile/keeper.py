@@ -84,6 +84,7 @@ class NodeKeeper:
 
     async def _mark_healthy(self, node: NodeRecord) -> None:
         await applied(self._means.driver, MarkNode(node_id=node.node_id, state=HEALTHY), NodeRecord)
+        self._means.failures.forget_node(node.node_id)
         self.has_returned = True
         _log.warning("the node %s is back: its replicas count again", node.node_id)
 

@@ -54,7 +54,7 @@ def plan_salvage(blob: ShortBlob, facts: Facts) -> list[Copy]:
     if not sources or not nearest:
         return []
     (target,) = choose(blob.sha256, nearest, 1)
-    return [Copy(blob.sha256, blob.size_bytes, target, sources)]
+    return [Copy(blob.sha256, blob.size_bytes, target, sources, needs_all=True)]
 
 
 def lacks_room(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> bool:

@@ -83,7 +83,12 @@ class Reconcilers:
         self._uneven = await rebalance.rebalance(means, progress)
 
     async def _patiently(self, name: str, work: Reconciler, progress: Progress) -> None:
-        """Do it; when nothing could be done, the next run of the schedule waits, longer each time."""
+        """Do it; when nothing could be done, the next run of the schedule waits, longer each time.
+
+        A run that somebody has asked for tries everybody again.
+        """
+        if not progress.is_scheduled:
+            self._means.failures.forget()
         before, looked_before = _done(progress), _looked(progress)
         if name == REBALANCE:
             self._keeper.has_returned = False

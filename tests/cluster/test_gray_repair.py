@@ -17,24 +17,24 @@ from tests.cluster.harness import Cluster
 from tests.cluster.test_healing import HEALED_S, holders, until_state, until_whole
 from tests.cluster.test_members import as_node
 
-FILES = 80
+pytestmark = pytest.mark.long  # run by `make long`
+
+FILES, MANY_FILES = 80, 300
 BYTES = 20_000
 REPLICAS = 3
-DOWN_AFTER_S = 5
 
 
 @pytest.fixture
 def five(tmp_path: Path) -> Iterator[Cluster]:
     """Five nodes, three replicas; a node that is silent for five seconds is down."""
-    options = ("--down-after", str(DOWN_AFTER_S))
     with Cluster(
-        tmp_path / "cluster", node_count=5, replicas=REPLICAS, coordinator_options=options
+        tmp_path / "cluster", node_count=5, replicas=REPLICAS, coordinator_options=("--down-after", "5")
     ) as started:
         yield started
 
 
-def stored(cluster: Cluster) -> list[bytes]:
-    contents = [os.urandom(BYTES) for _ in range(FILES)]
+def stored(cluster: Cluster, count: int = FILES) -> list[bytes]:
+    contents = [os.urandom(BYTES) for _ in range(count)]
     for content in contents:
         cluster.store(content)
     return contents
@@ -85,14 +85,13 @@ async def test_node_that_takes_no_replica_is_passed_over_and_named_and_comes_bac
 
 @pytest.mark.timeout(240)
 async def test_node_that_stops_while_it_is_repaired_to_holds_nobody_up(five: Cluster) -> None:
-    contents = await asyncio.to_thread(stored, five)
+    contents = await asyncio.to_thread(stored, five, MANY_FILES)
     dead, hung, *others = five.nodes
     async with as_node(five, others[0]) as client:
         five.kill(dead)
-        await asyncio.sleep(DOWN_AFTER_S - 1.5)  # it is a target for three seconds more
-        os.kill(five.pid(hung), signal.SIGSTOP)
+        until_state(five, dead, others[0], "down")
+        os.kill(five.pid(hung), signal.SIGSTOP)  # it is a target for three seconds more
         try:
-            until_state(five, dead, others[0], "down")
             until_state(five, hung, others[0], "down")
             await until_whole(client)
             for content in contents:

@@ -1,5 +1,7 @@
 """Who has failed at copies rests, longer each time, and is tried again one copy at a time."""
 
+from dataclasses import replace
+
 from coordinator.placement import Candidate
 from coordinator.reconcile.backoff import (
     FORGOTTEN_S,
@@ -117,6 +119,19 @@ def test_node_that_fails_again_and_again_is_told_with_a_sentence_until_it_succee
     assert failures.sentences() == {}
 
 
+def test_who_rests_is_tried_again_when_somebody_says_so_or_the_node_was_away() -> None:
+    failures = CopyFailures(Clock())
+    failures.target_failed(copy(1), WHY, has_answered=False)
+    failures.sources_failed(copy(2), ["n1"], WHY)
+    failures.answers.failed("n3", WHY)
+    failures.forget_node("n3")
+    assert (takers(failures, 3), failures.answers.rests("n3")) == (["n1", "n2", "n3"], False)
+    assert takers(failures, 1) == ["n1", "n2"]  # this copy failed
+    assert takers(failures, 2) == []
+    failures.forget()
+    assert [takers(failures, number) for number in (1, 2)] == [["n1", "n2", "n3"]] * 2
+
+
 def test_sources_that_fail_are_named_only_where_no_other_is() -> None:
     clock = Clock()
     failures = CopyFailures(clock)
@@ -124,6 +139,7 @@ def test_sources_that_fail_are_named_only_where_no_other_is() -> None:
         failures.made(copy(number), ["n1"])
     assert failures.with_sources(copy(3)).sources == ("n2",)
     assert failures.with_sources(copy(3, sources=("n1",))).sources == ("n1",)
+    assert failures.with_sources(replace(copy(3), needs_all=True)).sources == ("n1", "n2")
     clock.now_s += REST_S_MIN
     assert failures.with_sources(copy(3)).sources == ("n1", "n2")
     failures.made(copy(3), ["n1"])

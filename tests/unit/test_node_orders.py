@@ -11,7 +11,7 @@ from aiohttp import web
 
 from ca.certificates import Authority
 from coordinator import node_orders
-from coordinator.node_orders import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState
+from coordinator.node_orders import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState, PullState
 from coordinator.reconcile.keeper import STOPPED_REST_S, Comparisons
 from coordinator.records import NodeRecord
 from coordinator.web import json_response, new_application, serve
@@ -131,6 +131,41 @@ async def answering(node: Node, body: bytes | Orders) -> AsyncIterator[NodeRecor
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=node.contexts.peer.listening, peer=True)
     try:
         yield msgspec.structs.replace(record(node), peer_port=listener.port)
+    finally:
+        await listener.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "state"),
+    [
+        (200, b"", PullState(is_here=True)),  # of an older version
+        (202, b"", PullState()),
+        (
+            202,
+            b'{"is_here":false,"moved":7,"failed_sources":[],"later":1}',
+            PullState(moved=7, failed_sources=[]),
+        ),
+        (202, b'{"moved":-1}', None),
+        (200, b"[]", None),
+    ],
+)
+async def test_state_of_a_pull_is_read(
+    nodes: list[Node], orders: NodeOrders, status: int, body: bytes, state: PullState | None
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        await request.read()
+        return web.Response(status=status, body=body)
+
+    app = new_application([web.post("/blobs/{sha256}/pull", answer)], component="node")
+    context = nodes[0].contexts.peer.listening
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=context, peer=True)
+    node = msgspec.structs.replace(record(nodes[0]), peer_port=listener.port)
+    try:
+        if state is None:
+            with pytest.raises(OrderFailed, match="no state of a pull"):
+                await orders.pull(node, SHA256, 5, ["n2"], timeout_s=TIMEOUT_S)
+        else:
+            assert await orders.pull(node, SHA256, 5, ["n2"], timeout_s=TIMEOUT_S) == state
     finally:
         await listener.close()
 

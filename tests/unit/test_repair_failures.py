@@ -180,6 +180,30 @@ async def test_pull_is_given_up_when_it_stands_still_and_never_while_it_moves(
     assert result.get("failed", 0) == (1 if targets.asked["n3"] else 0)
 
 
+async def test_what_waits_long_for_a_slow_target_goes_to_one_that_has_nothing_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "TURN_S", 0.1)
+    goes_on = asyncio.Event()
+
+    async def crawl(sha256: str, sources: Sequence[str]) -> PullState:
+        del sha256, sources
+        await goes_on.wait()
+        return PullState(is_here=True, moved=5, failed_sources=[])
+
+    async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
+        targets = Targets(n4=crawl)
+        means = await short_of_one(driver, store, targets)
+        running = asyncio.create_task(run(means))
+        while targets.made["n3"] + targets.made["n5"] < BLOBS - copies.COPIES_PER_TARGET:
+            assert not running.done()
+            await asyncio.sleep(0.01)
+        assert targets.asked["n4"] == copies.COPIES_PER_TARGET
+        goes_on.set()
+        await running
+        assert await short(means) == {}
+
+
 async def test_small_blobs_do_not_wait_for_large_ones(tmp_path: Path) -> None:
     sizes = [1 << 40] * 6 + [5] * 6
     goes_on = asyncio.Event()
@@ -243,12 +267,16 @@ async def test_blob_that_nobody_can_help_does_not_keep_the_next_one_waiting(
         return PullState(is_here=True, moved=5, failed_sources=[])
 
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
-        means = await short_of_one(driver, store, Targets(n3=refuse_the_first), NODES[:3], sizes=[5])
+        targets = Targets(n3=refuse_the_first)
+        means = await short_of_one(driver, store, targets, NODES[:3], sizes=[5])
         reconcilers = works.Reconcilers(means, NodeKeeper(means, down_after_s=600.0))
         await apply(driver, trigger(REPAIR, "r1"))
         (record,) = store.running_runs()
         await reconcilers.works()[REPAIR](Progress("c1", driver, record))
         assert not reconcilers.due()[REPAIR]()
+        assert targets.asked["n3"] == 1
+        await reconcilers.works()[REPAIR](Progress("c1", driver, record))
+        assert targets.asked["n3"] == 2  # at once: the run was asked for by somebody
         wait = reconcilers._waits[REPAIR]
         reconcilers._waits[REPAIR] = replace(wait, soon_s=0.0)  # as five seconds later
         assert not reconcilers.due()[REPAIR]()
