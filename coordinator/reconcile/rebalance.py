@@ -22,7 +22,7 @@ from coordinator.replica_records import HeldReplica
 
 DIFFERENCE_SHARE = 0.1  # of used space: nodes that differ by less are left alone
 EVEN_SHARE = 0.02  # so near to the middle of two nodes a run comes; less is no change of a disk
-MOVED_MAX = 10_000  # replicas in one run from one node: the next looks at the disks anew
+MOVED_MAX = 10_000  # replicas in one run: the next looks at the disks anew
 TRIED_MAX = 100_000  # blobs that a run remembers; beyond them it may try in vain
 
 
@@ -128,10 +128,11 @@ async def rebalance(means: Means, progress: Progress) -> Facts | None:
     for candidate in by_use(means.facts()):
         await _Surplus(means, progress, candidate.node_id, released).run()
     facts = means.facts()
-    levels, moves = Levels(facts), []
+    levels, moved = Levels(facts), set[str]()
+    moves: list[_Moves] = []
     async with asyncio.TaskGroup() as group:  # one that hangs holds up no other
         for imbalance in find_imbalances(facts):
-            moves.append(_Moves(means, progress, imbalance, levels))
+            moves.append(_Moves(means, progress, imbalance, levels, moved))
             group.create_task(moves[-1].run())
     if not moves or any(each.may_help for each in moves):
         return None
@@ -184,24 +185,28 @@ class _Surplus:
 
 
 class _Moves:
-    """Moves away from one node. `may_help`: whether any could be made, if not at once."""
+    """Moves away from one node. `may_help`: whether any could be made, if not at once.
 
-    def __init__(self, means: Means, progress: Progress, imbalance: Imbalance, levels: Levels) -> None:
+    `moved`: the blobs of which this run moves a replica, from any node: two moves of one at once could bring
+    both into one zone.
+    """
+
+    def __init__(
+        self, means: Means, progress: Progress, imbalance: Imbalance, levels: Levels, moved: set[str]
+    ) -> None:
         self._means, self._progress, self._imbalance, self._levels = means, progress, imbalance, levels
         self._copier = Copier(means, progress)
         self._rounds = Rounds(means, progress, imbalance.fuller)
-        self._tried: set[str] = set()
+        self._moved = moved
         self.may_help = False
 
     async def run(self) -> None:
         """Look at every replica that the node holds, as long as it drops what is released."""
-        await self._rounds.run(self._begin, goes_on=lambda: len(self._tried) < MOVED_MAX)
+        await self._rounds.run(self._begin, goes_on=lambda: len(self._moved) < MOVED_MAX)
 
     def _begin(self, crew: Crew, replica: HeldReplica) -> bool:
         sha256 = replica.sha256
-        if crew.readings and sha256 in self._tried:
-            return True
-        if (blob := self._means.blob(sha256)) is None or crew.is_at(sha256):
+        if sha256 in self._moved or (blob := self._means.blob(sha256)) is None:
             return True
 
         def plan(facts: Facts) -> list[Copy]:
@@ -218,8 +223,8 @@ class _Moves:
             self._progress.add(waiting=1)
         if not crew.readings:
             self._progress.add(looked_at=1)
-        if copies and sha256 not in self._tried:
-            self._tried.add(sha256)
+        if copies:
+            self._moved.add(sha256)
             (copy,) = copies
             self._levels.move(self._imbalance.fuller, copy.target, copy.size_bytes)
             crew.begin(sha256, lambda: self._move(copy))
