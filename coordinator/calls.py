@@ -99,6 +99,9 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     at_ms: Count = 0  # its clock when this was sent; 0 from members of older versions
     custody_stopped: Names = []  # passes that would have given up too many blobs at once
     unreachable: NodeIds = []  # nodes that do not answer this one
+    disk_fails: bool = False  # it takes no bytes, and not for want of room; False from older versions
+    poison: Names = []  # the first of what cannot be used on its disk, each with why
+    poison_count: Count = 0
 
 
 class HeartbeatReply(Struct, frozen=True):
@@ -233,6 +236,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     scrubbed_since_ms: int = 0  # see HeartbeatCall
     custody_stopped: list[str] = []
     copy_failures: str = ""
+    poison: list[str] = []
+    poison_count: int = 0
 
 
 INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members

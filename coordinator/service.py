@@ -448,6 +448,8 @@ class Service:
                     scrubbed_since_ms=min(beat.scrubbed_since_ms, now_ms()),
                     custody_stopped=beat.custody_stopped,
                     copy_failures=failing.get(node.node_id, ""),
+                    poison=beat.poison,
+                    poison_count=beat.poison_count,
                 )
             )
         return states

@@ -20,26 +20,27 @@ import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from ca.errors import InsufficientStorage, InvalidRequest
 from coordinator.disk import writable_bytes
 from coordinator.placement import RESERVE_SHARE
+from node.areas import Areas
 from node.directories import (
     READ_FLAGS,
-    make_directory,
     mkdir,
     opened_directory,
     read_whole,
-    remove_tree,
     storage_error,
     unlink,
 )
 from node.durable import DirectorySyncs, Disk, write_all
+from node.leftovers import Leftovers
 from node.names import is_sha256
 from node.openblobs import OpenBlobs
 from node.placing import PlacingLock
+from node.poison import PoisonItems
 from node.segments import (
     MEDIUM_ERRORS,
     BlobDamaged,
@@ -53,11 +54,15 @@ from node.segments import (
     sidecar_bytes,
 )
 from node.trust import TrustedSegments
+from node.withdrawn import Withdrawn
 from node.writing import BlobWriter
 
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
 PROBE_WAIT_S = 1.0  # for another probe to end: a synced write of a few bytes
 INCOMING = "incoming-"
+# Areas of `PoisonItems`: directories; blobs that cannot be opened, read, deleted, or set aside (that nobody
+# knows, that are damaged).
+BLOBS, REPLICAS, READS, DROPS, STRAYS, DAMAGED = "blobs", "replicas", "reads", "drops", "strays", "damaged"
 SIDECAR = ".sums"
 _CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 # What opening answers when a link, a file or a broken sector stands where a directory or a file should.
@@ -86,36 +91,43 @@ class BlobStore:
         self._trusted = trusted or TrustedSegments()
         self.syncs = DirectorySyncs()
         self.opened = OpenBlobs()  # for reading; a name that goes or changes hands is forgotten there
+        self.poison = PoisonItems()
+        self.withdrawn = Withdrawn()
         self._maker = maker
         self._uppers_known, self._leaves_known = bytearray(1 << 8), bytearray(1 << 16)  # durable, seen here
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._blobs = make_directory("blobs", parent=self._root)
-        self.uploads_directory = make_directory("uploads", parent=self._root)
-        self.quarantine_directory = make_directory("quarantine", parent=self._root)
+        self.areas = Areas(self._root)
+        self._blobs = self.areas.hold("blobs")
+        self.uploads_directory = self.areas.hold("uploads")
+        self.quarantine_directory = self.areas.hold("quarantine")
         self._probing = threading.Lock()
         self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
         self.disk.fsync(self._root)
-        self._remove_incoming(is_leftover)
+        self.leftovers = Leftovers(self.uploads_directory, self.poison)
+        self.leftovers.find(INCOMING, is_leftover)
 
     def close(self) -> None:
         """Gives the directories back; blobs that were handed out stay readable."""
         self.opened.close()
         self.placing.close()
-        for descriptor in (self.quarantine_directory, self.uploads_directory, self._blobs, self._root):
-            os.close(descriptor)
+        self.areas.close()
+        os.close(self._root)
 
     def open(self, sha256: str) -> OpenBlob:
         """The blob, for reading; the caller closes it.
 
-        Raises BlobMissing; BlobDamaged when what is there cannot be the blob (a link, another size than the
-        sidecar says, no sidecar, a bad one). The content itself is checked by `OpenBlob.verify_range`.
+        Raises BlobMissing, of what was withdrawn too; BlobDamaged when what is there cannot be the blob (a
+        link, another size than the sidecar says, no sidecar, a bad one). The content itself is checked by
+        `OpenBlob.verify_range`.
         """
         require_sha256(sha256)
         try:
             with self.leaf(sha256) as leaf:
                 fd = os.open(sha256, READ_FLAGS, dir_fd=leaf)
                 try:
+                    if self.withdrawn.holds(sha256, fd):
+                        raise BlobMissing(sha256)
                     sums = _sums_of(fd, sha256, leaf)
                 except BaseException:
                     os.close(fd)
@@ -165,14 +177,22 @@ class BlobStore:
             return blob.size_bytes
 
     def iterate(self) -> Iterator[str]:
-        """The names of all blobs that are regular files, ascending; holds one directory's names at a time."""
-        for upper_name in _directory_names(self._blobs):
-            with opened_directory(upper_name, parent=self._blobs) as upper:
-                for leaf_name in _directory_names(upper):
-                    with opened_directory(leaf_name, parent=upper) as leaf:
-                        prefix = upper_name + leaf_name
-                        names = [name for name in _file_names(leaf) if name.startswith(prefix)]
-                    yield from names
+        """The names of all blobs that are regular files, ascending; holds one directory's names at a time.
+
+        A directory that cannot be listed is passed over: it stands among `poison` then.
+        """
+        for upper in self.listed("", directory_names):
+            for leaf in self.listed(upper, directory_names):
+                names = self.listed(f"{upper}/{leaf}", _file_names)
+                yield from (name for name in names if name.startswith(upper + leaf))
+
+    def look_again(self) -> None:
+        """At what could not be listed or opened: whoever is to look at it next may come hours later."""
+        for name in sorted(self.poison.names(BLOBS)):
+            self.listed(name, directory_names if name.count("/") == 0 else _file_names)
+        for sha256 in sorted(self.poison.names(REPLICAS)):
+            with self.poison.skipping(REPLICAS, sha256):
+                self.has(sha256)
 
     def delete(self, sha256: str, *, unless: Callable[[], bool] = lambda: False) -> bool:
         """Removes the blob; False if it was not there. Readers that have it open go on.
@@ -206,6 +226,7 @@ class BlobStore:
         require_sha256(sha256)
         try:
             with self.placing, self.leaf(sha256) as leaf:
+                os.stat(sha256, dir_fd=leaf, follow_symlinks=False)  # a crash may leave the sidecar alone
                 os.utime(sha256 + SIDECAR, dir_fd=leaf, follow_symlinks=False)
             self.sync_placement(sha256)
         except FileNotFoundError:
@@ -237,16 +258,38 @@ class BlobStore:
         """What is known in memory of the file under that name: it goes, or another takes its place."""
         self._trusted.forget(sha256)
         self.opened.forget(sha256)
+        self.withdrawn.forget(sha256)
+        for area in (REPLICAS, READS, DROPS, STRAYS, DAMAGED):
+            self.poison.clear(area, sha256)
+
+    def withdraw(self, damage: BlobDamaged) -> bool:
+        """Serve the file that was found damaged no more, though it lies in its place; False if another does.
+
+        For a disk that does not let it be moved. Of what cannot be opened nothing need be known. Raises
+        OSError when it cannot even be looked at.
+        """
+        self._trusted.forget(damage.sha256)
+        if damage.file is None:
+            return True
+        with self.leaf(damage.sha256) as leaf:
+            facts = os.stat(damage.sha256, dir_fd=leaf, follow_symlinks=False)
+        if damage.file != (facts.st_dev, facts.st_ino):
+            return False
+        self.withdrawn.add(damage, facts)
+        self.opened.forget(damage.sha256)
+        return True
+
+    def reinstate(self, sha256: str) -> bool:
+        """Serve what was withdrawn and proved to be sound; whether it can be opened."""
+        self.withdrawn.forget(sha256)
+        self.poison.clear(DAMAGED, sha256)
+        return self.has(sha256)
 
     def receive(self, expected_sha256: str, size_bytes: int) -> BlobWriter:
         """A writer for content that is known by name and size, such as a replica from a peer."""
         require_sha256(expected_sha256)
         assert size_bytes >= 0
         return BlobWriter(self, FinishedBlob(expected_sha256, size_bytes))
-
-    def open_area(self, name: str) -> int:
-        """The directory `name` beside `blobs`, made if it is missing; the caller closes it."""
-        return make_directory(name, parent=self._root)
 
     def create_incoming(self) -> tuple[str, int]:
         """A new empty file below `uploads_directory`: its name and descriptor. It dies at the next start."""
@@ -372,10 +415,17 @@ class BlobStore:
             with opened_directory(sha256[2:4], parent=upper) as leaf:
                 yield upper, leaf
 
-    def _remove_incoming(self, is_leftover: Callable[[str], bool]) -> None:
-        for name in os.listdir(self.uploads_directory):
-            if name.startswith(INCOMING) and is_leftover(name.removeprefix(INCOMING)):
-                remove_tree(name, parent=self.uploads_directory)
+    def listed(self, name: str, look: Callable[[int], list[str]]) -> list[str]:
+        """The names in the directory `name` below `blobs`, which may be of two levels; none if it is gone."""
+        with self.poison.skipping(BLOBS, name), suppress(FileNotFoundError), ExitStack() as opened:
+            directory = self._blobs
+            for part in filter(None, name.split("/")):
+                directory = opened.enter_context(opened_directory(part, parent=directory))
+            found = look(directory)
+            if look is directory_names:
+                self.poison.keep(BLOBS, found, below=f"{name}/" if name else "")
+            return found
+        return []
 
 
 def _sums_of(fd: int, sha256: str, leaf: int) -> SegmentSums:
@@ -399,7 +449,8 @@ def require_sha256(sha256: str) -> None:
         raise InvalidRequest("sha256: must be 64 lower-case hexadecimal digits.")
 
 
-def _directory_names(descriptor: int) -> list[str]:
+def directory_names(descriptor: int) -> list[str]:
+    """The directories of two digits in a directory, ascending. Raises OSError."""
     with os.scandir(descriptor) as entries:
         return sorted(e.name for e in entries if len(e.name) == 2 and e.is_dir(follow_symlinks=False))
 

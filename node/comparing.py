@@ -20,14 +20,17 @@ from coordinator.held_pages import held_pages
 from coordinator.queries import FindBlob, ListReplicas
 from coordinator.records import BlobRecord
 from coordinator.replica_records import HeldReplica, ReplicaPage
+from node.blobs import READS, REPLICAS, STRAYS
 from node.damage import verify_blob, withdraw
 from node.inventory import Look, Names, look
 from node.keeping import PAGE_BLOBS, Means, Pass
 from node.losses import Losses
 from node.lost import Reason
 from node.pins import finished_blobs, is_within
+from node.quarantine import KEPT
 from node.reporting import Reporter
 from node.segments import BlobDamaged, BlobMissing
+from node.sidecars import remove_lone_sidecars
 
 UNKNOWN_S: Final = 86_400.0  # for whoever is about to say that the blob is needed
 QUARANTINE_MS: Final = 7 * 86_400_000
@@ -61,10 +64,15 @@ class Comparison:
         await self._settle_missing(run, held)
         wanted = await self._settle_unknown(run, held)
         await self._purge_unknown(run)
+        for upper in range(256):
+            await self._means.disk.run(remove_lone_sidecars, self._means.blobs, f"{upper:02x}")
         run.add(compared=1)
         if wanted:
             await self._settle_wanted(run)
         await self._settle_quarantine(run)
+        for sha256 in sorted(self._means.blobs.poison.names(READS)):  # the next scrub may be far
+            with self._means.blobs.poison.skipping(READS, sha256):
+                await self._is_sound(sha256, run)
 
     async def _settle_missing(self, run: Pass, held: int) -> None:
         """What the log names this node for. All is looked at before anything is done."""
@@ -162,7 +170,9 @@ class Comparison:
     async def _settle_wanted(self, run: Pass) -> None:
         """What lies here and the log wants, but does not name this node for: it is added, if it is sound."""
         async for sha256, state in self._lying(run):
-            if state == "wanted":
+            if state != "wanted":
+                continue
+            with self._means.blobs.poison.skipping(READS, sha256):
                 as_of = await self._log_index()  # known before it is read
                 if await self._is_sound(sha256, run):
                     run.add(added=await self._losses.add(sha256, as_of))
@@ -171,15 +181,18 @@ class Comparison:
         """What lies in quarantine of no use to anybody."""
         async for entry, state in self._aside():
             if state in _UNKNOWN and self._is_old(entry):
-                await self._purge(entry, state, run)
+                with self._means.blobs.poison.skipping(KEPT, entry[0]):
+                    await self._purge(entry, state, run)
 
     async def _settle_quarantine(self, run: Pass) -> None:
         """What lies in quarantine and the log wants here."""
         async for entry, state in self._aside():
-            if state in ("held", "wanted"):
+            if state not in ("held", "wanted"):
+                continue
+            with self._means.blobs.poison.skipping(KEPT, entry[0]):
                 await self._restore(entry, state, run)
-            if await self._is_superfluous(entry, state, run):
-                await self._purge(entry, state, run)
+                if await self._is_superfluous(entry, state, run):
+                    await self._purge(entry, state, run)
 
     async def _aside(self) -> AsyncIterator[tuple[tuple[str, int], str]]:
         """Each copy in quarantine: its name, since when, and what the log says of it here."""
@@ -251,19 +264,28 @@ class Comparison:
 
 
 def _look_at(means: Means, replicas: list[HeldReplica]) -> list[Look]:
-    return [look(means.blobs, replica.sha256, replica.size_bytes) for replica in replicas]
+    """What of them the disk says anything about."""
+    found = []
+    for replica in replicas:
+        with means.blobs.poison.skipping(REPLICAS, replica.sha256):
+            found.append(look(means.blobs, replica.sha256, replica.size_bytes))
+    return found
 
 
 def _is_young(means: Means, sha256: str) -> bool:
     """Whether somebody may be about to say that it is needed."""
-    return is_within(means.blobs, sha256, UNKNOWN_S, at_s=means.clock_s())
+    with means.blobs.poison.skipping(REPLICAS, sha256):
+        return is_within(means.blobs, sha256, UNKNOWN_S, at_s=means.clock_s())
+    return True  # nothing is done with what cannot be looked at
 
 
 def _take_old(means: Means, sha256: str) -> bool:
     """Whether it is out of service now, be it that a power cut may bring it back."""
-    try:
-        return means.quarantine.take(sha256, unless=lambda: _is_young(means, sha256))
-    except FilestoreError:
-        if means.blobs.has_name(sha256):
-            raise
-        return True
+    with means.blobs.poison.skipping(STRAYS, sha256):
+        try:
+            return means.quarantine.take(sha256, unless=lambda: _is_young(means, sha256))
+        except FilestoreError:
+            if means.blobs.has_name(sha256):
+                raise
+            return True
+    return False

@@ -17,10 +17,10 @@ from ca.identity import Identity, Role
 from ca.secretfiles import write_durable
 from ca.tls import Credential, read_roots
 from coordinator.records import CoordinatorRecord
+from node.directories import FAILURES
 
 LOCK_PAUSE_S = 0.05  # between two looks at a lock that is about to be free
 PROBE = "probe"  # written and removed at start
-_TROUBLE = frozenset({errno.EROFS, errno.EIO})
 OTHERS_WRITE = 0o022  # in the directory of a node: they could put another credential there
 _LOCK_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -81,7 +81,7 @@ class NodeFiles:
                 os.close(descriptor)
             probe.unlink()
         except OSError as error:
-            return os.strerror(error.errno or errno.EIO) if error.errno in _TROUBLE else ""
+            return os.strerror(error.errno or errno.EIO) if error.errno in FAILURES else ""
         return ""
 
     @contextmanager

@@ -2,20 +2,22 @@
 
 From then on this node says that it does not have the blob, so nobody counts the copy and any member may put a
 new one here. The bytes are kept in quarantine, and a note is left for custody (`node/custody.py`), which
-reports the loss to the log: the cluster makes a new copy.
+reports the loss to the log: the cluster makes a new copy. On a disk that lets nothing be moved and takes no
+note, both are kept in memory (`node/withdrawn.py`).
 """
 
 import logging
+import os
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 from ca.errors import FilestoreError
-from node.blobs import BlobStore
+from node.blobs import DAMAGED, BlobStore
 from node.disk import DiskWorkers
 from node.lost import note_lost
 from node.metrics import NodeMetrics
 from node.quarantine import Quarantine
-from node.segments import BlobDamaged, OpenBlob, WholeRead, segment_count
+from node.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead, segment_count
+from node.withdrawn import Loss, Withdrawal
 
 Pace = Callable[[int], Awaitable[None]]  # told how many bytes are read next
 
@@ -23,26 +25,29 @@ _log = logging.getLogger(__name__)
 
 
 async def withdraw(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, damage: BlobDamaged) -> None:
-    """Take what was found damaged out of service. A disk that refuses even that is logged."""
+    """Take what was found damaged out of service, whether the disk lets it be moved or not."""
     if damage.segment is not None:
         metrics.damaged_segments.inc()
-    facts = {"sha256": damage.sha256, "reason": damage.why}
-    try:
-        moved = await disk.run(_set_aside, blobs, damage)
-    except FilestoreError as error:
-        _log.error("a damaged blob cannot be moved", extra=facts | {"disk": error.details})
-        return
-    if moved:
-        metrics.quarantined_blobs.inc()
-        _log.error("a damaged blob went to quarantine", extra=facts)
+    if await disk.run(_set_aside, blobs, damage):
+        _tell_moved(metrics, damage)
 
 
 async def miss(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> None:
     """Leave a note about a blob that should be here and is not."""
-    try:
-        await disk.run(note_lost, blobs, sha256, "missing")
-    except FilestoreError as error:
-        _log.error("a missing blob cannot be noted", extra={"sha256": sha256, "disk": error.details})
+    await disk.run(note_lost, blobs, Loss(sha256, "missing"))
+
+
+async def set_aside_again(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics) -> None:
+    """Move what was withdrawn and lies in its place still to quarantine, if the disk lets it go now."""
+    withdrawals = blobs.withdrawn.all()
+    for withdrawal in withdrawals:
+        if await disk.run(_take_withdrawn, blobs, withdrawal):
+            _tell_moved(metrics, withdrawal.damage)
+    known = {withdrawal.damage.sha256 for withdrawal in withdrawals}
+    for sha256 in sorted(blobs.poison.names(DAMAGED) - known):
+        damage = await disk.run(_take_unopened, blobs, sha256)
+        if damage is not None:
+            _tell_moved(metrics, damage)
 
 
 async def _at_once(_size_bytes: int) -> None:
@@ -100,13 +105,69 @@ async def verify_blob(
 
 
 def _set_aside(blobs: BlobStore, damage: BlobDamaged) -> bool:
-    """The note comes second: custody would find the blob in its place and take the note away."""
+    """Whether it was moved. The note comes second: custody would find the blob in its place and take the note
+    away. Where it cannot be moved, memory keeps it from being found.
+    """
+    sha256, stays = damage.sha256, False
     try:
-        moved = Quarantine(blobs).take(damage.sha256, damage)
-    except FilestoreError:  # it may be moved all the same, or be as good as gone
-        with suppress(FilestoreError):
-            note_lost(blobs, damage.sha256, "damaged")
-        raise
-    if moved:
-        note_lost(blobs, damage.sha256, "damaged")
+        if not Quarantine(blobs).take(sha256, damage):
+            return False
+    except FilestoreError as error:
+        stays = _withdraw(blobs, damage, error)
+    note_lost(blobs, Loss(sha256, "damaged", damage.file if stays else None))
+    return not stays
+
+
+def _withdraw(blobs: BlobStore, damage: BlobDamaged, error: FilestoreError) -> bool:
+    """Whether the file lies in its place still, as far as the disk says."""
+    try:
+        stays = blobs.withdraw(damage)
+    except FileNotFoundError:  # it was moved, and what failed came later
+        return False
+    except OSError:
+        stays = True  # who opens it gets no further than this
+    if stays and damage.sha256 not in blobs.poison.names(DAMAGED):
+        facts = {"sha256": damage.sha256, "reason": damage.why, "disk": error.details}
+        _log.error("a damaged blob cannot be moved, and is out of service where it is", extra=facts)
+        blobs.poison.note(DAMAGED, damage.sha256, error)
+    return stays
+
+
+def _take_withdrawn(blobs: BlobStore, withdrawal: Withdrawal) -> bool:
+    """Whether it was moved; another file that has taken its place stays."""
+    damage = withdrawal.damage
+
+    def is_another() -> bool:
+        with blobs.leaf(damage.sha256) as leaf:
+            return not withdrawal.is_of(os.stat(damage.sha256, dir_fd=leaf, follow_symlinks=False))
+
+    try:
+        moved = Quarantine(blobs).take(damage.sha256, damage, unless=is_another)
+    except FilestoreError:
+        return False  # as before: it is told among what cannot be used
+    if not moved:  # gone, or another
+        blobs.withdrawn.forget(damage.sha256)
+        blobs.poison.clear(DAMAGED, damage.sha256)
     return moved
+
+
+def _take_unopened(blobs: BlobStore, sha256: str) -> BlobDamaged | None:
+    """What was wrong with a file that could not even be opened, if that is still so, and it was moved."""
+    try:
+        blobs.open(sha256).close()
+    except BlobDamaged as damage:
+        try:
+            return damage if Quarantine(blobs).take(sha256, damage) else None
+        except FilestoreError:
+            return None
+    except FilestoreError:
+        return None
+    except BlobMissing:
+        pass
+    blobs.poison.clear(DAMAGED, sha256)
+    return None
+
+
+def _tell_moved(metrics: NodeMetrics, damage: BlobDamaged) -> None:
+    metrics.quarantined_blobs.inc()
+    _log.error("a damaged blob went to quarantine", extra={"sha256": damage.sha256, "reason": damage.why})

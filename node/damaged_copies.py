@@ -16,7 +16,7 @@ from coordinator.commands import ReportDamaged
 from coordinator.queries import ListDamagedCopies
 from node.coverage import Span
 from node.keeping import PAGE_BLOBS, Means
-from node.quarantine import QuarantinedBlob
+from node.quarantine import AREA, QuarantinedBlob
 from node.reporting import Reporter
 
 RETELL_S: Final = 600.0  # what the log should know is looked at again so often
@@ -41,8 +41,13 @@ class DamagedCopies:
 
     async def look(self) -> None:
         """Tell what is new. Raises FilestoreError when the log cannot be asked."""
+        blobs = self._means.blobs
         entries = await self._means.disk.run(self._means.quarantine.names)
-        names = {name for name, _ in entries}
+        unknown = blobs.poison.names(AREA)
+        if "" in unknown:
+            return  # what lies there cannot be seen now, and is not gone
+        entries += [(each.damage.sha256, each.modified_at_ns // 1_000_000) for each in blobs.withdrawn.all()]
+        names = {name for name, _ in entries} | unknown
         self._spans = {name: spans for name, spans in self._spans.items() if name in names}
         if (now_s := self._means.clock_s()) >= self._retell_at_s or now_s < self._retell_at_s - RETELL_S:
             self._retell_at_s = now_s + RETELL_S
@@ -59,7 +64,10 @@ class DamagedCopies:
         while True:
             query = ListDamagedCopies(node_id=self._means.node_id, after=after, limit=PAGE_BLOBS)
             page = await self._means.metadata.read(query, list[str])
-            if missing := [sha256 for sha256 in page if sha256 not in names]:
+            missing = [sha256 for sha256 in page if sha256 not in names]
+            # One that the disk did not let be moved lies in its place, and is found damaged there again.
+            missing = await self._means.disk.run(_not_lying, self._means, missing)
+            if missing:
                 await self._reporter.lost(missing, "missing")
             if len(page) < PAGE_BLOBS:
                 return
@@ -94,3 +102,7 @@ class DamagedCopies:
             raise
         facts = {"sha256": sha256, "wrong_bytes": sum(stop - start for start, stop in spans)}
         _log.warning("a damaged copy is kept: what is sound in it may be needed", extra=facts)
+
+
+def _not_lying(means: Means, sha256s: list[str]) -> list[str]:
+    return [sha256 for sha256 in sha256s if not means.blobs.has_name(sha256)]

@@ -13,8 +13,9 @@ from coordinator.lifetime import out_of_descriptors
 
 # O_NONBLOCK: a pipe that someone put in a file's place must not hang the thread that opens it.
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+DEPTH_MAX = 8  # of a directory that is removed with all that is in it
 # What a disk says that fails, or that the kernel has given up; other errors would be the same elsewhere.
-_FAILURES = frozenset({errno.EIO, errno.EROFS, errno.EUCLEAN, errno.ENXIO, errno.ENODEV, errno.ESTALE})
+FAILURES = frozenset({errno.EIO, errno.EROFS, errno.EUCLEAN, errno.ENXIO, errno.ENODEV, errno.ESTALE})
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -24,13 +25,19 @@ def open_directory(name: str, *, parent: int) -> int:
 
 
 @contextmanager
-def opened_directory(name: str, *, parent: int) -> Iterator[int]:
-    """As `open_directory`, closed at the end."""
-    descriptor = open_directory(name, parent=parent)
+def closing_descriptor(descriptor: int) -> Iterator[int]:
+    """Closed at the end."""
     try:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+@contextmanager
+def opened_directory(name: str, *, parent: int) -> Iterator[int]:
+    """As `open_directory`, closed at the end."""
+    with closing_descriptor(open_directory(name, parent=parent)) as descriptor:
+        yield descriptor
 
 
 def mkdir(name: str, *, parent: int) -> bool:
@@ -72,8 +79,11 @@ def unlink(name: str, *, parent: int) -> bool:
     return True
 
 
-def remove_tree(name: str, *, parent: int) -> None:
-    """Removes a file, a link, or a directory of files below `parent`; links are removed, never followed."""
+def remove_tree(name: str, *, parent: int, depth_max: int = DEPTH_MAX) -> None:
+    """Removes a file, a link, or a directory with what is in it below `parent`; links are never followed.
+
+    Raises OSError, of a directory that is deeper than `depth_max` too: nothing of ours is.
+    """
     try:
         descriptor = open_directory(name, parent=parent)
     except NotADirectoryError:
@@ -81,7 +91,12 @@ def remove_tree(name: str, *, parent: int) -> None:
         return
     try:
         for inner in os.listdir(descriptor):
-            os.unlink(inner, dir_fd=descriptor)
+            try:
+                os.unlink(inner, dir_fd=descriptor)
+            except IsADirectoryError:
+                if not depth_max:
+                    raise
+                remove_tree(inner, parent=descriptor, depth_max=depth_max - 1)
     finally:
         os.close(descriptor)
     os.rmdir(name, dir_fd=parent)
@@ -91,8 +106,12 @@ class DiskFull(InsufficientStorage):
     """This node's disk has no room."""
 
 
-class DiskFailed(Internal):
-    """This node's disk does not do what it is asked; another node's may."""
+class DiskRefused(Internal):
+    """This node's disk does not do what it is asked."""
+
+
+class DiskFailed(DiskRefused):
+    """The same, where another node's disk may: this one fails."""
 
 
 def storage_error(error: OSError) -> FilestoreError:
@@ -100,5 +119,5 @@ def storage_error(error: OSError) -> FilestoreError:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return DiskFull("The disk of the node that was to store this is full.")
     told = f"The disk refused: {os.strerror(error.errno or errno.EIO)}."
-    refused = DiskFailed(told) if error.errno in _FAILURES else Internal(told)
+    refused = DiskFailed(told) if error.errno in FAILURES else DiskRefused(told)
     return out_of_descriptors(error) or refused

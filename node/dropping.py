@@ -12,6 +12,7 @@ from typing import Final, Literal
 
 from ca.errors import Conflict, FilestoreError
 from coordinator.replica_records import DoomedReplica, Dropped
+from node.blobs import DROPS
 from node.keeping import PAGE_BLOBS, Means, Pass
 from node.lost import forget_lost
 from node.pins import PIN_S, finished_blobs, is_within
@@ -118,6 +119,7 @@ def _drop(means: Means, replica: DoomedReplica, is_kept: bool) -> Outcome:
             quarantine.purge(sha256)
         forget_lost(blobs, sha256)
     except FilestoreError as error:
-        _log.error("a doomed replica stays", extra={"sha256": sha256, "reason": error.details})
+        blobs.poison.note(DROPS, sha256, error)
         return "left"
+    blobs.poison.clear(DROPS, sha256)
     return "dropped"

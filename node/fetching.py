@@ -135,7 +135,7 @@ class Fetches:
         return self._moved_bytes if fetch is None or fetch.moved_bytes is None else fetch.moved_bytes
 
     async def clean(self) -> None:
-        """Remove what fetches left here that nobody has gone on with for a day. Raises OSError."""
+        """Remove what fetches left here that nobody has gone on with for a day."""
         removed = await self._means.disk.run(self._partials.clean)
         if removed:
             _log.info("removed partial replicas", extra={"count": removed})
@@ -147,7 +147,6 @@ class Fetches:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._partials.close()
 
     def _begin(self, blob: FinishedBlob, sources: Sequence[str], pace: Pace | None) -> _Fetch:
         if len(self._running) >= FETCHES_MAX + WAITING_MAX:

@@ -11,13 +11,15 @@ from typing import Final
 
 from coordinator.queries import ListReplicas
 from coordinator.replica_records import Lost, ReplicaPage
+from node.blobs import REPLICAS
 from node.checking import Checks
 from node.damaged_copies import DamagedCopies
 from node.keeping import PAGE_BLOBS, Means, Pass
-from node.lost import Reason, forget_lost, list_lost
+from node.lost import Reason, forget_lost, list_lost, retry_notes
 from node.reporting import Reporter
 
 CHECK_S: Final = 5.0
+RETRY_NOTES_S: Final = 60.0  # for notes that the disk did not let go
 _log = logging.getLogger(__name__)
 
 
@@ -29,17 +31,25 @@ class Losses:
         self._reporter = reporter
         self._turn = asyncio.Lock()
         self._checks = Checks(means, self._add_late, copies.note)
+        self._retried_at_s = float("-inf")
 
     async def settle_notes(self) -> None:
         """What processes of this node have met. Raises FilestoreError when the log cannot be asked."""
-        while notes := await self._means.disk.run(list_lost, self._means.blobs, PAGE_BLOBS):
-            await self.settle(notes)
+        means, seen = self._means, set[str]()
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._retried_at_s >= RETRY_NOTES_S:
+            self._retried_at_s = now_s
+            await means.disk.run(retry_notes, means.blobs)
+        while notes := await means.disk.run(list_lost, means.blobs, PAGE_BLOBS, besides=seen):
+            seen.update(note.sha256 for note in notes)  # each once: one that the disk says nothing of stays
+            await self.settle([(note.sha256, note.reason) for note in notes])
 
     async def settle(self, found: Sequence[tuple[str, Reason]]) -> tuple[int, int]:
         """Put back or report each that is not here; how many of either. Notes about them are taken away."""
         async with self._turn:
             absent: dict[Reason, list[str]] = {"missing": [], "damaged": []}
-            gone = [item for item in found if not await self._is_here(item[0])]
+            looked = [(item, await self._is_here(item[0])) for item in found]
+            gone = [item for item, is_here in looked if is_here is False]
             decided = await self._checks.decided([sha256 for sha256, _ in gone], CHECK_S)
             for sha256, reason in gone:
                 if not decided.get(sha256):
@@ -50,8 +60,9 @@ class Losses:
             for reason, sha256s in absent.items():
                 if sha256s:
                     await self._report(sha256s, reason)
-            for sha256, _ in found:
-                await self._means.disk.run(forget_lost, self._means.blobs, sha256)
+            for (sha256, _), is_here in looked:
+                if is_here is not None:
+                    await self._means.disk.run(forget_lost, self._means.blobs, sha256)
         return sum(decided.values()), sum(len(sha256s) for sha256s in absent.values())
 
     async def restore(self, sha256: str, *, moved: Callable[[int], None] | None = None) -> bool:
@@ -81,8 +92,11 @@ class Losses:
         """No copy is read any more."""
         await self._checks.close()
 
-    async def _is_here(self, sha256: str) -> bool:
-        return await self._means.disk.run(self._means.blobs.has, sha256)
+    async def _is_here(self, sha256: str) -> bool | None:
+        """None when the disk says nothing about it."""
+        with self._means.blobs.poison.skipping(REPLICAS, sha256):
+            return await self._means.disk.run(self._means.blobs.has, sha256)
+        return None
 
     async def _add_late(self, sha256: str) -> None:
         """Of a replica that is here again, after it was reported. Raises FilestoreError."""

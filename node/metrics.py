@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from ca.errors import Unavailable
 
 CLIENT_BYTES: Final = ("filestore_upload_bytes", "filestore_download_bytes")
+POISON: Final = "filestore_poison_items"
 _Piece = TypeVar("_Piece", bytes, bytes | bytearray, bytes | memoryview)
 
 
@@ -101,6 +102,10 @@ class NodeMetrics:
             registry=registry,
         )
 
+        self.poison_items = Gauge(
+            POISON, "Things on the disk that cannot be used and are passed over.", registry=registry
+        )
+
     def client_bytes(self) -> float:
         """Content bytes that clients have sent and got so far, through this process."""
         families = (*self.upload_bytes.collect(), *self.download_bytes.collect())
@@ -138,6 +143,11 @@ class NodeMetrics:
         self.scrubbed_since = Gauge(
             "filestore_scrubbed_since_timestamp_seconds",
             "Every replica here was read from the disk, or came, after this time; 0 if that is not known.",
+            registry=registry,
+        )
+        self.withdrawn_blobs = Gauge(
+            "filestore_withdrawn_blobs",
+            "Damaged blobs that the disk does not let go to quarantine, out of service where they are.",
             registry=registry,
         )
         self.custody_stops = CustodyStops(registry)

@@ -22,6 +22,7 @@ OF_THE_NODE: Final = frozenset(
         "filestore_disk_writable",
         "filestore_scrubbed_since_timestamp_seconds",
         "filestore_view_age_seconds",
+        "filestore_withdrawn_blobs",  # the first worker hears of those of the others
     }
 )
 EARLIEST: Final = frozenset({"process_start_time_seconds"})  # and whatever tells when a number began

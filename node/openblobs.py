@@ -44,6 +44,13 @@ class _Kept:
         self.looked_at_s = now_s
         return self.is_unchanged()
 
+    def is_known(self) -> bool:
+        """The same, and not what the disk says nothing about."""
+        try:
+            return self.is_unchanged()
+        except OSError:
+            return False
+
     def is_unchanged(self) -> bool:
         """Whether the file is what it was when it was opened. Raises OSError."""
         facts, known = os.fstat(self.blob.fd), self.identity  # the descriptor's device and inode stay
@@ -143,9 +150,9 @@ class OpenBlobs:
             self._drop(sha256)
 
     def drop_changed(self) -> None:
-        """Close those whose file is not what it was: another process may have deleted it. Raises OSError."""
+        """Close those whose file is not what it was: another process may have deleted it."""
         with self._lock:
-            for sha256 in [sha256 for sha256, kept in self._kept.items() if not kept.is_unchanged()]:
+            for sha256 in [sha256 for sha256, kept in self._kept.items() if not kept.is_known()]:
                 self._drop(sha256)
 
     def close(self) -> None:

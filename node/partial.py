@@ -18,7 +18,7 @@ import xxhash
 from ca.errors import ChecksumMismatch, Internal
 from node.blobs import BlobStore
 from node.coverage import Coverage, Span
-from node.directories import READ_FLAGS, read_whole, storage_error
+from node.directories import READ_FLAGS, read_whole, remove_tree, storage_error
 from node.durable import CRC_BYTES, Disk, Octets, with_crc, without_crc, write_all
 from node.segments import SEGMENT_BYTES, FinishedBlob, SegmentHasher, SegmentSums, segment_count
 
@@ -284,7 +284,7 @@ def _resume(blob: FinishedBlob, sums: SegmentSums, directory: int) -> PartialFil
 
 def _begin(disk: Disk, blob: FinishedBlob, sums: SegmentSums, directory: int) -> PartialFiles:
     for name in os.listdir(directory):
-        os.unlink(name, dir_fd=directory)
+        remove_tree(name, parent=directory)
     with ExitStack() as undo:
         content = os.open(CONTENT, _NEW_FLAGS, 0o600, dir_fd=directory)
         undo.callback(os.close, content)

@@ -12,7 +12,6 @@ when it is older than PARTIAL_S, or when its room is needed. All calls block: th
 """
 
 import fcntl
-import logging
 import os
 import threading
 import time
@@ -25,27 +24,22 @@ from node.names import is_sha256
 from node.partial import STATE, Partial, open_files
 from node.segments import FinishedBlob, SegmentSums
 
+AREA = "partials"
 PARTIALS_MAX = 32  # on one disk, those that nobody fetches now included
 PARTIAL_S = 86_400.0  # without a new segment for so long, whoever wanted the blob has found another way
 _HOLD_TRIES_MAX = 3  # somebody may remove the directory between our opening and locking it
-
-_log = logging.getLogger(__name__)
 
 
 class PartialStore:
     """The partial replicas of one blob store. For any thread, and for several processes on one disk."""
 
     def __init__(self, blobs: BlobStore, *, partials_max: int = PARTIALS_MAX) -> None:
-        """Opens the directory; makes it if it is missing."""
+        """Opens the directory, as long as the blob store is open; makes it if it is missing."""
         self.blobs = blobs
         self._partials_max = partials_max
-        self._root = blobs.open_area("partials")
+        self._root = blobs.areas.hold(AREA)
         self._lock = threading.Lock()
         self._lacking: dict[str, int] = {}  # bytes that partials held here will still write
-
-    def close(self) -> None:
-        """Gives the directory back; partials that are held must be closed before."""
-        os.close(self._root)
 
     def open(self, blob: FinishedBlob, sums: SegmentSums) -> Partial:
         """What is there of the blob, verified against `sums`; new if there is nothing that can be used.
@@ -75,19 +69,19 @@ class PartialStore:
     def clean(self, older_than_s: float = PARTIAL_S) -> int:
         """Removes partials that nobody holds and that got nothing new for so long; how many.
 
-        Other names in the directory are left alone. Raises OSError.
+        Other names in the directory are left alone, and so is what cannot be removed.
         """
-        old = [name for name in self._names() if time.time() - self._changed_at_s(name) >= older_than_s]
+        names: list[str] = []
+        with self.blobs.poison.skipping(AREA, ""):
+            names = self._names()
+            self.blobs.poison.keep(AREA, names)
+        old = [name for name in names if time.time() - self._changed_at_s(name) >= older_than_s]
         return sum(self._remove_idle(name) for name in old)
 
     def remove(self, sha256: str) -> None:
-        """Removes a partial; the caller holds it. What cannot be removed is logged, and stays."""
-        try:
+        """Removes a partial; the caller holds it. What cannot be removed is told, and stays."""
+        with self.blobs.poison.skipping(AREA, sha256), suppress(FileNotFoundError):
             remove_tree(sha256, parent=self._root)
-        except FileNotFoundError:
-            pass
-        except OSError as error:
-            _log.error("a partial replica cannot be removed", extra={"sha256": sha256, "reason": str(error)})
 
     def note_lacking(self, sha256: str, lacking_bytes: int) -> None:
         """How much a partial that is held here will still write; 0 when it is let go."""
@@ -124,7 +118,7 @@ class PartialStore:
         raise Unavailable("This blob is being fetched already.", retry_after_s=2)
 
     def _make(self, name: str) -> None:
-        names = self._names()
+        names = set(self._names()) - self.blobs.poison.names(AREA)  # those are no use to anybody
         if name not in names and len(names) >= self._partials_max and not self._remove_oldest_idle():
             raise Unavailable(f"{len(names)} blobs are being fetched already.", retry_after_s=2)
         with suppress(FileExistsError):
@@ -147,18 +141,19 @@ class PartialStore:
             self._remove_idle(name)
 
     def _remove_idle(self, name: str) -> bool:
-        """Whether nobody held it."""
+        """Whether nobody held it, and it is gone now."""
         try:
             with opened_directory(name, parent=self._root) as directory:
-                is_idle = self._is_locked(name, directory)
-                if is_idle:
-                    self.remove(name)
-                return is_idle
+                if not self._is_locked(name, directory):
+                    return False
+                self.remove(name)
         except FileNotFoundError:
             return False
         except NotADirectoryError:
             self.remove(name)
-            return True
+        except OSError as error:
+            self.blobs.poison.note(AREA, name, error)
+        return name not in self.blobs.poison.names(AREA)
 
     def _names(self) -> list[str]:
         return [name for name in os.listdir(self._root) if is_sha256(name)]

@@ -14,8 +14,10 @@ from typing import Final
 
 from node.blobs import BlobStore
 from node.directories import opened_directory, read_whole
+from node.leftovers import AREA
 from node.segments import FINISHED_BYTES, BlobMissing, decode_finished
 
+FINISHED: Final = "finished"  # in the directory of an upload
 PIN_S: Final = 600.0  # between hearing that a copy is there and the change that says so
 
 
@@ -31,12 +33,18 @@ def is_within(blobs: BlobStore, sha256: str, period_s: float, *, at_s: float) ->
 
 
 def finished_blobs(blobs: BlobStore) -> frozenset[str]:
-    """What uploads on this disk have become. Blocks; raises OSError."""
-    found = set()
-    for name in os.listdir(blobs.uploads_directory):
-        with suppress(FileNotFoundError, NotADirectoryError):
+    """What uploads on this disk have become; of one that cannot be read nothing is known. Blocks."""
+    names, found = list[str](), set[str]()
+    with blobs.poison.skipping(AREA, ""):
+        names = os.listdir(blobs.uploads_directory)
+        blobs.poison.keep(AREA, names)
+    for name in names:
+        with (
+            blobs.poison.skipping(AREA, f"{name}/{FINISHED}"),
+            suppress(FileNotFoundError, NotADirectoryError),
+        ):
             with opened_directory(name, parent=blobs.uploads_directory) as directory:
-                raw = read_whole("finished", parent=directory, bytes_max=FINISHED_BYTES)
+                raw = read_whole(FINISHED, parent=directory, bytes_max=FINISHED_BYTES)
             finished = decode_finished(raw)
             if finished is not None:
                 found.add(finished.sha256)

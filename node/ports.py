@@ -27,6 +27,7 @@ from node.following import following_routes, prepare_following
 from node.reach import reach_routes
 from node.room import room_routes
 from node.services import NODE, NodeServices
+from node.telling_losses import loss_routes
 from node.transfer import transfer_routes
 from node.worker_numbers import WorkerNumbers
 
@@ -59,7 +60,7 @@ class Ports:
         """Hear the other workers, if there are any. Raises OSError."""
         if self._is_shared:
             app = _member_application(self._services)
-            app.add_routes([*numbers.routes(), web.get("/metrics", tell_metrics)])
+            app.add_routes([*numbers.routes(), *loss_routes(), web.get("/metrics", tell_metrics)])
             listening = self._services.siblings.listening_socket()
             self._local = await serve_on(listening, app, peer=True, metrics=self._metrics)
 

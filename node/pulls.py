@@ -16,9 +16,12 @@ from msgspec import Struct
 
 from ca.errors import Unavailable
 from node.blobs import BlobStore
+from node.directories import DiskRefused
 from node.disk import DiskWorkers
 from node.fetching import Fetches
 from node.gathering import Pace
+from node.poison import WORK
+from node.quarantine import KEPT
 from node.segments import FinishedBlob
 
 ANSWER_S: Final = 20.0
@@ -135,11 +138,19 @@ class Pulls:
 
     async def _bring(self, blob: FinishedBlob, sources: Sequence[str], pull: _Pull) -> list[str]:
         """The sources that failed. Raises as `Fetches.fetch_blob` does, which looks first whether the blob is
-        in service.
+        in service. That this disk refuses is told in heartbeats until a fetch goes through.
         """
-        if self._restore is not None and not await self._disk.run(self._blobs.has, blob.sha256):
-            await self._restore(blob.sha256, moved=pull.count)
-        return await self._fetches.fetch_blob(blob.sha256, blob.size_bytes, sources, pace=self._pace)
+        poison = self._blobs.poison
+        try:
+            if self._restore is not None and not await self._disk.run(self._blobs.has, blob.sha256):
+                with poison.skipping(KEPT, blob.sha256):  # else it comes from elsewhere
+                    await self._restore(blob.sha256, moved=pull.count)
+            failed = await self._fetches.fetch_blob(blob.sha256, blob.size_bytes, sources, pace=self._pace)
+        except DiskRefused as error:
+            poison.note(WORK, "pull", error)
+            raise
+        poison.clear(WORK, "pull")
+        return failed
 
 
 def _see(task: "asyncio.Task[list[str]]") -> None:

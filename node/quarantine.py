@@ -32,6 +32,7 @@ from node.segments import (
 SIDECAR_BYTES_MAX: Final = 64 << 20  # of a blob of 32 TiB
 
 _NAME = "quarantine"  # of its directory, among those that could not be synced
+AREA, KEPT = "quarantine", "kept"  # areas of `PoisonItems`: what cannot be looked at; put back or purged
 
 
 class Quarantine:
@@ -81,13 +82,21 @@ class Quarantine:
 
     def names(self) -> list[tuple[str, int]]:
         """The names in quarantine, ascending, each with the time of its move in ms since the epoch."""
-        found = []
-        for name in sorted(os.listdir(self._directory)):
-            with suppress(FileNotFoundError):
+        poison, names, found = self._blobs.poison, list[str](), list[tuple[str, int]]()
+        with poison.skipping(AREA, ""):
+            names = sorted(filter(is_sha256, os.listdir(self._directory)))
+            poison.keep(AREA, names)
+            poison.keep(KEPT, names)
+        for name in names:
+            with poison.skipping(AREA, name), suppress(FileNotFoundError):
                 entry = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
-                if is_sha256(name):
-                    found.append((name, entry.st_ctime_ns // 1_000_000))
+                found.append((name, entry.st_ctime_ns // 1_000_000))
         return found
+
+    def look_again(self) -> None:
+        """At what could not be looked at."""
+        if self._blobs.poison.names(AREA):
+            self.names()
 
     def purge(self, sha256: str) -> bool:
         """Deletes the blob from quarantine for good, durably; False if it was not there.
@@ -105,27 +114,32 @@ class Quarantine:
         return removed
 
     def open(self, sha256: str) -> "QuarantinedBlob | None":
-        """What lies there, to be read; None when nothing does, or nothing that can be read as a file."""
+        """What lies there, to be read; None when nothing does, or nothing that can be read as a file.
+
+        What the disk did not let be moved there is read where it is.
+        """
         require_sha256(sha256)
+        found = self._open(sha256, self._directory)
+        if found is None and self._blobs.withdrawn.names([sha256]):
+            with suppress(OSError), self._blobs.leaf(sha256) as leaf:
+                found = self._open(sha256, leaf, is_moved=False)
+        return found
+
+    def _open(self, sha256: str, directory: int, *, is_moved: bool = True) -> "QuarantinedBlob | None":
         try:
-            facts = os.stat(sha256, dir_fd=self._directory, follow_symlinks=False)
+            facts = os.stat(sha256, dir_fd=directory, follow_symlinks=False)
             if not stat.S_ISREG(facts.st_mode):
                 return None
             if not facts.st_mode & stat.S_IRUSR:  # somebody has taken the right to read away
-                os.chmod(sha256, 0o400, dir_fd=self._directory)
-            descriptor = os.open(sha256, READ_FLAGS, dir_fd=self._directory)
+                os.chmod(sha256, 0o400, dir_fd=directory)
+            descriptor = os.open(sha256, READ_FLAGS, dir_fd=directory)
         except OSError:
             return None
-        return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor, self._sums(sha256))
-
-    def _sums(self, sha256: str) -> SegmentSums | None:
-        """What the sidecar beside it says; None when it says nothing that can be used."""
-        try:
-            return decode_sidecar_alone(
-                read_whole(sha256 + SIDECAR, parent=self._directory, bytes_max=SIDECAR_BYTES_MAX)
-            )
-        except (OSError, SidecarInvalid):
+        if not (is_moved or self._blobs.withdrawn.holds(sha256, descriptor)):
+            os.close(descriptor)
             return None
+        sums = _sums(sha256, directory)
+        return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor, sums, is_moved=is_moved)
 
     def _is_moved_anew(self, sha256: str, leaf: int) -> bool:
         """Whether an earlier move was not durable, and is now. Raises OSError."""
@@ -158,15 +172,31 @@ class Quarantine:
         return True
 
 
+def _sums(sha256: str, directory: int) -> SegmentSums | None:
+    """What the sidecar beside a copy says; None when it says nothing that can be used."""
+    try:
+        raw = read_whole(sha256 + SIDECAR, parent=directory, bytes_max=SIDECAR_BYTES_MAX)
+        return decode_sidecar_alone(raw)
+    except (OSError, SidecarInvalid):
+        return None
+
+
 class QuarantinedBlob:
     """A file in quarantine that is being read, piece by piece, to see whether it is what its name says, and
     which of its segments are not what their checksums say.
     """
 
     def __init__(
-        self, blobs: BlobStore, directory: int, sha256: str, descriptor: int, sums: SegmentSums | None
+        self,
+        blobs: BlobStore,
+        directory: int,
+        sha256: str,
+        descriptor: int,
+        sums: SegmentSums | None,
+        *,
+        is_moved: bool = True,
     ) -> None:
-        """`sums`: what its sidecar says."""
+        """`sums`: what its sidecar says. `is_moved`: it lies in quarantine, and not in its place still."""
         self._blobs = blobs
         self._directory = directory
         self._sha256 = sha256
@@ -175,6 +205,7 @@ class QuarantinedBlob:
         self._digests = bytearray()
         self._unreadable: set[int] = set()  # segments
         self.sums = sums
+        self._is_moved = is_moved
         self.offset = 0  # so much was read
         facts = os.fstat(descriptor)
         self.size_bytes = facts.st_size
@@ -220,13 +251,15 @@ class QuarantinedBlob:
         """
         if self.offset != self.size_bytes or self._unreadable or self._whole.hexdigest() != self._sha256:
             return False
+        sums = SegmentSums(self.size_bytes, bytes(self._digests))
+        if not self._is_moved:  # the disk could not read it then
+            return self.sums == sums and self._blobs.reinstate(self._sha256)
         try:
             named = os.stat(self._sha256, dir_fd=self._directory, follow_symlinks=False)
             if not os.path.samestat(named, os.fstat(self._fd)):
                 return False
             self._blobs.seal(self._fd)
             blob = FinishedBlob(self._sha256, self.size_bytes)
-            sums = SegmentSums(self.size_bytes, bytes(self._digests))
             self._blobs.install(blob, sums, source=self._sha256, parent=self._directory)
             unlink(self._sha256 + SIDECAR, parent=self._directory)
             self._blobs.syncs.sync(self._blobs.disk, self._directory, _NAME)

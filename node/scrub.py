@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from ca.errors import FilestoreError, Unavailable
 from ca.secretfiles import write_durable
+from node.blobs import BLOBS, READS
 from node.budget import Budget
 from node.damage import read_whole, withdraw
 from node.inventory import Names
@@ -32,6 +33,7 @@ from node.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
 SCRUB_S: Final = 30 * 86_400.0
 UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
 SAVE_S: Final = 60.0  # between two notes of how far it is; so much is read again after a restart
+STATE: Final = "state"  # an area of `PoisonItems`: small files beside the blobs
 REST_S: Final = 60.0
 TROUBLE_S: Final = 5.0
 
@@ -49,11 +51,13 @@ class Cycle(Struct, kw_only=True):
     after: str = ""
     is_over: bool = False
     was_stopped: bool = False  # by too much damage
+    has_gaps: bool = False  # something could not be read, and was passed over
 
     @property
     def since_ms(self) -> int:
         """All there is was read, or came, after that; 0 when it is not known."""
-        return self.began_at_ms if self.is_over and not self.was_stopped else self.before_ms
+        is_whole = self.is_over and not (self.was_stopped or self.has_gaps)
+        return self.began_at_ms if is_whole else self.before_ms
 
     def next(self, at_ms: int) -> "Cycle":
         """The cycle that begins now."""
@@ -96,6 +100,8 @@ class Scrubber:
                 await asyncio.sleep(TROUBLE_S)
                 continue
             await self._bell.wait(REST_S)
+            if self._means.blobs.poison.names(STATE):
+                await self._save(cycle, at_once=True)
 
     async def look(self, cycle: Cycle) -> Cycle:
         """Whatever is due now; the cycle as it is then. Raises FilestoreError, OSError."""
@@ -157,13 +163,18 @@ class Scrubber:
             for sha256 in page:
                 if self._is_superseded(order):
                     return
+                is_read = False
                 try:
-                    await self._read(sha256, order, held)
+                    with means.blobs.poison.skipping(READS, sha256):
+                        await self._read(sha256, order, held)
+                        is_read = True
                 except Superseded:
                     return
+                cycle.has_gaps |= not is_read
                 cycle.after = sha256
                 await self._save(cycle)
         await self._losses.settle_notes()
+        cycle.has_gaps |= bool(means.blobs.poison.names(BLOBS))  # directories that could not be listed
         cycle.is_over = True
         await self._save(cycle, at_once=True)
 
@@ -213,13 +224,15 @@ class Scrubber:
             blob.close()
 
     def _load(self) -> Cycle:
-        try:
-            return msgspec.json.decode(self._state.read_bytes(), type=Cycle)
-        except FileNotFoundError:
-            at_ms = int(self._means.clock_s() * 1000)
-            return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
-        except msgspec.MsgspecError:
-            return Cycle(began_at_ms=int(self._means.clock_s() * 1000))
+        at_ms = int(self._means.clock_s() * 1000)
+        with self._means.blobs.poison.skipping(STATE, self._state.name):
+            try:
+                return msgspec.json.decode(self._state.read_bytes(), type=Cycle)
+            except FileNotFoundError:
+                return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
+            except msgspec.MsgspecError:
+                _log.warning("how far scrubbing has come is not known: it begins anew")
+        return Cycle(began_at_ms=at_ms)
 
     def _noted(self, cycle: Cycle) -> None:
         self._since_ms = cycle.since_ms
@@ -231,7 +244,9 @@ class Scrubber:
         now_s = asyncio.get_running_loop().time()
         if at_once or now_s - self._saved_at_s >= SAVE_S:
             self._saved_at_s = now_s
-            await self._means.disk.run(write_durable, self._state, msgspec.json.encode(cycle) + b"\n")
+            written = msgspec.json.encode(cycle) + b"\n"
+            with self._means.blobs.poison.skipping(STATE, self._state.name):  # it is in memory all the same
+                await self._means.disk.run(write_durable, self._state, written)
 
 
 def _verify_on_medium(blob: OpenBlob, index: int, whole: WholeRead) -> bool:

@@ -17,7 +17,7 @@ from typing import Self
 
 import xxhash
 
-from ca.errors import Internal
+from node.directories import storage_error
 from node.durable import CRC_BYTES, Octets, with_crc, without_crc
 from node.trust import FileIdentity, TrustedSegments
 
@@ -275,7 +275,7 @@ def read_segment(descriptor: int, index: int, size_bytes: int) -> bytes | None:
     except OSError as error:
         if error.errno in MEDIUM_ERRORS:
             return None  # to a reader it is the same as wrong bytes
-        raise Internal(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.") from error
+        raise storage_error(error) from error
     return found if len(found) == wanted else None
 
 
@@ -303,7 +303,8 @@ class OpenBlob:
         return WholeRead(FileIdentity.of(self.fd), time.time_ns(), hashlib.sha256())
 
     def verify_segment(self, index: int, whole: WholeRead | None = None) -> bool:
-        """Reads segment `index` and compares it; False also if the medium fails. Blocks. Raises Internal.
+        """Reads segment `index` and compares it; False also if the medium fails. Blocks. Raises
+        FilestoreError.
 
         `whole` is shown the bytes too.
         """
@@ -318,7 +319,7 @@ class OpenBlob:
             except OSError as error:
                 if error.errno in MEDIUM_ERRORS:
                     return False  # to a reader it is the same as wrong bytes
-                raise Internal(f"The disk refused: {os.strerror(error.errno or errno.EIO)}.") from error
+                raise storage_error(error) from error
             if count == 0:
                 return False
             digest.update(wanted[:count])

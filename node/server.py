@@ -231,7 +231,7 @@ async def open_node(
     metadata = MetadataClient(config.identity, coordinators, contexts.client)
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
-    counts, audit = _node_metrics(metrics, watch, locks), AuditLog(files.audit)
+    counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog(files.audit)
     MemberMetrics(metrics.registry, contexts.credential, view)
     budget = Budget(lambda: counts.client_bytes() + numbers.client_bytes_elsewhere())
     replication = Replication(
@@ -245,6 +245,7 @@ async def open_node(
     custody = Custody(means, files.scrub) if is_first else None
     watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
     watch.custody_stopped = counts.custody_stops.kinds
+    watch.poison_elsewhere = numbers.poison_elsewhere
     reach = Reach(config.id, peers, view)
     watch.unreachable = reach.unreachable
     api = ApiServices(
@@ -291,12 +292,14 @@ async def _close(services: NodeServices) -> None:
     services.api.audit.close()
 
 
-def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks) -> NodeMetrics:
+def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs: BlobStore) -> NodeMetrics:
     counts = NodeMetrics(metrics.registry)
     counts.uploads_in_progress.set_function(lambda: len(locks))
     counts.disk_free_bytes.set_function(lambda: watch.free_bytes)
     counts.disk_size_bytes.set_function(lambda: watch.total_bytes)
     counts.disk_writable.set_function(watch.is_writable)
+    counts.poison_items.set_function(lambda: len(blobs.poison))
+    counts.withdrawn_blobs.set_function(lambda: len(blobs.withdrawn))
     return counts
 
 

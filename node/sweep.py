@@ -1,14 +1,18 @@
 """Upload directories whose upload has ended: expired, given up, deleted, or finished before a crash.
 
 The log is asked first, in bounded questions; what is in use now is left alone whatever it says. Each worker
-of a node sweeps the uploads that belong to it: only it knows whether they are in use.
+of a node sweeps the uploads that belong to it: only it knows whether they are in use. What the disk does not
+let go is passed over (`node/poison.py`), and tried again each time.
 """
 
 import asyncio
 import logging
 
-from ca.errors import FilestoreError, UploadLocked
+from ca.errors import FilestoreError, Unavailable, UploadLocked
 from coordinator.queries import LiveUploads
+from node.damage import set_aside_again
+from node.leftovers import AREA
+from node.quarantine import Quarantine
 from node.services import NodeServices
 
 SWEEP_S = 60.0
@@ -21,9 +25,13 @@ async def keep_swept(services: NodeServices) -> None:
     """Sweep at start and each minute, for ever."""
     while True:
         try:
-            await sweep(services)
+            await services.disk.run(services.blobs.leftovers.retry)
+            await services.disk.run(services.blobs.look_again)
+            await services.disk.run(Quarantine(services.blobs).look_again)
+            await set_aside_again(services.disk, services.blobs, services.metrics)
             await services.fetches.clean()
-        except (FilestoreError, OSError) as error:
+            await sweep(services)
+        except (FilestoreError, OSError) as error:  # the log cannot be asked, or no file be opened
             _log.warning("the sweep of uploads was broken off", extra={"reason": str(error)})
         await asyncio.sleep(SWEEP_S)
 
@@ -46,10 +54,12 @@ async def _discard(services: NodeServices, file_uuid: str) -> bool:
     """Under the lock that requests take, so that none begins to write what goes away."""
     if services.locks.holds(file_uuid):
         return False
+    gone = False
     try:
         async with services.locks.hold(file_uuid, lambda: True, lambda: None):
-            gone = await services.disk.run(services.uploads.discard, file_uuid)
-    except UploadLocked:
+            with services.blobs.poison.skipping(AREA, file_uuid):
+                gone = await services.disk.run(services.uploads.discard, file_uuid)
+    except (UploadLocked, Unavailable):  # it, or the table of uploads, is in use: the next sweep comes
         return False
     if gone:
         _log.info("discarded the bytes of an ended upload", extra={"file_uuid": file_uuid})

@@ -27,13 +27,13 @@ from node.directories import (
     open_directory,
     opened_directory,
     read_whole,
-    remove_tree,
     storage_error,
 )
 from node.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
 from node.flushing import FlushThreads
 from node.hashed import HashedUploads, HashingUnfinished
 from node.lanes import Lanes
+from node.leftovers import AREA
 from node.names import is_uuid
 from node.segments import (
     FINISHED_BYTES,
@@ -207,7 +207,7 @@ class UploadStore:
             doomed = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
             uploads = self.blobs.uploads_directory
             os.rename(file_uuid, doomed, src_dir_fd=uploads, dst_dir_fd=uploads)
-            remove_tree(doomed, parent=uploads)
+            self.blobs.leftovers.remove(doomed)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -219,8 +219,12 @@ class UploadStore:
         return True
 
     def list_uuids(self) -> list[str]:
-        """The uploads on this disk, ascending."""
-        return sorted(name for name in os.listdir(self.blobs.uploads_directory) if is_uuid(name))
+        """The uploads on this disk, ascending; none where they cannot be listed."""
+        names: list[str] = []
+        with self.blobs.poison.skipping(AREA, ""):
+            names = os.listdir(self.blobs.uploads_directory)
+            self.blobs.poison.keep(AREA, names)
+        return sorted(filter(is_uuid, names))
 
     def give_back(self, upload: Upload) -> None:
         """What `Upload.close` calls; again is harmless."""

@@ -5,6 +5,7 @@ given back on the way.
 """
 
 import asyncio
+import errno
 import logging
 import time
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from node.disk import DiskWorkers
 
 LOOK_S = 1.0
 PROBE_S = 10.0  # a synced write of a few bytes: often enough to notice a dying disk, too seldom to wear it
+POISON_SHOWN = 8  # in a heartbeat
 STALE_S = 30.0  # a disk that took no bytes for so long is told to take none
 HANG_S = 15.0  # a look that takes longer says that the disk hangs: a busy one takes a second or two
 
@@ -45,6 +47,7 @@ class DiskWatch:
         self.scrubbed_since_ms: Callable[[], int] = lambda: 0  # see `Scrubber.since_ms`, which comes later
         self.custody_stopped: Callable[[], list[str]] = list  # see `CustodyStops.kinds`
         self.unreachable: Callable[[], list[str]] = list  # see `Reach.unreachable`
+        self.poison_elsewhere: Callable[[], int] = lambda: 0  # of the other workers
         self._free_bytes = 0
         self._total_bytes = 0
         self._writable_at_s = float("-inf")
@@ -52,6 +55,7 @@ class DiskWatch:
         self._trouble = ""  # what was wrong at the last look
         self._looking_since_s: float | None = None
         disk.hangs = self.hangs
+        self._is_full = False  # so that no bytes are taken, while nothing fails
 
     def heartbeat(self) -> HeartbeatCall:
         """For the coordinators; a disk that takes nothing has no room, for those of older versions."""
@@ -65,6 +69,9 @@ class DiskWatch:
             scrubbed_since_ms=self.scrubbed_since_ms(),
             custody_stopped=self.custody_stopped(),
             unreachable=self.unreachable(),
+            disk_fails=self.fails(),
+            poison=self._blobs.poison.shown(POISON_SHOWN),
+            poison_count=len(self._blobs.poison) + self.poison_elsewhere(),
         )
 
     @property
@@ -86,6 +93,10 @@ class DiskWatch:
         since_s = self._looking_since_s
         return since_s is not None and time.monotonic() - since_s >= HANG_S
 
+    def fails(self) -> bool:
+        """Whether the disk takes no bytes for another reason than that it is full: it may have lost some."""
+        return self._has_looked and not self.is_writable() and not self._is_full
+
     async def look(self) -> None:
         """Once. Problems are logged and show in what is told."""
         self._looking_since_s = time.monotonic()
@@ -98,15 +109,18 @@ class DiskWatch:
         now_s = time.monotonic()
         try:
             await self._disk.run(self._blobs.opened.drop_changed)
+            for name in await self._disk.run(self._blobs.areas.remake, self._blobs.disk):
+                _log.error("a directory of this node was removed, and is made again", extra={"area": name})
             self._free_bytes = await self._disk.run(self._blobs.free_bytes)
             self._total_bytes = await self._disk.run(self._blobs.total_bytes)
             if now_s - self._writable_at_s >= PROBE_S:
                 await self._disk.run(self._blobs.probe)
-                self._writable_at_s = time.monotonic()
+                self._writable_at_s, self._is_full = time.monotonic(), False
                 self._tell("")
         except (FilestoreError, OSError) as error:
             if not _is_shortage(error):
                 self._writable_at_s = float("-inf")
+                self._is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
             self._tell(_reason(error))
         self._has_looked = True
 

@@ -23,6 +23,7 @@ from node.config import NodeFiles
 from node.ports import Ports
 from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node, use_certificate
 from node.siblings import Siblings
+from node.telling_losses import keep_told
 from node.workers import DRAIN, DRAINED, RELOAD
 
 ORPHAN_DRAIN_S = 5.0  # worker 0 is gone: whoever starts the node again waits for this
@@ -69,7 +70,7 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
         Ports(config, contexts, node.services, metrics) as ports,
         asyncio.TaskGroup() as group,
     ):
-        works = [*node.works(), ("orders", orders.hear())]
+        works = [*node.works(), ("orders", orders.hear()), ("losses", keep_told(node.services))]
         owned = [group.create_task(work, name=name) for name, work in works]
         await _until_known_or_told(node.services.api.view.wait_until_fresh(), orders)
         if not orders.drain.is_set():

@@ -17,7 +17,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from prometheus_client.exposition import choose_encoder
 
 from ca.errors import Unavailable
-from node.metrics import CLIENT_BYTES
+from node.metrics import CLIENT_BYTES, POISON
 from node.metrics_sum import Numbers, Tally, collected
 from node.peers import PeerFailed, pieces
 from node.siblings import Siblings
@@ -69,6 +69,10 @@ class WorkerNumbers:
     def uploads_elsewhere(self) -> int:
         """How many uploads the other workers were writing when they were asked last."""
         return int(self._tally.gauge(_UPLOADS, self._answering))
+
+    def poison_elsewhere(self) -> int:
+        """How many things on the disk the other workers pass over."""
+        return int(self._tally.gauge(POISON, self._answering))
 
     def client_bytes_elsewhere(self) -> float:
         """Content bytes that clients have sent and got so far through the other workers."""

@@ -213,6 +213,8 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         scrubbed_since=rfc3339(seen.scrubbed_since_ms or None),
         custody_stopped=seen.custody_stopped,
         copy_failures=seen.copy_failures,
+        poison=seen.poison,
+        poison_count=seen.poison_count,
         clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
     )
 

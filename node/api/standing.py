@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, INTERMEDIATE, ROOT, StatusReply
+from coordinator.records import DOWN
 from coordinator.replica_records import HELD_MAX
 from coordinator.telling import counted
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
@@ -13,6 +14,7 @@ DEGRADED: Final = "degraded"
 UNAVAILABLE: Final = "unavailable"
 CLOCK_OFFSET_MS_MAX: Final = 5000
 _WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
+_ONCE_DOWN: Final = ": its replicas do not count, and repair makes others"
 # Just joined; or heard before by another leader, or before a restore: a new leader has heard nobody.
 _UNHEARD: Final = (
     "has not been heard by the coordinator that leads: start it; where it runs, its log says why (after a"
@@ -92,7 +94,11 @@ def _of_coordinators(
 
 
 def _of_nodes(nodes: list[NodeState]) -> list[str]:
-    failed = [f"The disk of the node {node.id} takes no bytes." for node in nodes if node.disk == DISK_FAILED]
+    failed = [
+        f"The disk of the node {node.id} takes no bytes{_ONCE_DOWN if node.state == DOWN else ''}."
+        for node in nodes
+        if node.disk == DISK_FAILED
+    ]
     stopped = [
         f"Too many replicas of the node {node.id} would go at once, so a {kind} stopped: see its log."
         for node in nodes
@@ -101,12 +107,19 @@ def _of_nodes(nodes: list[NodeState]) -> list[str]:
     failing = [
         f"The node {node.id} {node.copy_failures}: see its log." for node in nodes if node.copy_failures
     ]
+    poison = [_of_poison(node) for node in nodes if node.poison_count]
     states = [
         f"The node {node.id} {_UNHEARD}" if node.state == "joined" else f"The node {node.id} is {node.state}."
         for node in nodes
         if node.state not in _WELL
     ]
-    return [*states, *failed, *stopped, *failing]
+    return [*states, *failed, *stopped, *failing, *poison]
+
+
+def _of_poison(node: NodeState) -> str:
+    more = node.poison_count - len(node.poison)
+    told = "; ".join([*node.poison, *[f"{more} more"] * (more > 0)])
+    return f"The node {node.id} passes over what it cannot use: {told.removesuffix('.')}."
 
 
 def _of_replicas(best: StatusReply, takers: int) -> list[str]:

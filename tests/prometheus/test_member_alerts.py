@@ -21,7 +21,6 @@ pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 BLOBS = 105  # more than a node gives up without asking
 YEAR_S = 366 * 86_400
 AHEAD_S = 60
-TRIES_S = 12  # it tries again every five
 
 
 @pytest.fixture(scope="module")
@@ -118,13 +117,12 @@ def test_directory_that_cannot_be_listed_is_heard_of_until_it_can(
     node, content = cluster.nodes[0], os.urandom(50)
     cluster.store_everywhere(content)
     directory = cluster.replica(node, hashlib.sha256(content).hexdigest()).parent
-    scraped(scraping, f"max(filestore_custody_broken_off{of(node)}) == 0")
+    scraped(scraping, f"filestore_poison_items{of(node)} == 0")
     with injected(cluster.pid(node), "getdents64:error=EIO", tmp_path / "strace.log", directory):
         done(cluster, "job", "run", "scrub", "--node-id", node.id)
-        wait_until(
-            lambda: fires(scraping, "FilestoreCustodyBrokenOff"), what="the alert", timeout_s=SCRAPED_S
-        )
-        scraped(scraping, f"min_over_time(max(filestore_custody_broken_off{of(node)})[{TRIES_S}s:1s]) == 1")
-        assert named(scraping, "FilestoreCustodyBrokenOff") == {f"127.0.0.1:{node.api_port}"}
+        wait_until(lambda: fires(scraping, "FilestorePoisonItems"), what="the alert", timeout_s=SCRAPED_S)
+        scraped(scraping, f"max(filestore_custody_broken_off{of(node)}) == 0")
+        assert named(scraping, "FilestorePoisonItems") == {f"127.0.0.1:{node.api_port}"}
         assert not fires(scraping, "FilestoreDiskNotWritable")
-    wait_until(lambda: not fires(scraping, "FilestoreCustodyBrokenOff"), what="its end", timeout_s=SCRAPED_S)
+    done(cluster, "job", "run", "scrub", "--node-id", node.id)
+    wait_until(lambda: not fires(scraping, "FilestorePoisonItems"), what="its end", timeout_s=SCRAPED_S)

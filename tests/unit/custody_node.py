@@ -28,6 +28,7 @@ from node.disk import DiskWorkers
 from node.keeping import Means, Pass
 from node.metrics import NodeMetrics
 from node.quarantine import Quarantine
+from node.scrub import Cycle
 from tests.unit import replica_acts as acts
 from tests.unit.state import Refusal, State
 
@@ -130,6 +131,14 @@ class Keeper:
         """The process is gone, and the coordinators with it."""
         self.end()
         self.state.store.close()
+
+    def now_ms(self) -> int:
+        """Now, by the clock of the node."""
+        return int(self.means.clock_s() * 1000)
+
+    def cycle(self) -> Cycle:
+        """One that begins now."""
+        return Cycle(began_at_ms=self.now_ms())
 
     def content(self) -> bytes:
         """New content."""

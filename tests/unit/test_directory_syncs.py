@@ -163,7 +163,6 @@ def test_files_of_a_partial_that_were_not_durable_are_when_it_is_opened_again(
     syncs.done.clear()
     partials.open(wanted, sums).close()
     assert directory in syncs.done
-    partials.close()
 
 
 def test_directory_whose_name_is_not_durable_is_made_again(

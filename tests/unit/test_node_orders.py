@@ -17,6 +17,7 @@ from coordinator.records import NodeRecord
 from coordinator.web import json_response, new_application, serve
 from node.lost import list_lost
 from node.orders import Orders
+from node.withdrawn import Loss
 from tests.unit.node_records import node_record
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get, impostor
 from tests.unit.peer_ports import contexts_of
@@ -89,7 +90,7 @@ async def test_node_says_whether_it_holds_a_blob_and_notes_one_that_it_misses(
     assert not await orders.holds(record(nodes[1]), SHA256, len(CONTENT) + 1)
     assert not await orders.holds(record(nodes[0]), SHA256, len(CONTENT))
     noted = [list_lost(node.services.blobs, 10) for node in nodes[:2]]
-    assert noted == [[(SHA256, "missing")], []]
+    assert noted == [[Loss(SHA256, "missing")], []]
     await nodes[1].listener.close()
     with pytest.raises(OrderFailed) as failure:
         await orders.holds(record(nodes[1]), SHA256, len(CONTENT))

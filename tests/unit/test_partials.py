@@ -35,10 +35,8 @@ def blobs(tmp_path: Path) -> Iterator[BlobStore]:
 
 
 @pytest.fixture
-def store(blobs: BlobStore) -> Iterator[PartialStore]:
-    partials = PartialStore(blobs)
-    yield partials
-    partials.close()
+def store(blobs: BlobStore) -> PartialStore:
+    return PartialStore(blobs)
 
 
 @pytest.fixture
@@ -277,7 +275,6 @@ def test_partial_has_one_holder_at_a_time_in_all_processes(blobs: BlobStore, sto
     assert second.clean(0) == 0
     partial.close()
     second.open(BLOB, SUMS).close()
-    second.close()
 
 
 def test_old_partial_goes_and_a_young_one_stays(store: PartialStore, directory: Path) -> None:
@@ -301,7 +298,6 @@ def test_oldest_idle_partial_makes_room_for_a_new_one(blobs: BlobStore, tmp_path
         store.open(*made[3])
     for partial in held:
         partial.close()
-    store.close()
 
 
 def test_partial_that_was_sealed_before_a_crash_can_be_gone_on_with(
@@ -343,7 +339,6 @@ def test_reserve_is_kept_before_and_while_a_replica_comes(tmp_path: Path) -> Non
     with pytest.raises(InsufficientStorage):
         partial.writer(1, 2)
     partial.close()
-    store.close()
     blobs.close()
 
 
@@ -358,7 +353,6 @@ def test_idle_partials_go_when_their_room_is_needed(tmp_path: Path, directory: P
     (directory / "content").write_bytes(b"idle")
     store.open(*hashed(b"wanted")).close()
     assert not directory.exists()
-    store.close()
     blobs.close()
 
 
@@ -383,5 +377,4 @@ def test_failed_sync_is_never_followed_by_a_success(tmp_path: Path) -> None:
             partial.keep(index, index + 1)
     partial.close()
     assert missing(store) == [(1, 3)]
-    store.close()
     blobs.close()

@@ -186,6 +186,15 @@ class NodeState(Struct, frozen=True, kw_only=True):
             examples=["does not make the replicas that it shall (3 failures in a row: answered 500)"],
         ),
     ] = ""
+    poison: Annotated[
+        list[Text],
+        Meta(
+            description="The first few things on its disk that cannot be used and are passed over, each "
+            "with why.",
+            examples=[["quarantine: Input/output error"]],
+        ),
+    ] = []
+    poison_count: Annotated[Amount, Meta(description="How many there are.", examples=[1])] = 0
     clock_offset_ms: ClockOffset | UnsetType = UNSET
 
 

@@ -1,0 +1,82 @@
+"""Losses that a worker can only keep in memory reach the first one, which serves them no more either."""
+
+import asyncio
+import dataclasses
+import os
+from pathlib import Path
+
+import pytest
+
+from coordinator.web import Listener, new_application, serve_on
+from node.blobs import BlobStore
+from node.damage import verify_blob
+from node.lost import note_lost
+from node.peers import PeerFailed
+from node.segments import BlobDamaged, BlobMissing
+from node.services import NODE, NodeServices
+from node.siblings import Siblings
+from node.telling_losses import LOSSES_TOLD_MAX, loss_routes, tell
+from node.withdrawn import Loss
+from tests.cluster.immutable import immutable
+from tests.unit.peer_nodes import SHA256, Node
+
+
+async def listening(services: NodeServices) -> Listener:
+    app = new_application(loss_routes(), component="node")
+    app[NODE] = services
+    return await serve_on(services.siblings.listening_socket(), app, peer=True)
+
+
+async def test_loss_is_told_until_the_first_worker_has_it(nodes: list[Node], tmp_path: Path) -> None:
+    node = nodes[0]
+    first, second = (Siblings(number, 2, tmp_path / "run") for number in range(2))
+    for worker in (first, second):
+        await worker.start()
+    theirs = dataclasses.replace(node.services, siblings=first)
+    ours = dataclasses.replace(
+        node.services, siblings=second, blobs=BlobStore(node.directory, is_leftover=lambda _: False)
+    )
+    node.store()
+    node.damage(0)
+    (node.directory / "lost").touch()  # no directory: no note can be taken
+    with immutable(node.blob_path()):
+        with pytest.raises(BlobDamaged):
+            await verify_blob(ours.disk, ours.blobs, ours.metrics, SHA256)
+        for number in range(LOSSES_TOLD_MAX):
+            note_lost(ours.blobs, Loss(f"{number:064x}", "missing"))
+        with pytest.raises(PeerFailed):
+            await tell(ours)
+        assert len(ours.blobs.withdrawn.losses(1000)) == LOSSES_TOLD_MAX + 1
+        theirs.blobs.open(SHA256).close()
+        listener = await listening(theirs)
+        await tell(ours)
+        told = theirs.blobs.withdrawn.losses(1000)
+        assert [loss.reason for loss in told] == ["damaged", *["missing"] * LOSSES_TOLD_MAX]
+        assert ours.blobs.withdrawn.losses(1000) == []
+        for blobs in (ours.blobs, theirs.blobs):
+            with pytest.raises(BlobMissing):
+                blobs.open(SHA256)
+    await listener.close()
+    ours.blobs.close()
+    for worker in (first, second):
+        await worker.close()
+    assert os.listdir(node.directory / "quarantine") == []
+
+
+async def test_hung_first_worker_is_not_waited_for_for_ever(
+    nodes: list[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("node.telling_losses.ANSWER_TIMEOUT_S", 0.2)
+    first, second = (Siblings(number, 2, tmp_path / "run") for number in range(2))
+    for worker in (first, second):
+        await worker.start()
+    ours = dataclasses.replace(nodes[0].services, siblings=second)
+    ours.blobs.withdrawn.note_loss(Loss(SHA256, "missing"))
+    listening = first.listening_socket()  # and nobody accepts
+    with pytest.raises((PeerFailed, TimeoutError)):
+        async with asyncio.timeout(30):
+            await tell(ours)
+    assert len(ours.blobs.withdrawn.losses(9)) == 1
+    listening.close()
+    for worker in (first, second):
+        await worker.close()
