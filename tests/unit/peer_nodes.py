@@ -111,7 +111,6 @@ async def running_node(
         public_url=lambda name: name,
         readiness=_always_ready,
     )
-    records = RecordCache(metadata, metrics)
     partials = PartialStore(blobs)
     fetches = Fetches(
         node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics
@@ -127,7 +126,7 @@ async def running_node(
         replication,
         disk,
         metrics,
-        records,
+        RecordCache(metadata, metrics),
         fetches=fetches,
         pulls=pulls,
         custody=None if log is None else Custody(means, directory / "scrub.json"),
