@@ -30,9 +30,10 @@ class CoordinatorConfig(Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """coordinator.json: who this member is and who the coordinators were when it began.
 
     `own_record` is there when it is not among them: it came later. Every `digest_s` the leader has all
-    members compare a part of their state. A node that is silent for `down_after_s` is recorded as down, and
-    its replicas are made anew elsewhere. Blobs that no file refers to are kept for `gc_grace_s`. `schedules`:
-    seconds between two runs of a job, by its name; 0: it runs when it is triggered.
+    members compare a part of their state. A node that is silent, or whose disk fails, for `down_after_s` is
+    recorded as down, and its replicas are made anew elsewhere. Blobs that no file refers to are kept for
+    `gc_grace_s`. `schedules`: seconds between two runs of a job, by its name; 0: it runs when it is
+    triggered.
     """
 
     id: str

@@ -264,7 +264,7 @@ def segment_digest(content: Octets) -> bytes:
 
 def read_segment(descriptor: int, index: int, size_bytes: int) -> bytes | None:
     """Segment `index` of a file of that size as it lies there, whatever it is; None when there is no such
-    segment, or the medium does not give it. Blocks. Raises Internal.
+    segment, or the medium does not give it. Blocks. Raises FilestoreError.
     """
     start = index * SEGMENT_BYTES
     wanted = min(SEGMENT_BYTES, size_bytes - start)

@@ -1,5 +1,7 @@
 """Keeps the log's word on nodes true while this coordinator leads: down, returning, healthy again.
 
+A node whose disk has failed for as long counts as down as well.
+
 A node that was down is no source of truth until it has compared its disk with the log: what was released or
 lost meanwhile must not come back. So it is marked returning when it is heard, told to compare, and marked
 healthy when that has ended.
@@ -65,7 +67,12 @@ class NodeKeeper:
 
     async def _take_back(self, nodes: list[NodeRecord], group: asyncio.TaskGroup) -> None:
         """Ask those that return, and take back who has answered since: nobody waits for one that hangs."""
-        returning = {node.node_id: node for node in nodes if node.state == RETURNING and node.peer_port}
+        # A comparison that a disk was asked for while it failed says nothing of it once it works again.
+        returning = {
+            node.node_id: node
+            for node in nodes
+            if node.state == RETURNING and node.peer_port and node.node_id not in self._attention.failing
+        }
         self._keep(returning)
         for node_id, asked in list(self._asked.items()):
             if asked.done():

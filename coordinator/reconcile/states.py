@@ -1,7 +1,10 @@
 """Which nodes the log should call down, and which returning. No I/O here; time is handed in.
 
+A node whose disk fails is as one that is down: nobody knows what of its replicas can still be read, and it
+can put nothing right. A disk that is merely full keeps what it has.
+
 Silence is counted in looks, not by the clock alone: a coordinator that slept has heard nobody, which says
-nothing about the nodes.
+nothing about the nodes. So is the time for which a disk fails.
 """
 
 from collections.abc import Iterable
@@ -16,12 +19,20 @@ Mark = tuple[str, Literal["down", "returning"]]
 
 
 class Attention:
-    """For how long each node was silent while this coordinator listened; leader or not."""
+    """For how long each node was silent, or its disk failed, while this coordinator listened: leader or
+    not.
+    """
 
     def __init__(self) -> None:
         self._looked_at_s: float | None = None
         self._quiet_s: dict[str, float] = {}
+        self._failing_s: dict[str, float] = {}
         self._heard: set[str] = set()
+
+    @property
+    def failing(self) -> frozenset[str]:
+        """The nodes whose disk failed when they were heard last."""
+        return frozenset(self._failing_s)
 
     def look(self, nodes: Iterable[NodeRecord], health: NodeHealth, *, at_s: float) -> None:
         """What was heard since the last look. A node that is new begins with no silence."""
@@ -34,6 +45,11 @@ class Attention:
             node_id: 0.0 if node_id in self._heard else self._quiet_s.get(node_id, -tick_s) + tick_s
             for node_id in last
         }
+        self._failing_s = {
+            node_id: self._failing_s.get(node_id, -tick_s) + tick_s
+            for node_id, heard in last.items()
+            if heard and heard.heartbeat.disk_fails
+        }
 
     def marks(self, nodes: Iterable[NodeRecord], *, down_after_s: float) -> list[Mark]:
         """What the log should say of nodes from now on.
@@ -42,9 +58,10 @@ class Attention:
         """
         found: list[Mark] = []
         for node in nodes:
-            quiet_s = self._quiet_s.get(node.node_id, 0.0)
-            if node.state != DOWN and node.peer_port and quiet_s >= down_after_s:
-                found.append((node.node_id, DOWN))
-            elif node.state == DOWN and node.node_id in self._heard:
-                found.append((node.node_id, RETURNING))
+            node_id = node.node_id
+            out_s = max(self._quiet_s.get(node_id, 0.0), self._failing_s.get(node_id, 0.0))
+            if node.state != DOWN and node.peer_port and out_s >= down_after_s:
+                found.append((node_id, DOWN))
+            elif node.state == DOWN and node_id in self._heard and node_id not in self._failing_s:
+                found.append((node_id, RETURNING))
         return found

@@ -246,6 +246,25 @@ def test_silent_node_is_marked_down_and_a_node_that_is_heard_again_returning() -
     assert found[30] == [("n2", "down"), ("n3", "returning")]
 
 
+def test_node_whose_disk_fails_for_long_is_down_and_returns_when_it_works_again() -> None:
+    """That it goes on being heard says nothing of its replicas. A full disk is none that fails."""
+    health, attention = NodeHealth(), Attention()
+    nodes, found, failing = [node("n1"), node("n2"), node("n3", "down")], [], list[list[str]]()
+    failing_at = {"n1": range(20, 70), "n2": range(0), "n3": range(20, 60)}
+    for second in range(70):
+        for node_id, seconds in failing_at.items():
+            heartbeat = HeartbeatCall(0, 0, 0, takes_bytes=False, disk_fails=second in seconds)
+            health.hear(node_id, heartbeat, at_s=float(second))
+        attention.look(nodes, health, at_s=second + 0.5)
+        found.append(attention.marks(nodes, down_after_s=30.0))
+        failing.append(sorted(attention.failing))
+    assert found[19] == [("n3", "returning")]
+    assert found[49] == []
+    assert found[50] == [("n1", "down")]
+    assert found[60] == [("n1", "down"), ("n3", "returning")]
+    assert (failing[19], failing[59], failing[69]) == ([], ["n1", "n3"], ["n1"])
+
+
 def test_pause_of_the_coordinator_counts_for_little_silence() -> None:
     health, attention = NodeHealth(), Attention()
     nodes = [node("n1")]
