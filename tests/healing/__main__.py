@@ -23,7 +23,7 @@ from pathlib import Path
 
 from ca.errors import Unavailable
 from tests.chaos.isolation import isolate, why_no_disk
-from tests.healing import acts, damage, quiet, verdict
+from tests.healing import acts, damage, disks, quiet, verdict
 from tests.healing.clients import Clients, deleting, reading, uploading, uploading_often
 from tests.healing.stage import Stage, opened
 
@@ -47,6 +47,10 @@ ACTS: Mapping[str, tuple[int, Callable[[Stage], str]]] = {
     "forbid": (1, damage.forbid),
     "scatter": (3, damage.scatter),
     "fill": (1, acts.fill),
+    "sicken": (3, disks.sicken),
+    "mend": (5, disks.mend),
+    "poison": (3, disks.poison),
+    "cure": (1, disks.cure),
     "free": (2, acts.free),
     "age": (2, acts.age),
     "job": (4, acts.run_job),

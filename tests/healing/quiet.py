@@ -10,6 +10,7 @@ from typing import Any, Final
 from deploy.processes import wait_until
 from tests.cluster.harness import Answer
 from tests.healing.acts import ask, let_time_pass, take_back
+from tests.healing.disks import all_work
 from tests.healing.stage import Stage
 
 HEALTHY_S: Final = 90.0
@@ -61,6 +62,7 @@ def settle(stage: Stage) -> int:
 def mend(stage: Stage) -> None:
     """Room on disks, every process runs, no node drains; wait until all are healthy."""
     stage.free()
+    all_work(stage)
     for node in [node for node in stage.nodes if node.id in stage.dead]:
         stage.cluster.restart(node)
         stage.dead.discard(node.id)

@@ -3,7 +3,9 @@
 One thread acts on nodes; clients in other threads only ask who runs.
 """
 
+import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import time
@@ -15,6 +17,7 @@ from typing import Any
 
 from coordinator.config import CoordinatorFiles
 from deploy.development import Member
+from tests.cluster.disk_shim import DiskRules
 from tests.cluster.harness import Cluster
 from tests.healing.ledger import Ledger
 
@@ -39,6 +42,10 @@ class Stage:
     draining: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
     is_full: bool = False
+    rules: DiskRules | None = None  # where disks can be made to fail
+    sick: dict[str, str] = field(default_factory=dict)  # by node whose disk goes wrong, the rule
+    poisoned: list[Path] = field(default_factory=list)  # what nodes cannot use
+    unlisted: list[str] = field(default_factory=list)  # rules about directories
     history: list[str] = field(default_factory=list)
     began_at_s: float = field(default_factory=time.monotonic)
 
@@ -56,7 +63,7 @@ class Stage:
     def away(self) -> set[str]:
         """Nodes that take nothing new."""
         full = {self.small.id} if self.is_full and self.small else set()
-        return self.dead | self.draining | full
+        return self.dead | self.draining | full | self.sick.keys()
 
     @property
     def present(self) -> list[Member]:
@@ -120,8 +127,10 @@ def opened(directory: Path, seed: int, *, small_disk: bool) -> Iterator[Stage]:
         coordinator_options=("--down-after", str(DOWN_AFTER_S)),
     )
     small = cluster.nodes[-1] if small_disk else None
+    rules = DiskRules(directory) if shutil.which("cc") else None
+    os.environ.update(rules.environment if rules else {})  # of every process that is started from now on
     with mounted(cluster.data(small) if small else None), cluster:
-        yield Stage(cluster, Ledger(seed), random.Random(seed), small)
+        yield Stage(cluster, Ledger(seed), random.Random(seed), small, rules=rules)
 
 
 @contextmanager
