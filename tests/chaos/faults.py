@@ -90,6 +90,14 @@ async def pause_leader(arena: Arena) -> None:
     leader.resume()
 
 
+async def pause_follower(arena: Arena) -> None:
+    """SIGSTOP for a follower: it takes what is sent, and answers nothing until it wakes up."""
+    victim = arena.dice.choice(arena.others(await arena.leader()))
+    victim.pause()
+    await hold(arena, PAUSE_S)
+    victim.resume()
+
+
 async def partition(arena: Arena) -> None:
     """A minority is cut off from the rest, in half of the cases with the leader among it."""
     alone = await some_minority(arena)
@@ -171,6 +179,7 @@ KINDS = (
     Kind("kill_all", kill_all, nothing_needed),
     Kind("kill_loop", kill_in_a_loop, nothing_needed),
     Kind("pause_leader", pause_leader, nothing_needed),
+    Kind("pause_follower", pause_follower, nothing_needed),
     Kind("partition", partition, why_no_network),
     Kind("partition_one_way", partition_one_way, why_no_network),
     Kind("slow_link", slow_link, slow_links_need),

@@ -35,6 +35,8 @@ AGAIN = ("upload again", "upload often")
 ACTS: Mapping[str, tuple[int, Callable[[Stage], str]]] = {
     "kill": (4, acts.kill),
     "restart": (6, acts.restart),
+    "hang": (3, acts.hang),
+    "wake": (5, acts.wake),
     "kill leader": (1, acts.kill_leader),
     "drain": (2, acts.drain),
     "undrain": (2, acts.undrain),
@@ -124,6 +126,7 @@ def run(directory: Path, count: int, report: Report) -> None:
             stage.watch()  # maybe since a process has ended
             report.faults = [*stage.ledger.faults, error.details]
         finally:
+            quiet.wake_all(stage)  # else it could not be ended in order
             (directory / "history.txt").write_text("\n".join([*stage.history, ""]))
         report.outcomes = dict(summed(stage.ledger.outcomes))
         report.files = len(stage.ledger.stored())

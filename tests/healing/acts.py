@@ -39,6 +39,25 @@ def restart(stage: Stage) -> str:
     return node.id
 
 
+def hang(stage: Stage) -> str:
+    """A node stands still, and keeps its connections."""
+    if len(stage.away) >= AWAY_MAX:
+        return ""
+    node = stage.dice.choice(stage.present)
+    stage.hang(node)
+    return node.id
+
+
+def wake(stage: Stage) -> str:
+    """A node that stands still goes on."""
+    hung = [node for node in stage.nodes if node.id in stage.hung]
+    if not hung:
+        return ""
+    node = stage.dice.choice(hung)
+    stage.wake(node)
+    return node.id
+
+
 def kill_leader(stage: Stage) -> str:
     """SIGKILL for the leading coordinator, which is started again at once."""
     answer = ask(stage, "GET", "/cluster/status")

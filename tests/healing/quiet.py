@@ -59,10 +59,17 @@ def settle(stage: Stage) -> int:
     return ROUNDS_MAX
 
 
+def wake_all(stage: Stage) -> None:
+    """No node stands still."""
+    for node in [node for node in stage.nodes if node.id in stage.hung]:
+        stage.wake(node)
+
+
 def mend(stage: Stage) -> None:
     """Room on disks, every process runs, no node drains; wait until all are healthy."""
     stage.free()
     all_work(stage)
+    wake_all(stage)
     for node in [node for node in stage.nodes if node.id in stage.dead]:
         stage.cluster.restart(node)
         stage.dead.discard(node.id)

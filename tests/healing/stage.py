@@ -6,6 +6,7 @@ One thread acts on nodes; clients in other threads only ask who runs.
 import os
 import random
 import shutil
+import signal
 import sqlite3
 import subprocess
 import time
@@ -23,7 +24,7 @@ from tests.healing.ledger import Ledger
 
 NODES = 5
 NODES_MAX = 7  # that are there at once
-AWAY_MAX = 2  # dead, draining or without room at once: three are left to write to
+AWAY_MAX = 2  # dead, hung, draining or without room at once: three are left to write to
 REPLICAS = 3
 DOWN_AFTER_S = 3
 SMALL_DISK_BYTES = 512 << 20
@@ -39,6 +40,7 @@ class Stage:
     dice: random.Random
     small: Member | None
     dead: set[str] = field(default_factory=set)
+    hung: set[str] = field(default_factory=set)
     draining: set[str] = field(default_factory=set)
     removed: set[str] = field(default_factory=set)
     is_full: bool = False
@@ -56,19 +58,29 @@ class Stage:
 
     @property
     def running(self) -> list[Member]:
-        """Those whose process is there, ready or not."""
-        return [node for node in self.nodes if node.id not in self.dead]
+        """Those whose process is there and does something, ready or not."""
+        return [node for node in self.nodes if node.id not in self.dead | self.hung]
 
     @property
     def away(self) -> set[str]:
         """Nodes that take nothing new."""
         full = {self.small.id} if self.is_full and self.small else set()
-        return self.dead | self.draining | full | self.sick.keys()
+        return self.dead | self.hung | self.draining | full | self.sick.keys()
 
     @property
     def present(self) -> list[Member]:
         """Nodes that may be taken away."""
         return [node for node in self.nodes if node.id not in self.away]
+
+    def hang(self, node: Member) -> None:
+        """Its process stands still, and its connections stand."""
+        os.kill(self.cluster.pid(node), signal.SIGSTOP)
+        self.hung.add(node.id)
+
+    def wake(self, node: Member) -> None:
+        """It goes on."""
+        os.kill(self.cluster.pid(node), signal.SIGCONT)
+        self.hung.discard(node.id)
 
     def note(self, text: str) -> None:
         """Into the history of the run."""
