@@ -68,6 +68,7 @@ _FREEING = (
     commands.ReportDamaged,
     commands.ReportLost,
     commands.AddReplica,
+    commands.PlaceUpload,
 )
 _ENDING = (commands.Expire, commands.Collect)
 _log = logging.getLogger(__name__)

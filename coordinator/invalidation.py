@@ -105,6 +105,8 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.TakeOverUpload: _nothing,
     commands.CompleteUpload: _nothing,
     commands.TerminateUpload: _nothing,
+    commands.PlaceUpload: _nothing,
+    commands.RestartUpload: _nothing,
     # Files with a retention period and readers with a permission that ends: none of these is lasting.
     commands.Expire: _nothing,
     # Public links are looked up at each request.

@@ -19,7 +19,7 @@ from yarl import URL
 from ca.identity import Identity, Role
 from coordinator.bounds import Count, NodeIds, Text
 from coordinator.connector import Connector
-from coordinator.records import NodeRecord
+from coordinator.records import VM, NodeRecord, PlacedUpload
 
 CONNECT_TIMEOUT_S: Final = 3.0
 ANSWER_TIMEOUT_S: Final = 5.0  # for what a node answers at once
@@ -28,6 +28,7 @@ ANSWER_BYTES_MAX: Final = 65_536
 COUNTS_MAX: Final = 32
 
 Custody = Literal["collect", "compare", "scrub"]
+CopyStanding = Literal["here", "absent", "running", "busy"]
 
 
 class OrderFailed(Exception):
@@ -86,6 +87,14 @@ class PassState(Struct, frozen=True, kw_only=True):
     counts: Annotated[dict[str, Count], Meta(max_length=COUNTS_MAX)] = {}
 
 
+class CopyState(Struct, frozen=True, kw_only=True):
+    """How the copy of an unfinished upload stands. `here`: durable and as it was acknowledged; `absent`: not
+    all of that is there; `busy`: somebody writes the upload there now.
+    """
+
+    state: CopyStanding
+
+
 class NodeOrders:
     """Use as an async context manager. `context` hands out the newest TLS context to dial with."""
 
@@ -138,6 +147,26 @@ class NodeOrders:
                 return False
             raise
         return answer.size == str(size_bytes)
+
+    async def copy_upload(
+        self, node: NodeRecord, upload: PlacedUpload, sources: Sequence[str], *, timeout_s: float
+    ) -> CopyStanding:
+        """Have a node get what is acknowledged of an upload from `sources`, or, without any, only look.
+
+        `running`: ask again. Raises OrderFailed, also of a node of an older version.
+        """
+        body = {
+            "epoch": upload.epoch,
+            "offset_bytes": upload.offset_bytes,
+            "prefix_sha256": upload.prefix_sha256,
+            "with_md5": upload.kind == VM,
+            "sources": list(sources),
+        }
+        answer = await self._ask(node, "POST", f"/custody/uploads/{upload.file_uuid}", body, timeout_s)
+        try:
+            return msgspec.json.decode(answer.body, type=CopyState).state
+        except msgspec.MsgspecError as error:
+            raise OrderFailed(node.node_id, "answered what is no state of a copy") from error
 
     async def custody(
         self, node: NodeRecord, kind: Custody, order_id: str, *, yes_really: bool = False

@@ -221,6 +221,16 @@ class LiveUploads(Query, frozen=True, kw_only=True, tag="live_uploads"):
     file_uuids: Ids
 
 
+class ListNodeUploads(Query, frozen=True, kw_only=True, tag="list_node_uploads"):
+    """For members only: an UploadPage, the uploads that are placed on a node and have not ended, after the
+    file_uuid `after`.
+    """
+
+    node_id: Text
+    after: Text = ""
+    limit: PageLimit = LIST_LIMIT_MAX
+
+
 class ListDoomed(Query, frozen=True, kw_only=True, tag="list_doomed"):
     """For members only: a DoomedPage, what a node shall delete, after the sha256 `after`."""
 
@@ -357,6 +367,7 @@ AnyQuery = (
     | GetContent
     | FindBlob
     | LiveUploads
+    | ListNodeUploads
     | ListDoomed
     | ListReplicas
     | KnownReplicas

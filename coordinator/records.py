@@ -162,6 +162,24 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     prefix_sha256: str = ""
 
 
+class PlacedUpload(Struct, frozen=True, kw_only=True):
+    """What must be known of an upload to place it on other nodes; as in UploadRecord."""
+
+    file_uuid: str
+    kind: str
+    placement: list[str]
+    offset_bytes: int
+    epoch: int
+    prefix_sha256: str
+
+
+class UploadPage(Struct, frozen=True, kw_only=True):
+    """In the order of the file_uuid; `more`: there are further ones."""
+
+    uploads: list[PlacedUpload]
+    more: bool
+
+
 class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a download needs: the record, the nodes that hold the bytes, and since when these are what they
     are: content never changes once it is available.

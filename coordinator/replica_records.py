@@ -206,7 +206,10 @@ class SolePage(Struct, frozen=True, kw_only=True):
     more: bool
 
 
-class NodeRemoval(Struct, frozen=True, kw_only=True):
-    """Replicas that went with a node that was removed by force, at most COUNTED_MAX are counted."""
+class NodeRemoval(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Replicas that went with a node that was removed by force, at most COUNTED_MAX are counted; `uploads`
+    that were placed there and had not ended, the same.
+    """
 
     replicas: int
+    uploads: int = 0

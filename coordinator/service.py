@@ -66,6 +66,7 @@ from coordinator.commands import (
     JoinNode,
     RenewCertificate,
     ReportHash,
+    RestartUpload,
     TakeOverUpload,
     TriggerJob,
 )
@@ -226,8 +227,15 @@ class Service:
         """The command with what only the leader knows: where new bytes go, who works on a job."""
         if isinstance(command, TriggerJob):
             return msgspec.structs.replace(command, node_id=self._identity.id)
+        if isinstance(command, RestartUpload):
+            return msgspec.structs.replace(command, placement=self._placement(command.file_uuid, 0))
         if not isinstance(command, CreateFile):
             return command
+        placement = self._placement(command.file_uuid, command.size_bytes or 0)
+        return msgspec.structs.replace(command, placement=placement)
+
+    def _placement(self, file_uuid: str, size_bytes: int) -> list[str]:
+        """Where so many bytes go. Raises Unavailable, Refused."""
         view = self._view()
         if view.nodes and self._health.is_silent():
             raise Unavailable("No node was heard since this coordinator started.")
@@ -240,16 +248,15 @@ class Service:
                 f"{counted(len(candidates), 'node takes', 'nodes take')} new files, {view.write_quorum} must."
                 f"{why}",
             )
-        roomy = [candidate for candidate in candidates if candidate.has_room(command.size_bytes or 0)]
+        roomy = [candidate for candidate in candidates if candidate.has_room(size_bytes)]
         if len(roomy) < view.write_quorum:
             raise Refused(
                 InsufficientStorage.code,
                 f"{counted(len(roomy), 'node has', 'nodes have')} room for"
-                f" {command.size_bytes or 0} bytes more, {view.write_quorum} must have it:"
+                f" {size_bytes} bytes more, {view.write_quorum} must have it:"
                 f" delete files or add nodes. Short: {_shortage(candidates, roomy)}.",
             )
-        placement = choose(command.file_uuid, roomy, view.replicas)
-        return msgspec.structs.replace(command, placement=placement)
+        return choose(file_uuid, roomy, view.replicas)
 
     async def _read(self, query: AnyQuery, peer: Peer | None = None) -> bytes:
         """The answer behind a read barrier, with caller and `peer` as the state has them then."""

@@ -14,7 +14,8 @@ So of whoever the log names, every node of that quorum can go on at that offset 
 
 A member that fails or stalls is linked around: what was behind it is linked to the holder. It is tried again
 after RETRY_S and catches up from the file. With fewer members than the write quorum needs, nodes outside the
-placement stand in. The holder alone decides this; members only tell what they lost.
+placement stand in, and as well for members that drain. The holder alone decides this; members only tell what
+they lost.
 
 A member that did not answer lately (`node/silence.py`) has a link of its own from the beginning, so nobody is
 behind it, others stand in for it at once, and nothing waits for it. So a node that hangs costs one request
@@ -105,12 +106,23 @@ class Chain:
             found |= {name: stop for name, stop in link.durable.items() if name not in link.lost}
         return found
 
-    def quorum_offset(self) -> int:
-        """How many bytes are durable on as many members as the write quorum needs beside the holder."""
+    def quorum_offset(self, *, staying: bool = False) -> int:
+        """How many bytes are durable on as many members as the write quorum needs beside the holder.
+
+        `staying`: of those that do not leave.
+        """
         if self._needed <= 0:
             return self._source.limit
-        offsets = sorted(self.durable().values(), reverse=True)
+        durable = self.durable().items()
+        offsets = sorted(
+            (stop for name, stop in durable if not (staying and self.leaves(name))), reverse=True
+        )
         return offsets[self._needed - 1] if len(offsets) >= self._needed else 0
+
+    def leaves(self, name: str) -> bool:
+        """Whether a node drains, or was removed: it counts as long as no other has the bytes."""
+        node = self._view.node(name)
+        return node is None or node.draining
 
     def require(self) -> None:
         """Raises Unavailable when there was no write quorum of members for LACKING_S, InsufficientStorage if
@@ -198,14 +210,15 @@ class Chain:
         those that did not answer lately.
         """
         now_s = self._loop.time()
-        waiting = [name for name in self._idle(self._members) if self._may_try(name, now_s)]
         if self._source.ended and self._lacking_since_s is None:
-            waiting = []  # what is missing is copied when the content is complete
+            return []  # what is missing is copied when the content is complete
+        waiting = [name for name in self._idle(self._members) if self._may_try(name, now_s)]
         silent = self._peers.silent
         fresh = [name for name in waiting if name not in self._failed_at_s and name not in silent]
         links = [fresh] if fresh else []
         links += [[name] for name in waiting if name not in fresh]
         hopeless = set(self._idle(self._members)).difference(waiting) | self._unheard(now_s)
+        hopeless.update(filter(self.leaves, self._members))
         missing = self._needed - len(self._members) + len(hopeless)
         for name in self._substitutes(now_s)[: max(0, missing)]:
             self._members.append(name)

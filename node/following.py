@@ -79,14 +79,14 @@ def following_routes() -> list[web.RouteDef]:
     path = "/uploads/{file_uuid}"
     return [
         web.head(path, _prefix),
-        web.post(f"{path}/agree", _by_owner(_agree)),
-        web.put(f"{path}/link", _by_owner(_link)),
-        web.post(f"{path}/finish", _by_owner(_finish)),
+        web.post(f"{path}/agree", by_owner(_agree)),
+        web.put(f"{path}/link", by_owner(_link)),
+        web.post(f"{path}/finish", by_owner(_finish)),
     ]
 
 
-def _by_owner(handler: Handler) -> Handler:
-    """The handler, in the worker of this node that the upload belongs to."""
+def by_owner(handler: Handler) -> Handler:
+    """The handler, which is given a `file_uuid`, in the worker of this node that the upload belongs to."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
         if owner := worker_holding(request.app[NODE], _file_uuid(request)):

@@ -388,15 +388,21 @@ class Holding:
             source.close()
 
     def _is_report_due(self, chain: Chain) -> bool:
-        new_bytes = min(self.upload.durable_offset, chain.quorum_offset()) - self.record.offset_bytes
+        new_bytes = self._reportable_offset(chain) - self.record.offset_bytes
         return is_report_due(new_bytes, self._loop.time() - self._reported_at_s)
+
+    def _reportable_offset(self, chain: Chain) -> int:
+        """What the write quorum has: nodes that do not leave, as soon as that is news."""
+        staying_offset = chain.quorum_offset(staying=True)
+        is_news = staying_offset > self.record.offset_bytes
+        return min(self.upload.durable_offset, staying_offset if is_news else chain.quorum_offset())
 
     async def _report_underway(self) -> None:
         """A coordinator that does not answer does not stop the bytes; a refusal does."""
         assert self._chain is not None
         assert self._source is not None
         self._reported_at_s = self._loop.time()
-        mark = self._source.mark_below(min(self.upload.durable_offset, self._chain.quorum_offset()))
+        mark = self._source.mark_below(self._reportable_offset(self._chain))
         if mark is not None and mark[0] == self.record.size_bytes:
             mark = None  # the request that brought the last bytes has not looked at them yet
         with suppress(Unavailable):
@@ -426,16 +432,22 @@ class Holding:
             raise Unavailable("A node of this upload was just removed.", retry_after_s=1) from error
 
     def _placement(self, offset: int) -> list[str]:
-        """The new placement when a node outside the present one has the bytes; [] leaves it. The log takes
-        none that names a node which was removed since.
+        """The new placement when a node outside the present one has the bytes, or enough have them without
+        one that leaves; [] leaves it. The log takes none that names a node which was removed since.
         """
-        if self._chain is None:
+        chain = self._chain
+        if chain is None:
             return []
         present = self.record.placement
-        having = [name for name, stop in self._chain.durable().items() if stop >= offset]
-        if set(having) <= set(present):
+        durable = [name for name, stop in chain.durable().items() if stop >= offset]
+        staying = [name for name in durable if not chain.leaves(name)]
+        is_enough = len(staying) >= self._services.api.view.current.write_quorum - 1
+        having = staying if is_enough else durable
+        leaving = [name for name in present[1:] if is_enough and chain.leaves(name)]
+        if set(having) <= set(present) and not leaving:
             return []
-        others = known_nodes(self._services, [name for name in present[1:] if name not in having])
+        rest = [name for name in present[1:] if name not in having and name not in leaving]
+        others = known_nodes(self._services, rest)
         return [present[0], *having, *others][: max(len(present), 1 + len(having))]
 
     async def _propose_rewind(self, offset: int, sha256: str) -> None:

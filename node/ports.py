@@ -29,6 +29,7 @@ from node.room import room_routes
 from node.services import NODE, NodeServices
 from node.telling_losses import loss_routes
 from node.transfer import transfer_routes
+from node.upload_copy_routes import upload_copy_routes
 from node.worker_numbers import WorkerNumbers
 
 Address = tuple[str, int]
@@ -136,6 +137,7 @@ def _member_application(services: NodeServices) -> web.Application:
     routes = [
         *transfer_routes(),
         *copy_routes(),
+        *upload_copy_routes(),
         *following_routes(),
         *custody_routes(),
         *reach_routes(),

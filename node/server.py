@@ -50,6 +50,7 @@ from node.replication import Replication
 from node.services import NodeServices
 from node.siblings import Siblings
 from node.sweep import keep_swept
+from node.upload_copies import UploadCopies
 from node.uploads import UploadStore
 from node.watch import DiskWatch
 from node.worker_numbers import WorkerNumbers
@@ -270,6 +271,7 @@ async def open_node(
         siblings,
         fetches=fetches,
         pulls=Pulls(fetches, blobs, disk, budget.take, custody.restore if custody else None),
+        copies=UploadCopies(config.id, uploads, locks, peers, disk, counts, pace=budget.take),
         custody=custody,
     )
     await siblings.start()
@@ -282,6 +284,7 @@ async def open_node(
 
 async def _close(services: NodeServices) -> None:
     await services.pulls.close()
+    await services.copies.close()
     await services.fetches.close()
     await services.prefixes.close()
     await services.peers.close()

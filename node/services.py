@@ -17,6 +17,7 @@ from node.pulls import Pulls
 from node.record_cache import RecordCache
 from node.replication import Replication
 from node.siblings import Siblings
+from node.upload_copies import UploadCopies
 from node.uploads import UploadStore
 
 
@@ -38,6 +39,7 @@ class NodeServices:
     prefixes: PrefixAnswers = field(default_factory=PrefixAnswers)
     fetches: Fetches = field(kw_only=True)
     pulls: Pulls = field(kw_only=True)
+    copies: UploadCopies = field(kw_only=True)
     custody: Custody | None = field(default=None, kw_only=True)  # in the first process of a node
 
 

@@ -11,6 +11,7 @@ calls block: they belong into worker threads. An `Upload` is held by one caller 
 used from any thread.
 """
 
+import io
 import logging
 import os
 import threading
@@ -162,6 +163,41 @@ class UploadStore:
         except OSError as error:
             raise storage_error(error) from error
 
+    def open_prefix(self, file_uuid: str, stop: int) -> io.FileIO:
+        """The first `stop` bytes, which are durable here; waits for no holder. The caller closes it.
+
+        Raises NotFound when fewer are; Internal.
+        """
+        _require_uuid(file_uuid)
+        try:
+            with ExitStack() as opened:
+                parent = self.blobs.uploads_directory
+                directory = opened.enter_context(opened_directory(file_uuid, parent=parent))
+                finished = _read_finished(directory, self.blobs)
+                if finished is not None:
+                    data = os.dup(opened.enter_context(self.blobs.open(finished.sha256)).fd)
+                    durable_offset = finished.size_bytes
+                else:
+                    data = os.open("data", READ_FLAGS, dir_fd=directory)
+                    durable_offset = _read_slots("offset", parent=directory, disk=self.blobs.disk)
+                prefix = io.FileIO(data)
+                if min(durable_offset, os.fstat(data).st_size) < stop:
+                    prefix.close()
+                    raise NotFound("This node has fewer bytes of the upload.")
+                return prefix
+        except (FileNotFoundError, BlobMissing, BlobDamaged):
+            raise NotFound("This node has fewer bytes of the upload.") from None
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def has_fewer(self, file_uuid: str, stop: int) -> bool:
+        """Whether the first `stop` bytes are not all here, by names and sizes alone. Raises Internal."""
+        try:
+            self.open_prefix(file_uuid, stop).close()
+        except NotFound:
+            return True
+        return False
+
     def prefix_sha256(self, file_uuid: str, stop: int) -> str:
         """The sha256 of the first `stop` bytes, which are durable here; reads them, and waits for no holder.
 
@@ -173,26 +209,13 @@ class UploadStore:
 
     def hash_prefix(self, file_uuid: str, stop: int, hasher: SegmentHasher, until: int) -> None:
         """A step of it, from where the hasher stands to `until`, which is `stop` at last. Raises the same."""
-        _require_uuid(file_uuid)
-        try:
-            with ExitStack() as opened:
-                parent = self.blobs.uploads_directory
-                directory = opened.enter_context(opened_directory(file_uuid, parent=parent))
-                finished = _read_finished(directory, self.blobs)
-                if finished is not None:
-                    data = opened.enter_context(self.blobs.open(finished.sha256)).fd
-                    durable_offset = finished.size_bytes
-                else:
-                    data = os.open("data", READ_FLAGS, dir_fd=directory)
-                    opened.callback(os.close, data)
-                    durable_offset = _read_slots("offset", parent=directory, disk=self.blobs.disk)
-                if durable_offset < stop:
-                    raise NotFound("This node has fewer bytes of the upload.")
-                hasher.update_from(data, until)
-        except (FileNotFoundError, BlobMissing, EOFError):
-            raise NotFound("This node has fewer bytes of the upload.") from None
-        except OSError as error:
-            raise storage_error(error) from error
+        with self.open_prefix(file_uuid, stop) as prefix:
+            try:
+                hasher.update_from(prefix.fileno(), until)
+            except EOFError:
+                raise NotFound("This node has fewer bytes of the upload.") from None
+            except OSError as error:
+                raise storage_error(error) from error
 
     def discard(self, file_uuid: str) -> bool:
         """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is held.

@@ -62,7 +62,9 @@ from coordinator.commands.files import (
     CreateVm,
     DeclareSize,
     DeleteFile,
+    PlaceUpload,
     RecordProgress,
+    RestartUpload,
     RewindUpload,
     TakeOverUpload,
     TerminateUpload,
@@ -124,6 +126,7 @@ __all__ = [
     "JoinNode",
     "MarkNode",
     "OpenSession",
+    "PlaceUpload",
     "PutUser",
     "RaiseRules",
     "RecordCoordinators",
@@ -138,6 +141,7 @@ __all__ = [
     "ReportDropped",
     "ReportHash",
     "ReportLost",
+    "RestartUpload",
     "RevokePublicToken",
     "RevokeUser",
     "RewindUpload",
@@ -184,6 +188,8 @@ AnyCommand = (
     | DeclareSize
     | CompleteUpload
     | TerminateUpload
+    | PlaceUpload
+    | RestartUpload
     | AdmitUser
     | PutUser
     | DeleteUser
@@ -231,6 +237,7 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     DeclareSize,
     CompleteUpload,
     TerminateUpload,
+    RestartUpload,
     PutUser,
     DeleteUser,
     RevokeUser,

@@ -190,3 +190,38 @@ class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"
 
     caller: Caller
     file_uuid: Text
+
+
+class PlaceUpload(Command, frozen=True, kw_only=True, tag="place_upload"):
+    """Other nodes hold an upload from now on, the first of `placement` takes the bytes. The leader only.
+
+    It has found the bytes up to `offset_bytes` durable on as many of them as the write quorum asks for. The
+    epoch rises: nothing that the holder of before has under way is taken any more. Compare and set: a
+    conflict unless `epoch` and `offset_bytes` are what is recorded; not_found when the upload has ended.
+    `is_lost`: nobody has these bytes, as `lost` proves (see RestartUpload); it begins anew at 0. Replies with
+    the new epoch.
+    """
+
+    file_uuid: Text
+    epoch: Count
+    offset_bytes: Count
+    placement: NodeIds
+    is_lost: bool = False
+    lost: NodeIds = []
+
+
+class RestartUpload(Command, frozen=True, kw_only=True, tag="restart_upload"):
+    """No node has what is acknowledged of an upload any more: it begins anew at 0, in a new epoch.
+
+    Needs write. `lost`: nodes of the placement that were asked, and have not got those bytes; all others must
+    have left the cluster, a conflict otherwise. Compare and set as in TakeOverUpload. Replies with the
+    UploadRecord.
+    """
+
+    caller: Caller
+    file_uuid: Text
+    holder: Text
+    epoch: Count
+    offset_bytes: Count
+    lost: NodeIds = []
+    placement: NodeIds = []  # stamped by the leader, as in CreateFile

@@ -5,7 +5,7 @@ from typing import Any
 
 from ca.errors import Conflict, NotFound, Unauthorized
 from coordinator.commands import AnnounceNode, DrainNode, JoinNode, MarkNode, RemoveNode, RenewCertificate
-from coordinator.machine import damaged, join_tokens, recounts, rules
+from coordinator.machine import damaged, join_tokens, recounts, rules, upload_places
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.queries import ListNodes
@@ -112,7 +112,7 @@ def mark(change: Change, command: MarkNode) -> NodeRecord:
 def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
     """Take a node out for good: its certificates are dead from now on, its id is free. Admin only.
 
-    Raises Conflict unless it is draining and empty: no replica of anything, no upload whose bytes come to it.
+    Raises Conflict unless it is draining and empty: no replica of anything, no upload that is placed there.
     With `force` unless it is down; its id is free when its replicas are cleared away.
     """
     require_admin(change.users, command.caller)
@@ -121,13 +121,15 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
     replicas = _count(db, "blob_replicas WHERE node_id = ?", node_id)
     if not command.give_up:
         _require_no_last_source(db, node_id, "--give-up, give_up=1")
+    is_guarded = rules.in_force(db) >= rules.UPLOADS_ARE_GUARDED
+    uploads = upload_places.count_of_node(change, node_id) if is_guarded else 0
     if command.force:
         _require_down(node)
         recounts.begin(db, node_id, removed=True)
         # What was seen on the node must not be taken for what another one with its id holds.
         db.execute("UPDATE cluster SET burial_floor = ?", (change.log_index,))
     else:
-        _require_empty(db, node, replicas)
+        _require_empty(change, node, replicas, uploads)
         if damaged.has_copies(db, node_id):
             recounts.begin(db, node_id, removed=True)
     db.execute("DELETE FROM nodes WHERE node_id = ?", (node_id,))
@@ -135,7 +137,7 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
     # A join that is repeated would get the certificate of then, which is dead now.
     db.execute("DELETE FROM joins WHERE node_id = ?", (node_id,))
     change.touch_view()
-    return NodeRemoval(replicas=replicas) if command.force else None
+    return NodeRemoval(replicas=replicas, uploads=uploads) if command.force else None
 
 
 def list_all(question: Question, query: ListNodes) -> list[NodeRecord]:
@@ -167,15 +169,18 @@ def _require_down(node: NodeRecord) -> None:
         )
 
 
-def _require_empty(db: sqlite3.Connection, node: NodeRecord, replicas: int) -> None:
+def _require_empty(change: Change, node: NodeRecord, replicas: int, uploads: int) -> None:
     node_id = node.node_id
     if not node.draining:
         raise Conflict(f"The node {node_id} is not draining: drain it first.")
-    # No index: a node that holds no replica is left only seldom, and uploads under way are few.
-    uploads = _count(db, "uploads WHERE json_extract(placement, '$[0]') = ?", node_id)
+    named = ""
+    if uploads:
+        named = f" Unfinished: {upload_places.named_of_node(change, node_id)}."
+    elif rules.in_force(change.db) < rules.UPLOADS_ARE_GUARDED:
+        uploads = _count(change.db, "uploads WHERE json_extract(placement, '$[0]') = ?", node_id)
     if replicas or uploads:
         raise Conflict(
-            f"The node {node_id} holds {_counted(replicas)} replicas, {_counted(uploads)} uploads."
+            f"The node {node_id} holds {_counted(replicas)} replicas, {_counted(uploads)} uploads.{named}"
         )
 
 

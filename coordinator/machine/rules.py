@@ -13,7 +13,14 @@ version.)
 import sqlite3
 from typing import Final
 
-from coordinator.commands import AddIntermediate, Command, RaiseRules, ReportDamaged
+from coordinator.commands import (
+    AddIntermediate,
+    Command,
+    PlaceUpload,
+    RaiseRules,
+    ReportDamaged,
+    RestartUpload,
+)
 from coordinator.machine.change import Change
 
 FIRST: Final = 1
@@ -23,11 +30,14 @@ GENERATIONS_BY_CLOCK: Final = 4  # of users: none comes twice, also where a snap
 USED_TOKENS_END: Final = 4  # a join token that was used, and may be again, ends with what its maker had
 SESSIONS_ARE_DRAWN: Final = 4  # a session has the number that its process has drawn
 DAMAGED_COPIES_STAY: Final = 5  # the log remembers damaged copies, which are sources of what is sound in them
+UPLOADS_ARE_GUARDED: Final = 5  # a node that unfinished uploads are placed on is not removed
 RULES: Final = 5  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     AddIntermediate: 3,
     ReportDamaged: DAMAGED_COPIES_STAY,
+    PlaceUpload: UPLOADS_ARE_GUARDED,
+    RestartUpload: UPLOADS_ARE_GUARDED,
 }
 
 

@@ -3,12 +3,22 @@
 import msgspec
 from msgspec import Struct
 
-from ca.errors import ChecksumMismatch, Conflict, Gone, InvalidRequest, PayloadTooLarge, Unavailable
+from ca.errors import (
+    ChecksumMismatch,
+    Conflict,
+    Gone,
+    InvalidRequest,
+    NotFound,
+    PayloadTooLarge,
+    Unavailable,
+)
 from coordinator.bounds import COUNT_MAX
 from coordinator.commands import (
     CompleteUpload,
     DeclareSize,
+    PlaceUpload,
     RecordProgress,
+    RestartUpload,
     RewindUpload,
     TakeOverUpload,
     TerminateUpload,
@@ -147,6 +157,43 @@ def take_over(change: Change, command: TakeOverUpload) -> UploadRecord:
     return _record(change, row, upload)
 
 
+def place(change: Change, command: PlaceUpload) -> int:
+    """Other nodes hold the upload: the new epoch. Its expiry stays, as nobody has sent a byte."""
+    row = change.db.execute(
+        "SELECT placement, offset_bytes, expires_at_ms, epoch, prefix_sha256 FROM uploads"
+        " WHERE file_uuid = ?",
+        (command.file_uuid,),
+    ).fetchone()
+    earlier = None if row is None else _Upload(_node_ids(row[0]), *row[1:])
+    if earlier is None or earlier.expires_at_ms <= change.at_ms:
+        raise NotFound("This upload has ended.")
+    if (command.epoch, command.offset_bytes) != (earlier.epoch, earlier.offset_bytes):
+        raise Conflict(f"This upload stands at {earlier.offset_bytes}, in epoch {earlier.epoch}.")
+    _require_nodes(change, command.placement)
+    upload = msgspec.structs.replace(earlier, placement=command.placement, epoch=earlier.epoch + 1)
+    if command.is_lost:
+        _require_lost(change, earlier, command.lost)
+        upload = msgspec.structs.replace(upload, offset_bytes=0, prefix_sha256="")
+    _write(change, command.file_uuid, upload)
+    return upload.epoch
+
+
+def restart(change: Change, command: RestartUpload) -> UploadRecord:
+    """The upload begins anew, on nodes that the leader chose, since nobody has its bytes. Needs write."""
+    assert command.placement, "the leader stamps the placement in"
+    row, found = _require(change, command.caller, command.file_uuid)
+    earlier = _live(change, row, found)
+    if earlier is None:
+        return _record(change, row, None)
+    _require_holder(earlier, command.holder, command.epoch)
+    if command.offset_bytes != earlier.offset_bytes:
+        raise Conflict(f"This upload stands at {earlier.offset_bytes}.")
+    _require_lost(change, earlier, command.lost)
+    upload = _Upload(command.placement, 0, change.at_ms + UPLOAD_LIFE_MS, earlier.epoch + 1)
+    _write(change, command.file_uuid, upload)
+    return _record(change, row, upload)
+
+
 def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
     """Fix the size of an upload that began without one; the same size again is no error. Needs write.
 
@@ -224,9 +271,23 @@ def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
         return []
     if placement[0] != command.node_id or len(set(placement)) != len(placement):
         raise InvalidRequest("placement: must begin with node_id, and name each node once.")
+    _require_nodes(change, placement)
+    return placement
+
+
+def _require_nodes(change: Change, placement: list[str]) -> None:
+    """Raises InvalidRequest for a placement that cannot be one."""
+    if not placement or len(set(placement)) != len(placement):
+        raise InvalidRequest("placement: must name nodes, and each once.")
     if _known_nodes(change, placement) != len(placement):
         raise InvalidRequest("placement: names an unknown node.")
-    return placement
+
+
+def _require_lost(change: Change, upload: _Upload, lost: list[str]) -> None:
+    """Raises Conflict while a node of the placement is a member that nobody has asked for the bytes."""
+    unasked = [node_id for node_id in upload.placement if node_id not in lost]
+    if unasked and _known_nodes(change, unasked):
+        raise Conflict("Nodes that may have what is acknowledged of this upload were not asked.")
 
 
 def _known_nodes(change: Change, node_ids: list[str]) -> int:

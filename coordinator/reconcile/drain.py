@@ -7,6 +7,8 @@ and its node has yet to say so: they are asked first.
 What was released lies on the node's disk until it has dropped it. A node that does not drain, or not any more
 since somebody has thought better of it, drops only so much at once without a question (node/keeping.py). So
 replicas are released by rounds of a few, and no more of a node that does not drop them.
+
+Unfinished uploads go at the same time (`upload_moves.py`).
 """
 
 import asyncio
@@ -22,12 +24,14 @@ from coordinator.held_pages import held_pages
 from coordinator.job_runs import Progress
 from coordinator.node_orders import OrderFailed
 from coordinator.queries import GetNodeReplicas, ListDoomed, ListReplicas
+from coordinator.reconcile import upload_moves
 from coordinator.reconcile.copies import Copier
 from coordinator.reconcile.crew import Crew, work_through
 from coordinator.reconcile.facts import Copy, Facts
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.recounting import recount
 from coordinator.reconcile.repair import plan_repair
+from coordinator.reconcile.upload_moves import forget_left, move_uploads
 from coordinator.records import DOWN, BlobRecord, NodeRecord
 from coordinator.replica_records import DoomedPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
 from coordinator.rpc import Refused
@@ -55,7 +59,7 @@ async def drain(means: Means, progress: Progress) -> None:
     """One pass over every draining node, or the one that the run names.
 
     The result: looked_at, copied, bytes, released, spared; failed copies; unconfirmed: replicas that stay
-    since others are not where the log says; left: replicas still there.
+    since others are not where the log says; left: replicas still there; of uploads as `move_uploads` says.
     Raises NotFound, and Conflict for a node that is not draining, or down.
     """
     named = progress.parameters.node_id
@@ -64,8 +68,10 @@ async def drain(means: Means, progress: Progress) -> None:
         raise Conflict(f"The node {named} {why}.")
     await recount(means.driver)
     progress.count_left = lambda: sum(_held(means, node_id) for node_id in draining(means.facts()))
+    forget_left(progress)
     async with asyncio.TaskGroup() as group:  # one that hangs holds up no other
         for node_id in [named] if named else draining(means.facts()):
+            group.create_task(move_uploads(means, progress, node_id))
             group.create_task(_empty(means, progress, node_id))
 
 
@@ -78,7 +84,8 @@ def draining(facts: Facts) -> list[str]:
 
 def is_due(means: Means) -> bool:
     """Whether a draining node holds anything. Asked every few seconds: nothing is counted for it."""
-    return any(_holds(means, node_id) for node_id in draining(means.facts()))
+    nodes = draining(means.facts())
+    return any(_holds(means, node_id) or upload_moves.is_due(means, node_id) for node_id in nodes)
 
 
 async def release(means: Means, progress: Progress, sha256: str, node_id: str) -> bool:

@@ -19,6 +19,7 @@ from coordinator.replica_records import ReplicaCounts
 WAIT_S_MIN = 5.0  # after a run that could do nothing; doubled each time
 WAIT_S_MAX = 300.0
 REST_S_PER_LOOK = 0.01  # after a run in vain, for each blob that it looked at: a twentieth of the leader
+BUSY_WAIT_S_MAX = 20.0  # while uploads are written that a drain waits for
 
 
 Reconciler = Callable[[Means, Progress], Coroutine[Any, Any, None]]
@@ -102,7 +103,8 @@ class Reconcilers:
             self._waits.pop(name, None)
             return
         earlier = self._waits.get(name)
-        wait_s = WAIT_S_MIN if earlier is None else min(2 * earlier.wait_s, WAIT_S_MAX)
+        longest_s = BUSY_WAIT_S_MAX if progress.result.get("uploads_busy") else WAIT_S_MAX
+        wait_s = WAIT_S_MIN if earlier is None else min(2 * earlier.wait_s, longest_s)
         self._wait(name, wait_s, looked=_looked(progress) - looked_before)
 
     def _wait(self, name: str, wait_s: float, *, looked: int) -> None:
@@ -129,8 +131,9 @@ def _looked(progress: Progress) -> int:
 
 def _done(progress: Progress) -> int:
     """What a run came to: what was spared is as it was before."""
-    count = {name: int(progress.result.get(name, 0)) for name in ("copied", "released", "spared")}
-    return count["copied"] + count["released"] - count["spared"]
+    names = ("copied", "released", "spared", "uploads_moved", "uploads_restarted")
+    count = {name: int(progress.result.get(name, 0)) for name in names}
+    return sum(count.values()) - 2 * count["spared"]
 
 
 def shape(facts: Facts) -> object:

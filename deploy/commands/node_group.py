@@ -5,11 +5,13 @@ from urllib.parse import quote
 
 import click
 
+from coordinator.jobs import DRAIN
 from coordinator.telling import counted
 from deploy.commands.connection import Connection, connection_options
 from node.client import Client
 
 PATH = "/api/v1/cluster/nodes"
+JOBS_PATH = "/api/v1/jobs"
 
 
 @click.command()
@@ -17,9 +19,12 @@ PATH = "/api/v1/cluster/nodes"
 @click.option("--force", is_flag=True, help="Also where it keeps damaged copies that others need.")
 @connection_options
 def drain(connection: Connection, node_id: str, *, force: bool) -> None:
-    """Place nothing new on a node. It goes on serving what it holds. Tells what is refused from now on."""
+    """Place nothing new on a node. It goes on serving what it holds, until others have that. Tells what is
+    refused from now on; said again, also which unfinished uploads could not be moved so far, and why.
+    """
     _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
     click.echo(f"{node_id} is draining.")
+    _tell_kept(connection)
     answer = connection.run(Client.status)
     if answer.get("health") == "unavailable":
         for problem in answer["problems"]:
@@ -41,20 +46,37 @@ def undrain(connection: Connection, node_id: str) -> None:
 @click.option("--give-up", is_flag=True, help="Also what no other node has that is not down.")
 @connection_options
 def remove(connection: Connection, node_id: str, *, force: bool, give_up: bool) -> None:
-    """Take a node out of the cluster for good. It must be draining and hold nothing."""
+    """Take a node out of the cluster for good. It must be draining and hold nothing, not even a part of an
+    unfinished upload.
+    """
     said = [name for name, is_said in (("force=1", force), ("give_up=1", give_up)) if is_said]
-    _call(connection, "DELETE", node_id, f"?{'&'.join(said)}" if said else "")
+    removed = _call(connection, "DELETE", node_id, f"?{'&'.join(said)}" if said else "")
     click.echo(f"{node_id} is removed.")
     if not force:
         return
+    if uploads := removed.get("uploads"):
+        many = counted(uploads, "unfinished upload was", "unfinished uploads were")
+        click.echo(f"! {many} placed there: those of which no other node has the bytes begin anew.", err=True)
     replicas = connection.run(Client.status).get("replicas") or {}
     if last := replicas.get("last"):
         many = counted(last, "blob is", "blobs are")
         click.echo(f"! {many} on one node alone that is there: stop none, add one.", err=True)
 
 
-def _call(connection: Connection, method: str, node_id: str, what: str = "") -> None:
-    async def work(client: Client) -> None:
-        await client.call(method, f"{PATH}/{quote(node_id, safe='')}{what}", dict[str, Any])
+def _tell_kept(connection: Connection) -> None:
+    """What the newest drain has left, if it is known."""
 
-    connection.run(work)
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.call("GET", JOBS_PATH, dict[str, Any])
+
+    jobs = {job["job_name"]: job for job in connection.run(work)["jobs"]}
+    last_run = jobs.get(DRAIN, {}).get("last_run") or {}
+    if kept := last_run.get("result", {}).get("kept"):
+        click.echo(f"! Unfinished uploads that could not be moved: {kept}", err=True)
+
+
+def _call(connection: Connection, method: str, node_id: str, what: str = "") -> dict[str, Any]:
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.call(method, f"{PATH}/{quote(node_id, safe='')}{what}", dict[str, Any])
+
+    return connection.run(work)

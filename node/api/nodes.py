@@ -9,8 +9,8 @@ from aiohttp import web
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_member_id
 from coordinator.commands import DrainNode, RemoveNode
-from coordinator.queries import CountSoleReplicas, ListNodes
-from coordinator.records import DOWN, HEALTHY, Caller, NodeRecord
+from coordinator.queries import CountSoleReplicas, ListNodes, ListNodeUploads
+from coordinator.records import DOWN, HEALTHY, Caller, NodeRecord, UploadPage
 from coordinator.replica_records import NodeRemoval, SolePage
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response
@@ -34,6 +34,7 @@ _NODE: Final = f"{_NODES}/{{id}}"
 _TAG: Final = "Cluster"
 # States of nodes whose content can be read. Of one that has just come back nobody knows what it still has.
 _THERE: Final = frozenset({HEALTHY, "draining"})
+NAMED_MAX: Final = 5  # uploads in a refusal
 _MAYBE_REMOVAL: type[NodeRemoval | None] = NodeRemoval | None  # type: ignore[assignment]  # as msgspec takes
 
 
@@ -70,10 +71,11 @@ async def stop_draining(request: web.Request) -> web.Response:
 async def remove(request: web.Request) -> web.Response:
     """The node leaves for good, and its certificates are revoked. Admins only.
 
-    A conflict unless it is draining and holds nothing any more. With `force`: unless it is recorded as down;
-    its copies are given up, and made elsewhere as far as others hold them. Also a conflict where no node
-    that is not down holds some of it, unless `give_up` says that this content is lost. `give_up` is said as
-    well to remove one that keeps damaged copies with bytes that no other node has.
+    A conflict unless it is draining and holds nothing any more, unfinished uploads neither. With `force`:
+    unless it is recorded as down; its copies are given up, and made elsewhere as far as others hold them.
+    Also a conflict where no node that is not down holds some of it, or may not hold what was acknowledged of
+    an unfinished upload, unless `give_up` says that this content is lost. `give_up` is said as well to remove
+    one that keeps damaged copies with bytes that no other node has.
     """
     caller = await authenticate(request)
     node_id = _path_node(request)
@@ -84,8 +86,9 @@ async def remove(request: web.Request) -> web.Response:
         if command.force and not gives_up:
             await _require_others(request.app[API], caller, node_id)
         removal = await _removed(request.app[API], command)
-    replicas = removal.replicas if removal else 0
-    return json_response(RemovedNode(deleted=True, id=node_id, replicas=replicas))
+    removal = removal or NodeRemoval(replicas=0)
+    body = RemovedNode(deleted=True, id=node_id, replicas=removal.replicas, uploads=removal.uploads)
+    return json_response(body)
 
 
 async def _require_others(services: ApiServices, caller: Caller, node_id: str) -> None:
@@ -111,6 +114,32 @@ async def _require_others(services: ApiServices, caller: Caller, node_id: str) -
             f"Of what {node_id} holds, {page.sole} blobs or more are on no node that is there: bring one back"
             " first, or say that this content is given up (--give-up, give_up=1)."
         )
+    write_quorum = leaders[-1].write_quorum
+    if named := await _endangered(services, node_id, frozenset(others), write_quorum):
+        raise Conflict(
+            f"What is acknowledged of unfinished uploads may be on no node that is there without {node_id}:"
+            f" {', '.join(named)}. Bring one back first, or say that this content is given up (--give-up,"
+            " give_up=1)."
+        )
+
+
+async def _endangered(
+    services: ApiServices, node_id: str, others: frozenset[str], write_quorum: int
+) -> list[str]:
+    """The first uploads of this node of which nobody knows that a node among `others` has the bytes: as many
+    as the write quorum of its placement have them, and so many may be elsewhere.
+    """
+    named: list[str] = []
+    page = UploadPage(uploads=[], more=True)
+    after = ""
+    while page.more and len(named) < NAMED_MAX:
+        page = await services.metadata.read(ListNodeUploads(node_id=node_id, after=after), UploadPage)
+        after = page.uploads[-1].file_uuid if page.uploads else after
+        for upload in page.uploads:
+            elsewhere = [each for each in upload.placement if each not in others]
+            if upload.offset_bytes and len(elsewhere) >= write_quorum:
+                named.append(f"{upload.file_uuid} ({upload.offset_bytes} bytes)")
+    return named[:NAMED_MAX]
 
 
 async def _removed(services: ApiServices, command: RemoveNode) -> NodeRemoval | None:

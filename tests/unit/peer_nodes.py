@@ -29,6 +29,7 @@ from node.api.services import API, ApiServices
 from node.blobs import BlobStore
 from node.budget import Budget
 from node.bulk import Flow
+from node.content.locks import UploadLocks
 from node.content.sources import read_anywhere
 from node.custody import Custody
 from node.disk import DiskWorkers
@@ -45,6 +46,8 @@ from node.replication import Replication
 from node.room import room_routes
 from node.services import NODE, NodeServices
 from node.transfer import transfer_routes
+from node.upload_copies import UploadCopies
+from node.upload_copy_routes import upload_copy_routes
 from node.uploads import UploadStore
 from tests.unit.node_records import node_record
 from tests.unit.state import cluster_view
@@ -83,24 +86,28 @@ class Node:
             file.write(b"rotten")
 
 
+def signed_in(identity: Identity, directory: Path, authority: Authority) -> tuple[MemberContexts, str]:
+    """With a certificate that lies there, and its serial number."""
+    key = new_key()
+    leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=datetime.now(UTC))
+    credential = Credential(directory / "credential.pem", authority.root_pem)
+    credential.write(key, leaf.pem)
+    return MemberContexts(credential, identity), leaf.serial
+
+
 @asynccontextmanager
 async def running_node(
     node_id: str, directory: Path, authority: Authority, log: MetadataClient | None = None
 ) -> AsyncIterator[Node]:
     """`log`: with it the node keeps its replicas as well."""
     identity = Identity(CLUSTER, Role.NODE, node_id)
-    key = new_key()
-    leaf = authority.sign_leaf(key.public_key(), identity, "127.0.0.1", now=datetime.now(UTC))
     directory.mkdir()
-    credential = Credential(directory / "credential.pem", authority.root_pem)
-    credential.write(key, leaf.pem)
-    contexts = MemberContexts(credential, identity)
+    contexts, serial = signed_in(identity, directory, authority)
     disk, blobs = DiskWorkers(), BlobStore(directory)
     metadata = log or MetadataClient(identity, COORDINATORS, contexts.client)
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0))
     peers = PeerClient(contexts.client, metadata, view)
-    registry = CollectorRegistry()
-    metrics = NodeMetrics(registry)
+    metrics = NodeMetrics(registry := CollectorRegistry())
     replication = Replication(
         node_id=node_id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=metrics
     )
@@ -115,7 +122,8 @@ async def running_node(
     fetches = Fetches(
         node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics
     )
-    uploads, pulls = UploadStore(blobs), Pulls(fetches, blobs, disk, None)
+    uploads, pulls, locks = UploadStore(blobs), Pulls(fetches, blobs, disk, None), UploadLocks()
+    copies = UploadCopies(node_id, uploads, locks, peers, disk, metrics, pace=Budget().take)
     means = Means(node_id, metadata, view, blobs, disk, metrics, api.audit, Budget())
     services = NodeServices(
         node_id,
@@ -127,17 +135,22 @@ async def running_node(
         disk,
         metrics,
         RecordCache(metadata, metrics),
+        locks,
         fetches=fetches,
         pulls=pulls,
+        copies=copies,
         custody=None if log is None else Custody(means, directory / "scrub.json"),
     )
     await peers.start()
-    app = _application(services)
-    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)
+    context = contexts.peer.listening
+    listener = await serve(
+        peer_application(services), host="127.0.0.1", port=0, ssl_context=context, peer=True
+    )
     try:
-        yield Node(services, contexts, registry, leaf.serial, listener, directory)
+        yield Node(services, contexts, registry, serial, listener, directory)
     finally:
         await pulls.close()
+        await copies.close()
         await fetches.close()
         await services.prefixes.close()
         await peers.close()
@@ -146,8 +159,10 @@ async def running_node(
         blobs.close()
 
 
-def _application(services: NodeServices) -> web.Application:
-    app = new_application([*transfer_routes(), *following_routes(), *room_routes()], component="node")
+def peer_application(services: NodeServices) -> web.Application:
+    """What a node answers on its peer port, but for what needs coordinators."""
+    routes = [*transfer_routes(), *following_routes(), *room_routes(), *upload_copy_routes()]
+    app = new_application(routes, component="node")
     app[API], app[NODE] = services.api, services
     prepare_following(app)
     app.middlewares.append(admit_members)

@@ -77,17 +77,6 @@ def test_node_that_holds_replicas_stays_and_the_refusal_counts_them(state: State
     assert "3 replicas, 0 uploads" in refused.details
 
 
-def test_node_that_takes_the_bytes_of_an_upload_stays_until_it_has_ended(state: State) -> None:
-    state.apply(create(ADMIN, "f1", placement=["n4", "n1"]))
-    state.apply(create(ADMIN, "f2", placement=["n1", "n4"]))
-    state.apply(drain("n4"))
-    refused = state.apply(remove("n4"))
-    assert refused == "conflict"
-    assert "0 replicas, 1 uploads" in refused.details
-    state.apply(commands.TerminateUpload(caller=ADMIN, file_uuid="f1"))
-    assert state.apply(remove("n4")) is None
-
-
 def test_certificates_of_a_removed_node_are_dead_and_its_id_is_free(state: State) -> None:
     state.apply(drain("n4"))
     state.apply(remove("n4"))

@@ -13,7 +13,7 @@ from ca.certificates import Authority
 from coordinator import node_orders
 from coordinator.node_orders import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState, PullState
 from coordinator.reconcile.keeper import STOPPED_REST_S, Comparisons
-from coordinator.records import NodeRecord
+from coordinator.records import NodeRecord, PlacedUpload
 from coordinator.web import json_response, new_application, serve
 from node.lost import list_lost
 from node.orders import Orders
@@ -21,6 +21,7 @@ from node.withdrawn import Loss
 from tests.unit.node_records import node_record
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get, impostor
 from tests.unit.peer_ports import contexts_of
+from tests.unit.test_links import UUID, held, store
 
 TIMEOUT_S = 20.0
 
@@ -230,3 +231,34 @@ async def test_returning_node_counts_while_it_still_reads_what_it_has_brought_al
         assert not await comparisons.is_made(node)
         order.run.add(compared=1)
         assert await comparisons.is_made(node)
+
+
+async def test_node_that_is_told_to_has_what_is_acknowledged_of_an_upload(
+    nodes: list[Node], orders: NodeOrders
+) -> None:
+    store(nodes[1], CONTENT)
+    upload = PlacedUpload(
+        file_uuid=UUID,
+        kind="backup",
+        placement=["n2"],
+        offset_bytes=len(CONTENT),
+        epoch=3,
+        prefix_sha256=SHA256,
+    )
+    said = [
+        await orders.copy_upload(record(nodes[0]), upload, sources, timeout_s=TIMEOUT_S)
+        for sources in ([], ["n2"], [])
+    ]
+    assert said == ["absent", "here", "here"]
+    assert held(nodes[0])[: len(CONTENT)] == CONTENT
+
+
+async def test_node_of_an_older_version_says_nothing_of_uploads(
+    nodes: list[Node], orders: NodeOrders
+) -> None:
+    upload = PlacedUpload(
+        file_uuid=UUID, kind="vm", placement=["n1"], offset_bytes=0, epoch=0, prefix_sha256=""
+    )
+    async with answering(nodes[0], b"{}") as older:
+        with pytest.raises(OrderFailed, match="answered 404"):
+            await orders.copy_upload(older, upload, [], timeout_s=TIMEOUT_S)

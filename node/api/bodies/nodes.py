@@ -17,3 +17,10 @@ class RemovedNode(Struct, frozen=True, kw_only=True):
         Amount,
         Meta(description="Copies that went with a node removed by force, counted up to 10000.", examples=[0]),
     ]
+    uploads: Annotated[
+        Amount,
+        Meta(
+            description="Unfinished uploads placed on a node removed by force, counted up to 10000.",
+            examples=[0],
+        ),
+    ] = 0

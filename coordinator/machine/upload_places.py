@@ -1,0 +1,63 @@
+"""Which unfinished uploads are placed on a node: what it must not leave with.
+
+The log does not know which nodes of a placement have what is acknowledged, only that as many as the write
+quorum have. So a node in a placement, first or not, counts as one that has it. There is no index: uploads
+under way are few, and a node leaves seldom.
+"""
+
+import json
+
+from coordinator.machine.change import Change, Question
+from coordinator.queries import ListNodeUploads
+from coordinator.records import PlacedUpload, UploadPage
+
+NAMED_MAX = 5  # in a refusal
+COUNTED_MAX = 10_000
+
+# A node id has no character that JSON escapes, nor quotes (ca/identity.py).
+_PLACED = "instr(u.placement, ?) > 0 AND u.expires_at_ms > ?"
+
+
+def list_of_node(question: Question, query: ListNodeUploads) -> UploadPage:
+    """A page of the uploads that are placed on a node and have not ended."""
+    rows = question.db.execute(
+        "SELECT u.file_uuid, f.kind, u.placement, u.offset_bytes, u.epoch, u.prefix_sha256"
+        " FROM uploads u JOIN files f ON f.file_uuid = u.file_uuid"
+        f" WHERE u.file_uuid > ? AND {_PLACED} ORDER BY u.file_uuid LIMIT ?",
+        (query.after, _quoted(query.node_id), question.at_ms, query.limit + 1),
+    ).fetchall()
+    uploads = [
+        PlacedUpload(
+            file_uuid=file_uuid,
+            kind=kind,
+            placement=json.loads(placement),
+            offset_bytes=offset_bytes,
+            epoch=epoch,
+            prefix_sha256=prefix_sha256,
+        )
+        for file_uuid, kind, placement, offset_bytes, epoch, prefix_sha256 in rows[: query.limit]
+    ]
+    return UploadPage(uploads=uploads, more=len(rows) > query.limit)
+
+
+def count_of_node(change: Change, node_id: str) -> int:
+    """How many uploads are placed on a node and have not ended, COUNTED_MAX for as many and more."""
+    row = change.db.execute(
+        f"SELECT COUNT(*) FROM (SELECT 1 FROM uploads u WHERE {_PLACED} LIMIT {COUNTED_MAX})",
+        (_quoted(node_id), change.at_ms),
+    ).fetchone()
+    return int(row[0])
+
+
+def named_of_node(change: Change, node_id: str) -> str:
+    """The first of them, those with most bytes first, for people to read."""
+    rows = change.db.execute(
+        f"SELECT u.file_uuid, u.offset_bytes FROM uploads u WHERE {_PLACED}"
+        f" ORDER BY u.offset_bytes DESC, u.file_uuid LIMIT {NAMED_MAX}",
+        (_quoted(node_id), change.at_ms),
+    ).fetchall()
+    return ", ".join(f"{file_uuid} ({offset_bytes} bytes)" for file_uuid, offset_bytes in rows)
+
+
+def _quoted(node_id: str) -> str:
+    return f'"{node_id}"'

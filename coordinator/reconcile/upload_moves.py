@@ -1,0 +1,246 @@
+"""Unfinished uploads leave draining nodes, as replicas do: other nodes have what is acknowledged first.
+
+Nobody may ever come back for an idle upload, and its holder may be gone: so the leader acts, whoever holds
+it. The nodes of its placement say which of them have these bytes; where too few of them stay, others get
+copies; then the log places it there, in a new epoch (`PlaceUpload`), which fails if it went on meanwhile. An
+upload that is written now is left to its client: it ends, or pauses. What cannot be moved is named in the
+result of the run. One of which nobody has the bytes any more begins anew.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from msgspec.structs import replace
+
+from ca.errors import Conflict, NotFound
+from coordinator.commands import PlaceUpload
+from coordinator.job_runs import Progress
+from coordinator.machine.rules import UPLOADS_ARE_GUARDED
+from coordinator.node_orders import OrderFailed
+from coordinator.placement import choose
+from coordinator.queries import ListNodeUploads
+from coordinator.reconcile.facts import Facts
+from coordinator.reconcile.means import Means
+from coordinator.records import DOWN, PlacedUpload, UploadPage
+from coordinator.rpc import Refused
+
+PAGE_ROWS: Final = 100
+UPLOADS_AT_ONCE: Final = 4
+ANSWER_S: Final = 30.0  # a node says sooner than this that it has not got to the end yet
+ASK_AGAIN_S: Final = 0.5
+COPY_S: Final = 60.0  # for a node to begin; beside the time that the bytes take
+BYTES_PER_S_MIN: Final = 1_000_000  # slower than the smallest budget of a node
+NAMED_MAX: Final = 5  # in the result of a run
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Survey:
+    """What the nodes of an upload's placement said: `here`, `absent`, `busy`, or "" for no answer."""
+
+    upload: PlacedUpload
+    said: Mapping[str, str]
+    having: list[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.having = [node_id for node_id in self.upload.placement if self.said.get(node_id) == "here"]
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether somebody writes it."""
+        return "busy" in self.said.values()
+
+    def is_lost(self, facts: Facts) -> bool:
+        """Whether every node of the placement has left the cluster, or has these bytes no more."""
+        members = {node.node_id for node in facts.nodes}
+        asked = [node_id for node_id in self.upload.placement if node_id in members]
+        return self.upload.offset_bytes > 0 and all(self.said.get(name) == "absent" for name in asked)
+
+
+def staying(node_ids: Sequence[str], facts: Facts) -> list[str]:
+    """Those that are neither down nor to leave."""
+    return facts.good(node_ids)
+
+
+def targets(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> list[str]:
+    """Who could get a copy, the best first: nodes of the placement, then others."""
+    roomy = [c for c in facts.candidates if c.has_room(upload.offset_bytes) and c.node_id not in having]
+    present = [c.node_id for c in roomy if c.node_id in upload.placement]
+    zones = {facts.zone(node_id) for node_id in having}
+    strangers = [c for c in roomy if c.node_id not in upload.placement]
+    return present + choose(upload.file_uuid, strangers, len(strangers), taken_zones=zones)
+
+
+def copies_wanted(having: Sequence[str], facts: Facts) -> int:
+    """On how many nodes that stay it shall lie: no fewer than before, and the write quorum at least."""
+    return max(facts.write_quorum, min(len(having), facts.wanted))
+
+
+def new_placement(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> list[str]:
+    """Those that have it, the holder first if it is one of them; then others, as many as are wanted."""
+    holder = [node_id for node_id in upload.placement[:1] if node_id in having]
+    first = holder + [node_id for node_id in having if node_id not in holder]
+    others = [name for name in staying(upload.placement, facts) if name not in first]
+    others += [name for name in targets(upload, [*first, *others], facts) if name not in upload.placement]
+    return (first + others)[: max(len(first), facts.replicas)]
+
+
+def is_due(means: Means, node_id: str) -> bool:
+    """Whether an unfinished upload is placed on a node, and could be moved by the rules in force."""
+    if means.store.rules() < UPLOADS_ARE_GUARDED:
+        return False
+    return bool(means.look(ListNodeUploads(node_id=node_id, limit=1), UploadPage).uploads)
+
+
+async def move_uploads(means: Means, progress: Progress, node_id: str) -> None:
+    """One pass over the unfinished uploads that are placed on a node.
+
+    The result: uploads_moved, uploads_restarted; uploads_busy: they are written now; uploads_kept: they
+    cannot be moved, the first of them named in `kept`.
+    """
+    if means.store.rules() < UPLOADS_ARE_GUARDED:
+        return
+    kept: list[str] = []
+    uploads = _placed_on(means, node_id)
+    taking = asyncio.Lock()
+
+    async def move(upload: PlacedUpload) -> None:
+        why = await _Move(means, progress, upload).run()
+        if why:
+            progress.add(uploads_kept=1)
+            facts = {"file_uuid": upload.file_uuid, "holder": node_id, "offset_bytes": upload.offset_bytes}
+            _log.warning("an unfinished upload stays on a node that drains: %s", why, extra=facts)
+            kept.append(f"{upload.file_uuid}: {why}")
+        await progress.note()
+
+    async def work() -> None:
+        while True:
+            async with taking:
+                upload = await anext(uploads, None)
+            if upload is None:
+                return
+            await move(upload)
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(UPLOADS_AT_ONCE):
+            group.create_task(work())
+    if kept and "kept" not in progress.result:  # of the first node that keeps any
+        progress.result["kept"] = "; ".join(sorted(kept)[:NAMED_MAX])
+
+
+def forget_left(progress: Progress) -> None:
+    """What was left by an earlier pass of the same run is for this one."""
+    for name in ("uploads_busy", "uploads_kept", "kept"):
+        progress.result.pop(name, None)
+
+
+async def _placed_on(means: Means, node_id: str) -> AsyncIterator[PlacedUpload]:
+    after, more = "", True
+    while more:
+        page = await means.ask(ListNodeUploads(node_id=node_id, after=after, limit=PAGE_ROWS), UploadPage)
+        for upload in page.uploads:
+            yield upload
+        more = page.more
+        after = page.uploads[-1].file_uuid if page.uploads else after
+
+
+class _Move:
+    """One upload."""
+
+    def __init__(self, means: Means, progress: Progress, upload: PlacedUpload) -> None:
+        self._means, self._progress, self._upload = means, progress, upload
+
+    async def run(self) -> str:
+        """Why it stays where it is; "" when it does not, or is written now. Raises Interrupted."""
+        survey = await self._survey()
+        if survey.is_busy:
+            self._progress.add(uploads_busy=1)
+            return ""
+        if not self._has_holder_said(survey):
+            return f"node {self._upload.placement[0]}, which holds it, does not say whether it is written"
+        facts = self._means.facts()
+        if survey.is_lost(facts):
+            return await self._place(new_placement(self._upload, [], facts), survey, is_lost=True)
+        having = staying(survey.having, facts)
+        if self._upload.offset_bytes:
+            await self._copy(survey, having, copies_wanted(survey.having, facts))
+            facts = self._means.facts()
+            having = staying(having, facts)
+            if len(having) < facts.write_quorum:
+                return f"of the nodes that stay {len(having)} have its bytes, {facts.write_quorum} must"
+        return await self._place(new_placement(self._upload, having, facts), survey)
+
+    async def _survey(self) -> Survey:
+        """Have the nodes of the placement look."""
+        facts = self._means.facts()
+        asked = [node_id for node_id in self._upload.placement if node_id in facts.heard]
+        said = await asyncio.gather(*(self._standing(node_id, self._upload) for node_id in asked))
+        return Survey(self._upload, dict(zip(asked, said, strict=True)))
+
+    def _has_holder_said(self, survey: Survey) -> bool:
+        """Whether it is known of the holder that nobody writes there: it says so, or is down or gone."""
+        holder = self._upload.placement[0]
+        states = {node.node_id: node.state for node in self._means.facts().nodes}
+        return bool(survey.said.get(holder)) or states.get(holder, DOWN) == DOWN
+
+    async def _copy(self, survey: Survey, having: list[str], wanted: int) -> None:
+        """Copies on other nodes, until as many as are wanted have one; `having` gets those that do."""
+        sources = [*having, *(name for name in survey.having if name not in having)]
+        if not sources:
+            return
+        for target in targets(self._upload, having, self._means.facts()):
+            if len(having) >= wanted:
+                return
+            if await self._standing(target, self._upload, sources) == "here":
+                self._progress.add(uploads_copied=1, bytes=self._upload.offset_bytes)
+                having.append(target)
+
+    async def _place(self, placement: list[str], survey: Survey, *, is_lost: bool = False) -> str:
+        """Why not, if not; what has changed meanwhile is for the next pass. Raises Interrupted."""
+        if not placement:
+            return "no other node takes bytes"
+        holder = self._upload.placement[0]
+        look = replace(self._upload, offset_bytes=0)
+        if holder in survey.said and await self._standing(holder, look) == "busy":  # since it was asked
+            self._progress.add(uploads_busy=1)
+            return ""
+        command = PlaceUpload(
+            file_uuid=self._upload.file_uuid,
+            epoch=self._upload.epoch,
+            offset_bytes=self._upload.offset_bytes,
+            placement=placement,
+            is_lost=is_lost,
+            lost=[name for name, said in survey.said.items() if said == "absent"] if is_lost else [],
+        )
+        try:
+            await self._progress.apply(command, int)
+        except Refused as refusal:
+            _log.info("an upload is not moved: %s", refusal.details, extra={"file_uuid": command.file_uuid})
+            if refusal.code in (Conflict.code, NotFound.code):
+                self._progress.add(uploads_changed=1)
+                return ""
+            return refusal.details
+        facts = {"file_uuid": command.file_uuid, "placement": placement}
+        _log.info("an unfinished upload was moved" if not is_lost else "an upload begins anew", extra=facts)
+        self._progress.add(**{"uploads_restarted" if is_lost else "uploads_moved": 1})
+        return ""
+
+    async def _standing(self, node_id: str, upload: PlacedUpload, sources: Sequence[str] = ()) -> str:
+        """What a node says in the end; "" for nothing."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + COPY_S + upload.offset_bytes / BYTES_PER_S_MIN
+        try:
+            while loop.time() < until_s:
+                node = self._means.node(node_id)
+                said = await self._means.orders.copy_upload(node, upload, sources, timeout_s=ANSWER_S)
+                if said != "running":
+                    return said
+                await asyncio.sleep(ASK_AGAIN_S)
+        except (OrderFailed, NotFound) as failure:
+            facts = {"file_uuid": upload.file_uuid, "peer": node_id}
+            _log.info("a node does not say how an upload stands: %s", failure, extra=facts)
+        return ""

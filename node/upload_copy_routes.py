@@ -1,0 +1,91 @@
+"""Copies of unfinished uploads, on the peer port.
+
+    POST /custody/uploads/{file_uuid}   have the acknowledged bytes, from `sources`; how that stands
+    GET  /uploads/{file_uuid}           the bytes from `start` to `stop`, which must be durable here
+
+The first is an order of the leading coordinator (`node/upload_copies.py`), the second what its copies come
+from. Who may ask is decided by `node/admission.py`.
+"""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import closing
+from typing import Final
+
+from aiohttp import web
+from msgspec import Struct
+
+from ca.errors import InvalidRequest, NotFound, Unavailable
+from coordinator.web import json_response, read_json
+from node.following import by_owner
+from node.names import is_uuid
+from node.sending import send_body
+from node.services import NODE
+from node.upload_copies import CopyOrder, CopyStanding
+
+READ_BYTES: Final = 1 << 20
+_DIGITS_MAX: Final = 16
+
+
+class CopyState(Struct, frozen=True, kw_only=True):
+    """How an order stands."""
+
+    state: CopyStanding
+
+
+def upload_copy_routes() -> list[web.RouteDef]:
+    """Of both."""
+    return [
+        web.post("/custody/uploads/{file_uuid}", by_owner(_order)),
+        web.get("/uploads/{file_uuid}", _bytes, allow_head=False),
+    ]
+
+
+async def _order(request: web.Request) -> web.StreamResponse:
+    """How the order stands. Raises Conflict for an epoch that is over, Unavailable, InsufficientStorage."""
+    services, file_uuid = request.app[NODE], _file_uuid(request)
+    order = await read_json(request, CopyOrder)
+    return json_response(CopyState(state=await services.copies.give(file_uuid, order)))
+
+
+async def _bytes(request: web.Request) -> web.StreamResponse:
+    """Raises NotFound when not all of them are durable here. Bytes that the disk loses meanwhile break it
+    off: whoever asked compares the sha256 of the whole.
+    """
+    services, file_uuid = request.app[NODE], _file_uuid(request)
+    start, stop = (_number(request, name) for name in ("start", "stop"))
+    if start > stop:
+        raise InvalidRequest("start: is beyond stop.")
+    prefix = await services.disk.open(services.uploads.open_prefix, file_uuid, stop)
+
+    async def reading() -> AsyncGenerator[bytes, None]:
+        position = start
+        while position < stop:
+            size_bytes = min(READ_BYTES, stop - position)
+            piece = await services.disk.run(os.pread, prefix.fileno(), size_bytes, position)
+            if not piece:
+                raise Unavailable("The upload went back.")
+            position += len(piece)
+            sent.inc(len(piece))
+            yield piece
+
+    with closing(prefix):
+        sent = services.metrics.replica_bytes.labels("sent")
+        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        response.content_length = stop - start
+        await send_body(request, response, reading())
+    return response
+
+
+def _file_uuid(request: web.Request) -> str:
+    file_uuid = request.match_info["file_uuid"]
+    if not is_uuid(file_uuid):
+        raise NotFound("There is no such upload.")
+    return file_uuid
+
+
+def _number(request: web.Request, name: str) -> int:
+    digits = request.query.get(name, "")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
+        raise InvalidRequest(f"{name}: must be a whole number.")
+    return int(digits)
