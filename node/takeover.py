@@ -6,6 +6,9 @@ and set in the log: of two that try at once one succeeds, and the other finds wh
 log refuses the old holder, and members refuse its links. The new holder cuts its file to the log's offset
 when it opens it (`node/holding.py`): what it has beyond was acknowledged to nobody.
 
+Where nobody has these bytes, since the holder has left the cluster and the others have left it too or say so,
+there is nothing to go on with: the upload begins anew (`RestartUpload`).
+
 The leader refuses while it hears the old holder: that one may only be out of the reach of the node that asks.
 A holder that has lost the leader is lost too, whoever reaches it: it can tell the log of nothing.
 """
@@ -16,7 +19,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ca.errors import Conflict, NotFound, Unavailable
-from coordinator.commands import TakeOverUpload
+from coordinator.commands import RestartUpload, TakeOverUpload
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, UploadRecord
 from node.link import SHA256_HEADER
@@ -45,10 +48,13 @@ async def is_reachable(services: NodeServices, node_id: str) -> bool:
 
 
 async def take_over(services: NodeServices, caller: Caller, record: UploadRecord) -> UploadRecord:
-    """The upload with a holder that lives: a new one, or the old one after all.
+    """The upload with a holder that lives: a new one, or the old one after all; begun anew if its bytes are
+    gone.
 
-    Raises Unavailable when no node that can be reached has the acknowledged bytes.
+    Raises Unavailable when no node that can be reached has the acknowledged bytes, and another may have them.
     """
+    if (begun := await begin_anew_if_lost(services, caller, record)) is not None:
+        return begun
     lost = record.placement[0]
     loop = asyncio.get_running_loop()
     until_s = loop.time() + TAKEOVER_S
@@ -71,6 +77,41 @@ async def take_over(services: NodeServices, caller: Caller, record: UploadRecord
         record = await services.api.metadata.read(query, UploadRecord)
         if not record.placement or record.placement[0] != lost or await is_reachable(services, lost):
             return record
+
+
+async def begin_anew_if_lost(
+    services: NodeServices, caller: Caller, record: UploadRecord
+) -> UploadRecord | None:
+    """The upload as it begins anew; None where somebody has, or may have, what is acknowledged of it.
+
+    Asks nobody while the holder is a member. Raises what the log refuses.
+    """
+    holder, *others = record.placement
+    if await _is_member(services, holder):
+        return None
+    if record.offset_bytes and not record.prefix_sha256:  # of an older version: nobody can tell
+        found = [await _is_member(services, name) for name in others]
+        may_have = any(found)
+    else:
+        successor, do_all_say = await who_has_prefix(services, others, record)
+        may_have = bool(successor) or not do_all_say
+    if may_have:
+        return None
+    command = RestartUpload(
+        caller=caller,
+        file_uuid=record.file_uuid,
+        holder=holder,
+        epoch=record.epoch,
+        offset_bytes=record.offset_bytes,
+        lost=others,
+    )
+    try:
+        begun = await services.api.metadata.propose(command, UploadRecord)
+    except Conflict:
+        return None  # it went on meanwhile, or a node of this name has joined
+    facts = {"file_uuid": record.file_uuid, "offset_bytes": record.offset_bytes}
+    _log.error("an upload begins anew: nobody has its bytes any more", extra=facts)
+    return begun
 
 
 async def give_up(services: NodeServices, caller: Caller, record: UploadRecord) -> bool:

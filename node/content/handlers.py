@@ -1,12 +1,13 @@
 """The handlers of file content: who asks, where the bytes are, and whose turn it is to write them."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Final
 
 from aiohttp import hdrs, web
 
-from ca.errors import FilestoreError, MethodNotAllowed, Unavailable
+from ca.errors import FilestoreError, MethodNotAllowed, RateLimited, Unavailable, UploadLocked
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, UploadRecord
 from coordinator.web import json_response
@@ -22,11 +23,13 @@ from node.content.public import serve_public
 from node.content.sources import NoReplica
 from node.content.upload import HandedOver, Session, upload_session
 from node.services import NODE, NodeServices
-from node.takeover import take_over
+from node.takeover import begin_anew_if_lost, take_over
 
+LOOK_S: Final = 1.0  # at the sizes of two files, before an offset is told
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
 
 _Act = Callable[[Session], Awaitable[web.StreamResponse]]
+_ActAlone = Callable[[web.Request, NodeServices, Caller, UploadRecord], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
 
 
@@ -70,8 +73,9 @@ async def upload_status(request: web.Request) -> web.StreamResponse:
     if holder := _elsewhere(services, record):
         with suppress(_Unreachable):
             return await _passed_on(request, holder)
+        record = await begin_anew_if_lost(services, caller, record) or record
     else:
-        record = await _settled(services, caller, record, seen_releases)
+        record = await _settled(request, services, caller, record, seen_releases)
     return json_response(UploadOffset(offset=record.offset_bytes))
 
 
@@ -101,8 +105,9 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
         if holder := _elsewhere(services, record):
             with suppress(_Unreachable):
                 return await _passed_on(request, holder)
+            record = await begin_anew_if_lost(services, caller, record) or record
         else:
-            record = await _settled(services, caller, record, seen_releases)
+            record = await _settled(request, services, caller, record, seen_releases)
         if record.placement and record.offset_bytes == record.size_bytes:
             return await _write(request, tus.end)
         return tus.head(record, record.offset_bytes)
@@ -117,9 +122,11 @@ async def tus_patch(request: web.Request) -> web.StreamResponse:
 
 
 async def tus_delete(request: web.Request) -> web.StreamResponse:
-    """Give an upload up that has not ended: its bytes and its record go. Needs write on the file."""
+    """Give an upload up that has not ended: its record goes, and its bytes, from nodes that cannot be reached
+    when they are back. Needs write on the file.
+    """
     with _versioned():
-        return await _write(request, tus.delete)
+        return await _write(request, tus.delete, opens=False, unreachable=tus.terminate)
 
 
 async def tus_post(request: web.Request) -> web.StreamResponse:
@@ -147,12 +154,18 @@ def _versioned() -> Iterator[None]:
 
 
 async def _write(
-    request: web.Request, act: _Act, require: _Require = lambda _request, _record: None
+    request: web.Request,
+    act: _Act,
+    require: _Require = lambda _request, _record: None,
+    *,
+    opens: bool = True,
+    unreachable: _ActAlone | None = None,
 ) -> web.StreamResponse:
     """What `act` answers, which has the upload for itself on the node that holds it; others pass it on.
 
     `require` looks at the request on the node that the client sent it to, before anything else. Where the
-    holder cannot be reached, or its disk takes no more, another node takes the upload over.
+    holder cannot be reached, or its disk takes no more, another node takes the upload over; `unreachable`
+    answers here in place of that. `opens`: `act` needs the file.
     """
     seen_releases = request.app[NODE].locks.releases
     services, caller, record = await _begin(request)
@@ -164,13 +177,20 @@ async def _write(
             try:
                 return await _passed_on(request, holder)
             except _Unreachable:
+                if unreachable is not None:
+                    return await unreachable(request, services, caller, record)
                 record = await take_over(services, caller, record)
             if holder := _elsewhere(services, record):
                 return await pass_on(request, holder)
     elif record.placement and services.disk.hangs():
+        if unreachable is not None:
+            return await unreachable(request, services, caller, record)
         return await _hung(request, services, caller, record)
     try:
-        async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
+        session_of = upload_session(
+            request, services, caller, record, seen_releases=seen_releases, opens=opens
+        )
+        async with session_of as session:
             _require_tags(request, session.record)  # another request may have ended the upload meanwhile
             return await act(session)
     except HandedOver as error:
@@ -205,18 +225,38 @@ async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadReco
 
 
 async def _settled(
-    services: NodeServices, caller: Caller, record: UploadRecord, seen_releases: int
+    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord, seen_releases: int
 ) -> UploadRecord:
-    """The upload that this node holds, once an earlier request of a lost client has settled its bytes.
+    """The upload that this node holds, once an earlier request of a lost client has settled its bytes, and
+    what this disk has lost of them is known to the log: nobody shall be told of bytes that are gone.
 
     `seen_releases`: `UploadLocks.releases` before `record` was read.
     """
     if record.placement and not services.disk.hangs():
         await services.locks.settled(record.file_uuid)
-    if services.locks.releases == seen_releases:
+    if services.locks.releases != seen_releases:
+        seen_releases = services.locks.releases
+        query = GetUpload(caller=caller, file_uuid=record.file_uuid)
+        record = await services.api.metadata.read(query, UploadRecord)
+    if not record.placement or not record.offset_bytes or _elsewhere(services, record):
         return record
-    query = GetUpload(caller=caller, file_uuid=record.file_uuid)
-    return await services.api.metadata.read(query, UploadRecord)
+    if services.locks.holds(record.file_uuid) or not await _has_lost(services, record):
+        return record
+    with suppress(UploadLocked, RateLimited):  # whoever writes it now finds out as well
+        async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
+            record = session.record
+    return record
+
+
+async def _has_lost(services: NodeServices, record: UploadRecord) -> bool:
+    """Whether this disk has fewer bytes than are acknowledged; not if it cannot say, or not soon."""
+    if services.disk.hangs():
+        return False
+    has_fewer = services.uploads.has_fewer
+    looking = asyncio.wrap_future(services.disk.begin(has_fewer, record.file_uuid, record.offset_bytes))
+    looking.add_done_callback(lambda ended: ended.cancelled() or ended.exception())  # seen
+    done, _ = await asyncio.wait({looking}, timeout=LOOK_S)
+    return bool(done) and looking.exception() is None and looking.result()
 
 
 async def _passed_on(request: web.Request, holder: Holder) -> web.StreamResponse:

@@ -20,13 +20,14 @@ from ca.errors import (
     UnsupportedMediaType,
 )
 from coordinator.commands import TerminateUpload
-from coordinator.records import UploadRecord
+from coordinator.records import Caller, UploadRecord
 from node.api.access import audited
 from node.conditions import field_of, http_date
 from node.content.digests import TUS_ALGORITHMS, Checksum, piece_checksums, whole_digest
 from node.content.replay import is_repeated
 from node.content.upload import Session
 from node.ranges import SIZE_BYTES_MAX
+from node.services import NodeServices
 
 VERSION = "1.0.0"
 EXTENSIONS = "checksum,creation-defer-length,expiration,termination"
@@ -111,12 +112,19 @@ async def patch(session: Session) -> web.StreamResponse:
 
 async def delete(session: Session) -> web.StreamResponse:
     """Give the upload up. Raises Conflict when it has ended."""
-    require_version(session.request.headers)
-    caller, file_uuid = session.caller, session.record.file_uuid
-    command = TerminateUpload(caller=caller, file_uuid=file_uuid)
-    async with audited(session.request, "delete_file", principal=caller.subject, target=file_uuid):
-        await session.services.api.metadata.propose(command, type(None))
+    answer = await terminate(session.request, session.services, session.caller, session.record)
     await session.holding.discard()
+    return answer
+
+
+async def terminate(
+    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord
+) -> web.StreamResponse:
+    """The same on a node that does not hold it: its bytes go where they are, by the sweep of these nodes."""
+    require_version(request.headers)
+    command = TerminateUpload(caller=caller, file_uuid=record.file_uuid)
+    async with audited(request, "delete_file", principal=caller.subject, target=record.file_uuid):
+        await services.api.metadata.propose(command, type(None))
     return web.Response(status=204, headers=RESUMABLE)
 
 

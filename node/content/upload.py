@@ -344,9 +344,15 @@ class Session:
 
 @asynccontextmanager
 async def upload_session(
-    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord, *, seen_releases: int
+    request: web.Request,
+    services: NodeServices,
+    caller: Caller,
+    record: UploadRecord,
+    *,
+    seen_releases: int,
+    opens: bool = True,
 ) -> AsyncIterator[Session]:
-    """Exclusive use of the upload, for the handlers of this package.
+    """Exclusive use of the upload, for the handlers of this package; without its file unless it `opens`.
 
     `record` was read before anybody was kept out: it is read again if a request ended after
     `seen_releases`, the count of `UploadLocks.releases` before that read. Raises UploadLocked while another
@@ -365,7 +371,7 @@ async def upload_session(
         stack.push_async_callback(holding.close)
         session = Session(request, services, caller, holding, hold)
         try:
-            if record.placement:
+            if record.placement and opens:
                 await holding.open()
             yield session
         except Overtaken as error:
