@@ -24,13 +24,29 @@ from pathlib import Path
 from ca.errors import Unavailable
 from tests.chaos.isolation import isolate, why_no_disk
 from tests.healing import acts, damage, disks, quiet, verdict
-from tests.healing.clients import Clients, deleting, reading, uploading, uploading_often
+from tests.healing.clients import (
+    Clients,
+    beginning,
+    deleting,
+    going_on,
+    reading,
+    uploading,
+    uploading_often,
+)
 from tests.healing.stage import Stage, opened
 
 OPERATIONS = 1000
 CALM_S = (0.0, 0.4)  # after an act on a node, for it to have an effect
 # How often each comes, in any unit. Clients do most, so that there is something to lose.
-CLIENTS: Mapping[str, int] = {"upload": 30, "upload again": 12, "upload often": 2, "delete": 14, "read": 12}
+CLIENTS: Mapping[str, int] = {
+    "upload": 30,
+    "upload again": 12,
+    "upload often": 2,
+    "delete": 14,
+    "read": 12,
+    "upload part": 8,
+    "go on": 8,
+}
 AGAIN = ("upload again", "upload often")
 ACTS: Mapping[str, tuple[int, Callable[[Stage], str]]] = {
     "kill": (4, acts.kill),
@@ -162,6 +178,14 @@ def begin(stage: Stage, clients: Clients, name: str, number: int) -> bool:
     if name == "upload again":
         clients.begin(name, number, uploading(dice.choice(ledger.contents)))
         return True
+    if name == "upload part":
+        clients.begin(name, number, beginning(ledger.new_content()))
+        return True
+    if name == "go on":
+        part = ledger.take_part(dice)
+        if part is not None:
+            clients.begin(name, number, going_on(part))
+        return part is not None
     files = ledger.stored()
     if files:
         file = dice.choice(files)

@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from tests.cluster.harness import API, Answer
+from tests.cluster.upload_steps import TUS
 from tests.healing.ledger import Content, File
 from tests.healing.stage import Stage
 
@@ -73,6 +74,16 @@ def uploading_often(content: Content) -> Act:
     return upload
 
 
+def beginning(content: Content) -> Act:
+    """A new file with a part of this content, which is left off."""
+    return lambda stage, dice: _begin(stage, dice, content)
+
+
+def going_on(file: File) -> Act:
+    """More of an upload that was left off: it stands where somebody was told, or further on."""
+    return lambda stage, dice: go_on(stage, dice, file, dice.randint(1, file.content.size_bytes))
+
+
 def reading(file: File) -> Act:
     """All of a file that was stored."""
     return lambda stage, dice: _read(stage, dice, file)
@@ -85,6 +96,19 @@ def deleting(file: File) -> Act:
 
 
 def _upload(stage: Stage, dice: random.Random, content: Content) -> str:
+    file = _create(stage, dice, content)
+    if file is None:
+        return "not created"
+    file.is_stored = _send(stage, dice, file)
+    return f"stored {file.file_uuid} {content.sha256[:8]}" if file.is_stored else f"given up {file.file_uuid}"
+
+
+def _begin(stage: Stage, dice: random.Random, content: Content) -> str:
+    file = _create(stage, dice, content)
+    return "not created" if file is None else go_on(stage, dice, file, dice.randrange(content.size_bytes))
+
+
+def _create(stage: Stage, dice: random.Random, content: Content) -> File | None:
     fields = {
         "filename": f"{content.number}.bin",
         "project_id": "healing",
@@ -93,16 +117,64 @@ def _upload(stage: Stage, dice: random.Random, content: Content) -> str:
     for _ in range(TRIES_MAX):
         answer = ask(stage, dice, "POST", "/project-files", body=fields)
         if answer is not None and answer.status == 201:
-            break
+            file = File(answer.json["file_uuid"], content)
+            stage.ledger.add(file)
+            return file
         if answer is not None and answer.status not in REFUSALS:
             stage.ledger.fault(f"creation answered {answer.status}: {answer.body[:300]!r}")
         time.sleep(PAUSE_S)
-    else:
-        return "not created"
-    file = File(answer.json["file_uuid"], content)
-    stage.ledger.add(file)
-    file.is_stored = _send(stage, dice, file)
-    return f"stored {file.file_uuid} {content.sha256[:8]}" if file.is_stored else f"given up {file.file_uuid}"
+    return None
+
+
+def go_on(stage: Stage, dice: random.Random, file: File, more_bytes: int) -> str:
+    """Send so much more of an upload, as tus clients do; if that is not all, it is left off again."""
+    for _ in range(TRIES_MAX):
+        start = _stands_at(stage, dice, file)
+        if start == file.content.size_bytes:
+            file.is_stored = True
+            return f"stored {file.file_uuid}"
+        if start is not None and _patch(stage, dice, file, start, start + more_bytes):
+            break
+        time.sleep(PAUSE_S)
+    if file.acknowledged_bytes == file.content.size_bytes:
+        file.is_stored = True
+        return f"stored {file.file_uuid}"
+    stage.ledger.leave(file)
+    return f"left off {file.file_uuid}"
+
+
+def _stands_at(stage: Stage, dice: random.Random, file: File) -> int | None:
+    """Where the upload is said to stand; None when nobody says so."""
+    answer = ask(stage, dice, "HEAD", f"{API}/files/{file.file_uuid}/content", headers=TUS)
+    if answer is None or answer.status in REFUSALS:
+        return None
+    if answer.status != 200:
+        stage.ledger.fault(f"HEAD {file.file_uuid} answered {answer.status}")
+        return None
+    return _told(stage, file, answer)
+
+
+def _patch(stage: Stage, dice: random.Random, file: File, start: int, stop: int) -> bool:
+    """Whether a piece was taken."""
+    path, piece = f"{API}/files/{file.file_uuid}/content", file.content.bytes()[start:stop]
+    headers = {**TUS, "Upload-Offset": str(start)}
+    answer = ask(stage, dice, "PATCH", path, content=piece, headers=headers)
+    if answer is not None and answer.status == 204:
+        _told(stage, file, answer)
+        return True
+    if answer is not None and answer.status not in REFUSALS | {409}:
+        stage.ledger.fault(f"PATCH {file.file_uuid} answered {answer.status}: {answer.body[:300]!r}")
+    return False
+
+
+def _told(stage: Stage, file: File, answer: Answer) -> int:
+    offset = int(answer.headers["upload-offset"])
+    if offset < file.acknowledged_bytes:
+        stage.ledger.fault(
+            f"{file.file_uuid} stands at {offset}, {file.acknowledged_bytes} were acknowledged"
+        )
+    file.acknowledged_bytes = offset
+    return offset
 
 
 def _send(stage: Stage, dice: random.Random, file: File) -> bool:

@@ -41,6 +41,7 @@ class File:
     file_uuid: str
     content: Content
     is_stored: bool = False  # the upload was acknowledged
+    acknowledged_bytes: int = 0  # of an upload that is not finished: nothing less may ever be told
     is_deletion_asked: bool = False
     is_deleted: bool = False  # the deletion was acknowledged
 
@@ -52,6 +53,7 @@ class Ledger:
     seed: int
     files: dict[str, File] = field(default_factory=dict)
     contents: list[Content] = field(default_factory=list)
+    parts: list[File] = field(default_factory=list)  # uploads that were left off, and nobody goes on with now
     outcomes: collections.Counter[str] = field(default_factory=collections.Counter)
     faults: list[str] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -66,6 +68,16 @@ class Ledger:
         """A record was made."""
         with self._lock:
             self.files[file.file_uuid] = file
+
+    def leave(self, file: File) -> None:
+        """An upload is left off: somebody may go on with it later."""
+        with self._lock:
+            self.parts.append(file)
+
+    def take_part(self, dice: random.Random) -> File | None:
+        """One of these, for the caller alone."""
+        with self._lock:
+            return self.parts.pop(dice.randrange(len(self.parts))) if self.parts else None
 
     def stored(self) -> list[File]:
         """Files that must be there, in the order of their names."""

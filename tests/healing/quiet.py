@@ -1,4 +1,5 @@
-"""The end of a run: all is mended, uploads that nobody finishes are given up, and the cluster heals.
+"""The end of a run: all is mended, uploads that were left off are finished, others are given up, and
+the cluster heals.
 
 Every job is run to its end, again and again, until nothing is left to do.
 """
@@ -10,6 +11,7 @@ from typing import Any, Final
 from deploy.processes import wait_until
 from tests.cluster.harness import Answer
 from tests.healing.acts import ask, let_time_pass, take_back
+from tests.healing.clients import go_on
 from tests.healing.disks import all_work
 from tests.healing.stage import Stage
 
@@ -43,6 +45,7 @@ UNREST: Final[Mapping[str, str]] = {
 def settle(stage: Stage) -> int:
     """Until nothing is left to do; how many rounds that took. What does not come to rest is a fault."""
     mend(stage)
+    finish_parts(stage)
     give_up_unfinished(stage)
     until_swept(stage)  # what an upload on a disk has become is spared
     for number in range(1, ROUNDS_MAX + 1):
@@ -85,6 +88,15 @@ def mend(stage: Stage) -> None:
         return not stage.draining and all(states.get(node_id) == "healthy" for node_id in expected)
 
     wait_until(all_healthy, what="every node healthy", timeout_s=HEALTHY_S)
+
+
+def finish_parts(stage: Stage) -> None:
+    """Go on with every upload that was left off, from where it stands, to its end: all is there to do so."""
+    parts, stage.ledger.parts = stage.ledger.parts, []
+    for file in parts:
+        go_on(stage, stage.dice, file, file.content.size_bytes)
+        if not file.is_stored:
+            stage.ledger.fault(f"{file.file_uuid} cannot be finished from {file.acknowledged_bytes} on")
 
 
 def give_up_unfinished(stage: Stage) -> None:
