@@ -80,6 +80,18 @@ def copies_wanted(having: Sequence[str], facts: Facts) -> int:
     return max(facts.write_quorum, min(len(having), facts.wanted))
 
 
+def obstacle(upload: PlacedUpload, facts: Facts) -> str:
+    """Why nobody need be asked, as what they would read is not worth it; "" for no reason."""
+    if not upload.offset_bytes:
+        return ""
+    if not upload.prefix_sha256:
+        return "a node of an older version recorded its bytes: nobody knows their sha256"
+    able = {*staying(upload.placement, facts), *targets(upload, [], facts)}
+    if len(able) < facts.write_quorum:
+        return f"it can be on {len(able)} of the nodes that stay, {facts.write_quorum} must have it"
+    return ""
+
+
 def new_placement(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> list[str]:
     """Those that have it, the holder first if it is one of them; then others, as many as are wanted."""
     holder = [node_id for node_id in upload.placement[:1] if node_id in having]
@@ -156,6 +168,8 @@ class _Move:
 
     async def run(self) -> str:
         """Why it stays where it is; "" when it does not, or is written now. Raises Interrupted."""
+        if why := obstacle(self._upload, self._means.facts()):
+            return why
         survey = await self._survey()
         if survey.is_busy:
             self._progress.add(uploads_busy=1)
