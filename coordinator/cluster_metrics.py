@@ -22,8 +22,8 @@ from coordinator.config import CoordinatorFiles
 from coordinator.health import NODE_STATES
 from coordinator.jobs import JOBS, Amounts, amounts_of
 from coordinator.ledger import Ledger
-from coordinator.queries import GetReplicaCounts, ListReplicas
-from coordinator.records import DOWN, HEALTHY, ClusterView, JobRunRecord
+from coordinator.queries import GetReplicaCounts, ListNodeUploads, ListReplicas
+from coordinator.records import DOWN, HEALTHY, ClusterView, JobRunRecord, UploadPage
 from coordinator.replica_records import ReplicaCounts, ReplicaPage
 from coordinator.rpc import value_of
 
@@ -84,7 +84,7 @@ class ClusterMetrics(Collector):
         )
         yield _gauge(
             "filestore_nodes_emptying",
-            "Nodes that drain and still have replicas; none that is down.",
+            "Nodes that drain and still have replicas or unfinished uploads; none that is down.",
             sum(
                 self._holds(node.node_id)
                 for node in self._view().nodes
@@ -194,9 +194,13 @@ class ClusterMetrics(Collector):
             yield _gauge("filestore_disk_size_bytes", "All bytes of the disk.", size_bytes)
 
     def _holds(self, node_id: str) -> bool:
-        """Whether the log names a node for any replica."""
-        reply = self._ledger.store.answer(ListReplicas(node_id=node_id, limit=1), at_ms=now_ms())
-        return bool(msgspec.msgpack.decode(value_of(reply), type=ReplicaPage).replicas)
+        """Whether the log names a node for any replica, or an unfinished upload is placed there."""
+        store, at_ms = self._ledger.store, now_ms()
+        reply = store.answer(ListReplicas(node_id=node_id, limit=1), at_ms=at_ms)
+        if msgspec.msgpack.decode(value_of(reply), type=ReplicaPage).replicas:
+            return True
+        reply = store.answer(ListNodeUploads(node_id=node_id, limit=1), at_ms=at_ms)
+        return bool(msgspec.msgpack.decode(value_of(reply), type=UploadPage).uploads)
 
 
 def _result(run: JobRunRecord) -> dict[str, object]:
