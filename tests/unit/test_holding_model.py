@@ -1,13 +1,17 @@
 """The rules of the chain against the real state machine: what was acknowledged stays on the write quorum.
 
-The nodes of the model follow `node/holding.py`, `node/link.py` and `node/takeover.py` step by step; commands
-may come late, in any order, or never; links reach any node; whoever was a holder may act on what it knew.
+The nodes of the model follow `node/holding.py`, `node/link.py`, `node/takeover.py` and
+`node/upload_copies.py` step by step, the leader `coordinator/reconcile/upload_moves.py`; commands may come
+late, in any order, or never; links reach any node; whoever was a holder may act on what it knew. A node that
+is in no placement any more may leave, and come back with an empty disk.
 """
 
 import hashlib
 import random
 from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from coordinator import commands, queries
 from tests.unit.state import ADMIN, Refusal, State, create
@@ -23,6 +27,8 @@ WEIGHTS = {
     "deliver": 2,
     "rewind": 1,
     "take_over": 1,
+    "move": 1,
+    "leave": 2,
 }
 WALKS = 200
 WALK_STEPS = 80
@@ -85,10 +91,13 @@ class Model:
         getattr(self, action)(name, other, number, is_late)
         record = self.log()
         offset, sha256 = record["offset_bytes"], record["prefix_sha256"]
-        having = [node for node in self.nodes.values() if sha256_of(node.content[:offset]) == sha256]
+        having = [name for name in record["placement"] if self._has(name, offset, sha256)]
         assert offset == 0 or len(having) >= WRITE_QUORUM, action
         assert record["epoch"] > self.last["epoch"] or offset >= self.last["offset_bytes"], action
         self.last = record
+
+    def _has(self, name: str, offset: int, sha256: str) -> bool:
+        return not offset or sha256_of(self.nodes[name].content[:offset]) == sha256
 
     def open(self, name: str, _other: str, _number: int, _is_late: bool) -> None:
         node, record = self.nodes[name], self.log()
@@ -150,7 +159,13 @@ class Model:
         if offset < node.record["offset_bytes"] or not self._follow(name, offset):
             return
         node.proposed = max(node.proposed, offset)
-        self._propose(node, self._of_holder(commands.RecordProgress, name, offset), is_late)
+        command = self._of_holder(commands.RecordProgress, name, offset)
+        having = [other for other in sorted(self.linked[name]) if self._follows(name, other, offset)]
+        present = node.record["placement"]
+        if not set(having) <= set(present):
+            rest = [other for other in present[1:] if other not in having]
+            command = msgspec.structs.replace(command, placement=[name, *having, *rest])
+        self._propose(node, command, is_late)
 
     def _of_holder(
         self, command: type[commands.RecordProgress | commands.RewindUpload], name: str, offset: int
@@ -169,11 +184,11 @@ class Model:
 
     def _follow(self, name: str, offset: int) -> bool:
         """Whether a member that is linked still follows this holder, as its answers say."""
-        node = self.nodes[name]
-        return any(
-            self.nodes[other].epoch == node.epoch and len(self.nodes[other].content) >= offset
-            for other in self.linked[name]
-        )
+        return any(self._follows(name, other, offset) for other in self.linked[name])
+
+    def _follows(self, name: str, other: str, offset: int) -> bool:
+        member = self.nodes[other]
+        return member.epoch == self.nodes[name].epoch and len(member.content) >= offset
 
     def rewind(self, name: str, _other: str, number: int, is_late: bool) -> None:
         node = self.nodes[name]
@@ -210,6 +225,44 @@ class Model:
             self.late.append(command)
         else:
             self.state.apply(command)
+
+    def move(self, name: str, _other: str, _number: int, is_late: bool) -> None:
+        """A node drains: the other two get what is acknowledged, and then the log places the upload there."""
+        record = self.log()
+        offset, sha256 = record["offset_bytes"], record["prefix_sha256"]
+        sources = [node for node in NAMES if offset and self._has(node, offset, sha256)]
+        others = [node for node in NAMES if node != name]
+        if not all(self._is_copied(node, record, sources) for node in others):
+            return
+        others.sort(key=lambda node: node != record["placement"][0])
+        command = commands.PlaceUpload(
+            file_uuid=self.file_uuid, epoch=record["epoch"], offset_bytes=offset, placement=others
+        )
+        if is_late:
+            self.late.append(command)
+        else:
+            self.state.apply(command)
+
+    def leave(self, name: str, _other: str, _number: int, _is_late: bool) -> None:
+        if name not in self.log()["placement"]:
+            self.nodes[name] = Node()
+            self._unlink(name)
+            self.linked[name] = set()
+
+    def _is_copied(self, name: str, record: Any, sources: list[str]) -> bool:
+        """Whether a node has what is acknowledged; one that writes the upload itself is left alone."""
+        node, offset = self.nodes[name], record["offset_bytes"]
+        if not offset or name in sources:
+            return True
+        if node.record is not None or record["epoch"] < node.epoch or not sources:
+            return False
+        self._unlink(name)  # a link to it is ended by the lock
+        node.epoch, node.content = record["epoch"], self.nodes[sources[0]].content[:offset]
+        return True
+
+    def _unlink(self, name: str) -> None:
+        for linked in self.linked.values():
+            linked.discard(name)
 
     def deliver(self, _name: str, _other: str, number: int, _is_late: bool) -> None:
         if self.late:
