@@ -163,10 +163,10 @@ class Chain:
         """
         silent = self._peers.silent
         moved_at_s, known = self._loop.time(), self.durable()
-        while waited := [link for link in self._links if link.member not in silent]:
+        while any(self._first_lacking(link) not in silent for link in self._links):
             if self._loop.time() - moved_at_s >= GRACE_S:
-                for link in waited:
-                    silent.note(link.member)
+                for name in filter(None, map(self._first_lacking, self._links)):
+                    silent.note(name)
                 return
             await self._wait()
             if self.durable() != known:
@@ -224,6 +224,13 @@ class Chain:
             self._members.append(name)
             links.append([name])
         return links
+
+    def _first_lacking(self, link: Link) -> str:
+        """The first of a link that lacks bytes, which those behind it may wait for; "" at its end."""
+        for name in (link.member, *link.behind):
+            if name not in link.lost and link.durable.get(name, -1) < self._source.limit:
+                return name
+        return ""
 
     def _unheard(self, now_s: float) -> set[str]:
         """Silent members that have not answered their links either, once they had a moment for it."""

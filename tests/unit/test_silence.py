@@ -218,6 +218,29 @@ async def sent_along_a_chain(node: Node) -> set[str]:
         return given_up
 
 
+async def test_one_behind_which_a_member_hangs_is_not_taken_for_silent(nodes: list[Node]) -> None:
+    services = nodes[0].services
+    store_upload(nodes[0])
+    async with hung(nodes, "n3"):
+        with services.uploads.open(UUID, None) as upload:
+            chain = Chain(
+                node_id="n1",
+                peers=services.peers,
+                view=services.api.view,
+                metrics=services.metrics,
+                source=Source(services.disk, upload),
+                terms=LinkTerms(UUID, 0, with_md5=False),
+                placement=["n1", "n2", "n3"],
+            )
+            chain.start()
+            chain.end()
+            await chain.reach(len(CONTENT))
+            await chain.linger()
+            assert "n3" in services.peers.silent
+            assert "n2" not in services.peers.silent
+            await chain.close()
+
+
 async def test_successor_is_found_beside_one_that_does_not_answer(nodes: list[Node]) -> None:
     store_upload(nodes[2])
     async with hung(nodes, "n2"):
