@@ -11,6 +11,7 @@ from typing import Final
 CLOCK_OFF_MAX_MS: Final = 60_000
 CAUTION_SHARE: Final = 0.1
 CAUTION_BLOBS: Final = 100  # fewer never are too many
+CAUTION_S: Final = 7 * 86_400.0  # what has waited for an answer for so long goes without one
 
 
 def is_too_many(going: int, blobs: int) -> bool:

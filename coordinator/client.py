@@ -20,7 +20,7 @@ from typing import TypeVar
 
 import msgspec
 
-from ca.errors import CATALOGUE, FilestoreError, Internal, InvalidRequest, Unavailable
+from ca.errors import CATALOGUE, FilestoreError, Internal, InvalidRequest, RateLimited, Unavailable
 from ca.identity import Identity
 from coordinator import wire
 from coordinator.bounds import COUNT_MAX
@@ -59,13 +59,14 @@ RETRY_S_MAX = 0.25
 STATUS_PAUSES_S = (0.05, 0.1, 0.2, 0.4)  # in which a coordinator that is a little behind has caught up
 TRY_TIMEOUT_S = 2.0  # one try; a coordinator that is silent for so long is left for another
 
+GONE_S = 60  # what a bucket has released leaves the disks within minutes: see machine/quotas.py
 GUESSABLE_S = 600.0  # a session with a number by older rules is used so long before another is asked for
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _ERRORS: dict[str, Callable[[str], FilestoreError]] = {
     error.code: error for error in CATALOGUE if error.code not in ("offset_mismatch", "range_not_satisfiable")
-}
+} | {RateLimited.code: lambda details: RateLimited(details, retry_after_s=GONE_S)}
 
 
 class _Session:

@@ -331,10 +331,13 @@ class ListLastSources(Query, frozen=True, kw_only=True, tag="list_last_sources")
 
 
 class CountCollectable(Query, frozen=True, kw_only=True, tag="count_collectable"):
-    """For members only: how many blobs a Collect with this grace would doom, counted up to `limit`."""
+    """For members only: how many blobs a Collect with this grace would doom, counted up to `limit`; with
+    `is_doomed` how many replicas were doomed of those that a Collect would have by now, and are there still.
+    """
 
     grace_ms: Count
     limit: Count
+    is_doomed: bool = False
 
 
 AnyQuery = (

@@ -5,7 +5,7 @@ Times are milliseconds since 1970; the API makes text of them.
 
 from typing import Annotated, Final, Literal
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from coordinator.bounds import IMAGES_MAX, Count, Label, Pem, Span, Text, Token
 
@@ -145,7 +145,8 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
 
     The first of `placement` holds the upload, in this `epoch`. The first `offset_bytes` bytes are durable on
     the write quorum and hash to `prefix_sha256` ("" when an older version recorded them). `as_of`: the log
-    index that this is true at; see CompleteUpload.
+    index that this is true at; see CompleteUpload. `reserved_bytes`: of the bucket's quota; unset where it
+    has none, so that older members store the same replies.
     """
 
     file_uuid: str
@@ -160,6 +161,7 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     as_of: int = 0
     epoch: int = 0
     prefix_sha256: str = ""
+    reserved_bytes: int | UnsetType = UNSET
 
 
 class PlacedUpload(Struct, frozen=True, kw_only=True):
@@ -228,7 +230,11 @@ class UserPage(Struct, frozen=True):
 
 
 class BucketRecord(Struct, frozen=True, kw_only=True):
-    """A bucket. `quota_bytes` 0 is none; `used_bytes` counts finished files, `file_count` all."""
+    """A bucket. `quota_bytes` 0 is none; `used_bytes` counts finished files, `file_count` all.
+
+    `reserved_bytes`: what uploads under way have reserved of the quota; unset for nothing, as in
+    UploadRecord.
+    """
 
     bucket_id: str
     name: str
@@ -238,6 +244,7 @@ class BucketRecord(Struct, frozen=True, kw_only=True):
     file_count: int
     created_at_ms: int
     updated_at_ms: int
+    reserved_bytes: int | UnsetType = UNSET
 
 
 class BucketPage(Struct, frozen=True):

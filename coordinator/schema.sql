@@ -141,10 +141,14 @@ CREATE TABLE IF NOT EXISTS buckets (
     file_count     INTEGER NOT NULL,
     created_at_ms  INTEGER NOT NULL,
     updated_at_ms  INTEGER NOT NULL,
-    sequence       INTEGER NOT NULL DEFAULT 1     -- log index of the creation: the order of the list
+    sequence       INTEGER NOT NULL DEFAULT 1,    -- log index of the creation: the order of the list
+    reserved_bytes INTEGER NOT NULL DEFAULT 0,    -- by uploads under way
+    released_bytes INTEGER NOT NULL DEFAULT 0     -- content of deleted files that waits for gc
 ) STRICT;
 CREATE INDEX IF NOT EXISTS buckets_by_sequence ON buckets (sequence, bucket_id);
 CREATE INDEX IF NOT EXISTS buckets_by_owner ON buckets (owner_id, sequence);
+CREATE INDEX IF NOT EXISTS buckets_over_quota ON buckets (bucket_id)
+    WHERE quota_bytes > 0 AND used_bytes + reserved_bytes + released_bytes > quota_bytes;
 
 -- Who may do what on a bucket, and on every file in it.
 CREATE TABLE IF NOT EXISTS bucket_permissions (
@@ -295,7 +299,8 @@ CREATE TABLE IF NOT EXISTS uploads (
     offset_bytes   INTEGER NOT NULL,              -- durable on the write quorum: all that clients were told
     expires_at_ms  INTEGER NOT NULL,
     epoch          INTEGER NOT NULL DEFAULT 0,    -- rises when another node takes over, and when bytes are dropped
-    prefix_sha256  TEXT NOT NULL DEFAULT ''       -- of the bytes up to the offset; '' if an older version recorded it
+    prefix_sha256  TEXT NOT NULL DEFAULT '',      -- of the bytes up to the offset; '' if an older version recorded it
+    reserved_bytes INTEGER                        -- of its bucket's quota; NULL by older rules
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS uploads_by_expiry ON uploads (expires_at_ms);
 
@@ -306,10 +311,13 @@ CREATE TABLE IF NOT EXISTS blobs (
     released_at_ms  INTEGER,                      -- when the last reference went; NULL while referred to
     collected_at    INTEGER,                      -- log index of the Collect that doomed it; NULL otherwise
     -- Replicas that it lacks to those wanted; one more than those when nobody holds it; 0 without references.
-    missing         INTEGER NOT NULL DEFAULT 0
+    missing         INTEGER NOT NULL DEFAULT 0,
+    released_by     TEXT NOT NULL DEFAULT ''     -- bucket of the last file that referred to it; '' while one does
 ) STRICT;
 CREATE INDEX IF NOT EXISTS blobs_by_release ON blobs (released_at_ms, sha256)
     WHERE released_at_ms IS NOT NULL AND collected_at IS NULL;
+CREATE INDEX IF NOT EXISTS blobs_by_bucket ON blobs (released_by, released_at_ms, sha256)
+    WHERE released_by <> '' AND collected_at IS NULL;
 CREATE INDEX IF NOT EXISTS blobs_by_missing ON blobs (missing, sha256) WHERE missing > 0;
 
 -- Of the blobs that files refer to: maintained, since counting would read all of them.

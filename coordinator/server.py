@@ -49,6 +49,7 @@ from coordinator.raft.messages import Entry, EntryKind
 from coordinator.raft.replication import AcknowledgedLost, CommittedContradicted
 from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.means import Means
+from coordinator.reconcile.quotas import QuotaKeeper
 from coordinator.reconcile.works import Reconcilers
 from coordinator.roster import read_known
 from coordinator.rpc import PeerPort
@@ -170,6 +171,7 @@ async def _run(
             group.create_task(member.digests.run(), name="digests"),
             group.create_task(member.upgrades.run(), name="rules of the state"),
             group.create_task(member.keeper.run(), name="states of nodes"),
+            group.create_task(member.quotas.run(), name="quotas"),
             group.create_task(member.job_runs.run(), name="background jobs"),
             group.create_task(_renew(files, config, member.authority, contexts), name="renewal"),
         ]
@@ -229,6 +231,7 @@ class _Member:
             self.driver, ledger.store, self.view, self.health, orders, grace_ms=config.gc_grace_s * 1000
         )
         self.keeper = NodeKeeper(means, down_after_s=config.down_after_s)
+        self.quotas = QuotaKeeper(means)
         reconcilers = Reconcilers(means, self.keeper)
         self.job_runs = JobRuns(
             config.id,

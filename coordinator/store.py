@@ -26,7 +26,7 @@ from coordinator.bounds import COUNT_MAX
 from coordinator.commands import RaiseRules, decode_envelope
 from coordinator.copying import PAUSE_S, copy_database
 from coordinator.machine import expiry, jobs
-from coordinator.machine.blobs import FILL_TOTALS
+from coordinator.machine.blobs import FILL_TOTALS, is_over_quota
 from coordinator.machine.files import RETENTION_MS
 from coordinator.machine.replicas import FILL_MISSING
 from coordinator.machine.rules import RULES, in_force
@@ -59,6 +59,10 @@ _ADDED_COLUMNS = (  # of databases that an older version made: table, column, an
     ("blobs", "missing", "INTEGER NOT NULL DEFAULT 0"),
     ("uploads", "epoch", "INTEGER NOT NULL DEFAULT 0"),
     ("uploads", "prefix_sha256", "TEXT NOT NULL DEFAULT ''"),
+    ("uploads", "reserved_bytes", "INTEGER"),
+    ("buckets", "reserved_bytes", "INTEGER NOT NULL DEFAULT 0"),
+    ("buckets", "released_bytes", "INTEGER NOT NULL DEFAULT 0"),
+    ("blobs", "released_by", "TEXT NOT NULL DEFAULT ''"),
 )
 _DUE_AT_FILLED = (
     f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours
@@ -298,6 +302,11 @@ class Store:
         """Whether an Expire at this time would find anything."""
         with self._reading:
             return expiry.is_due(self._reader, at_ms)
+
+    def is_over_quota(self, *, at_ms: int, grace_ms: int) -> bool:
+        """Whether a CollectOverQuota at this time would find anything."""
+        with self._reading:
+            return is_over_quota(self._reader, at_ms, grace_ms)
 
     def job_outcomes(self) -> dict[str, tuple[int, bool]]:
         """By job: when a run was last completed (ms since 1970, 0 never), and whether the last one failed."""

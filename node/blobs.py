@@ -6,6 +6,7 @@
     DIR/uploads/incoming-RANDOM   half-written things; removed at start
     DIR/partials/SHA256/          replicas on their way here (`node/partials.py`)
     DIR/quarantine/SHA256[.sums]  what must not be served (`node/quarantine.py`)
+    DIR/unclaimed/SHA256          what came and the log may not know yet (`node/unclaimed.py`)
     DIR/placing.lock              held while a blob comes or goes (`node/placing.py`)
 
 The operator's own path to DIR may run over links. Below it, everything is opened relative to a directory
@@ -54,6 +55,8 @@ from node.segments import (
     sidecar_bytes,
 )
 from node.trust import TrustedSegments
+from node.unclaimed import DIRECTORY as UNCLAIMED
+from node.unclaimed import note_unclaimed
 from node.withdrawn import Withdrawn
 from node.writing import BlobWriter
 
@@ -101,6 +104,7 @@ class BlobStore:
         self._blobs = self.areas.hold("blobs")
         self.uploads_directory = self.areas.hold("uploads")
         self.quarantine_directory = self.areas.hold("quarantine")
+        self.unclaimed_directory = self.areas.hold(UNCLAIMED)
         self._probing = threading.Lock()
         self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
         self.disk.fsync(self._root)
@@ -254,6 +258,20 @@ class BlobStore:
             raise storage_error(error) from error
         raise BlobMissing(sha256)
 
+    def mark(self, sha256: str) -> tuple[int, int] | None:
+        """What is another one once the blob came again or was affirmed; None when it is not here, or not
+        whole. Raises FilestoreError.
+        """
+        require_sha256(sha256)
+        try:
+            with self.leaf(sha256) as leaf:
+                facts = os.stat(sha256 + SIDECAR, dir_fd=leaf, follow_symlinks=False)
+                return facts.st_ino, facts.st_mtime_ns
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise storage_error(error) from error
+
     def forget(self, sha256: str) -> None:
         """What is known in memory of the file under that name: it goes, or another takes its place."""
         self._trusted.forget(sha256)
@@ -338,6 +356,7 @@ class BlobStore:
         same bytes, or rotten ones. Raises OSError; the blob may then be in place, but nobody may count on it.
         """
         assert sums.size_bytes == blob.size_bytes
+        note_unclaimed(self.unclaimed_directory, blob.sha256)
         sidecar = self.write_incoming(encode_sidecar(sums))
         try:
             with self._made_leaf(blob.sha256) as (upper, leaf):

@@ -2,8 +2,9 @@
 
 What the log names and the disk lacks is put back from quarantine or reported lost. What the log wants and
 does not name this node for is added. What it does not know, or no file refers to, waits a day for whoever is
-about to say so, goes to quarantine, and from there for good after a week. Nothing is deleted that the log
-might still want.
+about to say so, goes to quarantine, and from there for good after a week. Where that would be too much at
+once, somebody is asked; after a week more it goes without an answer. Nothing is deleted that the log might
+still want.
 
 Everything is looked at, however much there is; of what must be counted before anything is done FOUND_MAX
 names are kept in memory, and the rest is looked for again behind them. What reads whole blobs comes last: it
@@ -16,6 +17,7 @@ from contextlib import aclosing
 from typing import Final
 
 from ca.errors import FilestoreError
+from coordinator.caution import CAUTION_S
 from coordinator.held_pages import held_pages
 from coordinator.queries import FindBlob, ListReplicas
 from coordinator.records import BlobRecord
@@ -114,32 +116,39 @@ class Comparison:
         """What lies here and the log does not know, or no file refers to. How many others here it wants, and
         does not name this node for.
         """
-        old, count, states = await self._old(run)
+        overdue, old, count, states = await self._old(run)
         unknown = sum(states.get(state, 0) for state in _UNKNOWN)
         run.add(unknown=unknown)
+        await self._put_all_aside(overdue, run)
         run.require_few(count, max(sum(states.values()), held), "are not known to the log")
         while old:
-            for first in range(0, len(old), PAGE_BLOBS):
-                await self._put_aside(old[first : first + PAGE_BLOBS], run)
+            await self._put_all_aside(old, run)
             if count <= len(old):
                 break
-            old, count, _ = await self._old(run, after=old[-1])
+            _, old, count, _ = await self._old(run, after=old[-1])
         return states.get("wanted", 0)
 
-    async def _old(self, run: Pass, after: str = "") -> tuple[list[str], int, dict[str, int]]:
-        """What is unknown, and that for long: the first FOUND_MAX behind `after`, how many, and how many
-        blobs of each state were looked at.
+    async def _put_all_aside(self, sha256s: list[str], run: Pass) -> None:
+        for first in range(0, len(sha256s), PAGE_BLOBS):
+            await self._put_aside(sha256s[first : first + PAGE_BLOBS], run)
+
+    async def _old(self, run: Pass, after: str = "") -> tuple[list[str], list[str], int, dict[str, int]]:
+        """What is unknown, and that for long: some of what waits for an answer no longer, of the others the
+        first FOUND_MAX behind `after`, how many, and how many blobs of each state were looked at.
         """
-        means, old, count, states = self._means, list[str](), 0, dict[str, int]()
+        means, overdue, old, count, states = self._means, list[str](), list[str](), 0, dict[str, int]()
         finished = await means.disk.run(finished_blobs, means.blobs)
         async for sha256, state in self._lying(run, after):
             states[state] = states.get(state, 0) + 1
             if state not in _UNKNOWN or sha256 in finished or await means.disk.run(_is_young, means, sha256):
                 continue
+            if len(overdue) < FOUND_MAX and await means.disk.run(_is_overdue, means, sha256):
+                overdue.append(sha256)
+                continue
             count += 1
             if len(old) < FOUND_MAX:
                 old.append(sha256)
-        return old, count, states
+        return overdue, old, count, states
 
     async def _lying(self, run: Pass, after: str = "") -> AsyncIterator[tuple[str, str]]:
         """Each blob on the disk behind `after`, and what the log says of it here."""
@@ -277,6 +286,13 @@ def _is_young(means: Means, sha256: str) -> bool:
     with means.blobs.poison.skipping(REPLICAS, sha256):
         return is_within(means.blobs, sha256, UNKNOWN_S, at_s=means.clock_s())
     return True  # nothing is done with what cannot be looked at
+
+
+def _is_overdue(means: Means, sha256: str) -> bool:
+    """Whether nobody has said for so long what is to become of it that it goes without an answer."""
+    with means.blobs.poison.skipping(REPLICAS, sha256):
+        return not is_within(means.blobs, sha256, UNKNOWN_S + CAUTION_S, at_s=means.clock_s())
+    return False
 
 
 def _take_old(means: Means, sha256: str) -> bool:

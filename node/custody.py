@@ -20,6 +20,7 @@ from node.dropping import Dropping
 from node.keeping import Means, Pass
 from node.losses import Losses
 from node.orders import Bell
+from node.orphans import Orphans
 from node.periodic import PeriodicWork, keep_on
 from node.reporting import Reporter
 from node.scrub import Scrubber
@@ -29,7 +30,7 @@ COMPARE_S: Final = 6 * 3600.0
 
 
 class Custody:
-    """The replicas of one node. `run` and `scrubber.run` keep them until they are cancelled."""
+    """The replicas of one node. `run`, `scrubber.run` and `orphans.run` keep them until cancelled."""
 
     def __init__(self, means: Means, state: Path) -> None:
         """`state`: the file that tells how far scrubbing has come."""
@@ -40,6 +41,7 @@ class Custody:
         self._dropping = Dropping(means, self._reporter)
         self._comparison = Comparison(means, self._reporter, self._losses)
         self.scrubber = Scrubber(means, self._losses, state)
+        self.orphans = Orphans(means)
         stops = means.metrics.custody_stops
         self.works = (
             PeriodicWork("compare", self.compare, COMPARE_S, stops),

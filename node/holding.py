@@ -33,6 +33,7 @@ from node.chain import BEHIND_BYTES_MAX, Chain
 from node.handover import hand_over, known_nodes
 from node.link import MARK_BYTES, LinkTerms, Source
 from node.opening import opened_in_steps
+from node.reserving import NO_ROOM, RESERVED_AHEAD_BYTES, reserve_ahead, reserved_stop
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
 from node.takeover import give_up, own_prefix
@@ -78,6 +79,7 @@ class Holding:
         self._reported_at_s = self._loop.time()
         self._proposed_offset = record.offset_bytes
         self._marked_offset = 0
+        self._told_stop = 0
         self._synced_at_s = time.monotonic()
 
     @property
@@ -97,6 +99,17 @@ class Holding:
             record.offset_bytes,
             proposed_offset=self._proposed_offset,
         )
+
+    async def reserve(self, size_bytes: int, *, is_told: bool = False) -> None:
+        """Have the log reserve so much of the bucket's quota, unless it has. `is_told`: no more comes now.
+
+        Raises NO_ROOM, Overtaken.
+        """
+        self._told_stop = size_bytes if is_told else self._told_stop
+        if size_bytes > reserved_stop(self.record):
+            await self._end_report()  # one after the other: the log takes no older offset
+        if size_bytes > reserved_stop(self.record):
+            await self._report(self.record.offset_bytes, self.record.prefix_sha256, reserve_bytes=size_bytes)
 
     async def open(self) -> None:
         """Open the file, and bring it to where the log stands in a new epoch.
@@ -187,7 +200,7 @@ class Holding:
         """After each append, in its thread: lets the links have the bytes, and marks and syncs them."""
         upload = self.upload
         if self._source is None:
-            if upload.offset > SMALL_BYTES:
+            if SMALL_BYTES < upload.offset <= reserved_stop(self.record):
                 self._source = Source(self._services.disk, upload)
                 self._loop.call_soon_threadsafe(self._start_chain)
             return
@@ -200,14 +213,18 @@ class Holding:
         if upload.offset - self._marked_offset >= MARK_BYTES or upload.durable_offset == upload.offset:
             mark = (upload.offset, upload.sha256)
             self._marked_offset = upload.offset
-        self._loop.call_soon_threadsafe(self._source.move, upload.sendable_offset, mark)
+        sendable_offset = min(upload.sendable_offset, reserved_stop(self.record))
+        self._loop.call_soon_threadsafe(self._source.move, sendable_offset, mark)
 
     async def keep_up(self) -> None:
         """Between pieces of a body: reports what is due, and waits while the quorum is far behind.
 
         Raises Unavailable or InsufficientStorage without a quorum of members; what the log refuses (deleted,
-        revoked); Overtaken.
+        revoked, beyond the quota); Overtaken.
         """
+        enough = max(self._told_stop, reserved_stop(self.record) - RESERVED_AHEAD_BYTES // 2)
+        if self.upload.offset > max(enough, SMALL_BYTES // 2):
+            await reserve_ahead(self.reserve, self.upload.offset)
         if self._reporting is not None and self._reporting.done():
             reporting, self._reporting = self._reporting, None
             reporting.result()
@@ -216,7 +233,7 @@ class Holding:
         self._chain.require()
         if self._reporting is None and self._is_report_due(self._chain):
             self._reporting = asyncio.create_task(self._report_underway(), name="progress of an upload")
-        sendable_offset = self.upload.sendable_offset
+        sendable_offset = min(self.upload.sendable_offset, reserved_stop(self.record))
         if sendable_offset - self._chain.quorum_offset() > BEHIND_BYTES_MAX:
             await self._chain.reach(sendable_offset - BEHIND_BYTES_MAX)
 
@@ -238,15 +255,14 @@ class Holding:
         if durable_offset == self.record.offset_bytes and self._chain is None:
             return
         assert durable_offset == self.upload.offset, "no piece is on hold when bytes are settled"
+        await self.reserve(durable_offset)
         if self._source is None:
             self._source = await self._open_source()
             self._start_chain()
         assert self._chain is not None
         self._source.move(durable_offset, (durable_offset, self.upload.sha256))
         self._chain.end()
-        if self._reporting is not None:
-            reporting, self._reporting = self._reporting, None
-            await reporting
+        await self._end_report()
         await self._chain.reach(durable_offset)
         if durable_offset != self.record.offset_bytes:
             await self._report(durable_offset, self.upload.sha256)
@@ -387,6 +403,12 @@ class Holding:
         elif source is not None:
             source.close()
 
+    async def _end_report(self) -> None:
+        """Wait for the one that is under way. Raises what it is refused with."""
+        if self._reporting is not None:
+            reporting, self._reporting = self._reporting, None
+            await reporting
+
     def _is_report_due(self, chain: Chain) -> bool:
         new_bytes = self._reportable_offset(chain) - self.record.offset_bytes
         return is_report_due(new_bytes, self._loop.time() - self._reported_at_s)
@@ -411,7 +433,7 @@ class Holding:
             elif self.record.prefix_sha256 or not self.record.offset_bytes:
                 await self._report(self.record.offset_bytes, self.record.prefix_sha256)
 
-    async def _report(self, offset: int, sha256: str) -> None:
+    async def _report(self, offset: int, sha256: str, *, reserve_bytes: int = 0) -> None:
         record, proposed_before = self.record, self._proposed_offset
         self._proposed_offset = max(proposed_before, offset)
         command = RecordProgress(
@@ -422,10 +444,11 @@ class Holding:
             epoch=record.epoch,
             prefix_sha256=sha256,
             placement=self._placement(offset),
+            reserve_bytes=reserve_bytes,
         )
         try:
             await self._propose(command)
-        except (Forbidden, Unauthorized):
+        except (Forbidden, Unauthorized, *NO_ROOM):
             self._proposed_offset = proposed_before  # it will not come true any more
             raise
         except InvalidRequest as error:  # no fault of the client's: our view was of before a removal

@@ -33,6 +33,17 @@ class Leftovers:
             if name.startswith(prefix) and is_leftover(name.removeprefix(prefix)):
                 self.remove(name)
 
+    def find_stale(self, prefix: str, older_than_s: float, *, at_s: float) -> None:
+        """The same of what nobody has written to for so long, whoever began it: it may have ended since."""
+        names: list[str] = []
+        with self._poison.skipping(AREA, ""):
+            names = [name for name in os.listdir(self._directory) if name.startswith(prefix)]
+        for name in names:
+            with self._poison.skipping(AREA, name), suppress(FileNotFoundError):
+                facts = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+                if at_s - facts.st_mtime >= older_than_s:
+                    self.remove(name)
+
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with what is in it, now or later. Raises Unavailable."""
         with self._lock:

@@ -171,6 +171,7 @@ def _works_of_the_first(
     if (custody := node.services.custody) is not None:
         yield "custody", custody.run()
         yield "scrub", custody.scrubber.run()
+        yield "orphans", custody.orphans.run()
     yield (
         "renewal",
         keep_renewed(metadata, contexts, config.identity, config.address, on_renewed=processes.reload),

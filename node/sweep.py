@@ -7,9 +7,11 @@ let go is passed over (`node/poison.py`), and tried again each time.
 
 import asyncio
 import logging
+import time
 
 from ca.errors import FilestoreError, Unavailable, UploadLocked
 from coordinator.queries import LiveUploads
+from node.blobs import INCOMING
 from node.damage import set_aside_again
 from node.leftovers import AREA
 from node.quarantine import Quarantine
@@ -17,6 +19,7 @@ from node.services import NodeServices
 
 SWEEP_S = 60.0
 QUESTION_IDS_MAX = 500  # what one LiveUploads query takes
+STALE_S = 3600.0  # half-written things that nobody has written to: a process that died, a disk that refused
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +29,7 @@ async def keep_swept(services: NodeServices) -> None:
     while True:
         try:
             await services.disk.run(services.blobs.leftovers.retry)
+            await services.disk.run(services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=time.time())
             await services.disk.run(services.blobs.look_again)
             await services.disk.run(Quarantine(services.blobs).look_again)
             await set_aside_again(services.disk, services.blobs, services.metrics)

@@ -27,11 +27,13 @@ from coordinator.commands.blobs import (
     COLLECT_GRACE_MS,
     AddReplica,
     Collect,
+    CollectOverQuota,
     RecountReplicas,
     ReleaseReplica,
     ReportDamaged,
     ReportDropped,
     ReportLost,
+    ReportOrphans,
 )
 from coordinator.commands.cluster import (
     COORDINATORS_LISTED_MAX,
@@ -104,6 +106,7 @@ __all__ = [
     "Bootstrap",
     "CancelRun",
     "Collect",
+    "CollectOverQuota",
     "Command",
     "CompleteUpload",
     "CreateBackup",
@@ -141,6 +144,7 @@ __all__ = [
     "ReportDropped",
     "ReportHash",
     "ReportLost",
+    "ReportOrphans",
     "RestartUpload",
     "RevokePublicToken",
     "RevokeUser",
@@ -208,11 +212,13 @@ AnyCommand = (
     | Expire
     | MarkNode
     | Collect
+    | CollectOverQuota
     | ReleaseReplica
     | AddReplica
     | ReportDropped
     | ReportDamaged
     | ReportLost
+    | ReportOrphans
     | RecountReplicas
 )
 
@@ -254,6 +260,7 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     ReportDropped,
     ReportDamaged,
     ReportLost,
+    ReportOrphans,
 )  # what a node may propose as it is; joining, renewing and minting pass through calls that check more
 
 OWN_COMMANDS = (
@@ -264,6 +271,7 @@ OWN_COMMANDS = (
     ReportDropped,
     ReportDamaged,
     ReportLost,
+    ReportOrphans,
 )  # of these: what it may propose for itself only
 
 

@@ -31,6 +31,17 @@ class Collect(Command, frozen=True, kw_only=True, tag="collect"):
     grace_ms: Count = COLLECT_GRACE_MS
 
 
+class CollectOverQuota(Command, frozen=True, kw_only=True, tag="collect_over_quota"):
+    """Doom the replicas of blobs that were released by buckets of which more lies on the disks than their
+    quota, until it does not: the longest released first, and none within `grace_ms`. The leader only.
+
+    At most about `rows_max` rows, as of Collect. Replies with Collected.
+    """
+
+    rows_max: StepRows
+    grace_ms: Count
+
+
 class ReleaseReplica(Command, frozen=True, kw_only=True, tag="release_replica"):
     """Doom one replica. The leader only. Again for a doomed one changes nothing.
 
@@ -97,6 +108,18 @@ class ReportDamaged(Command, frozen=True, kw_only=True, tag="report_damaged"):
     node_id: Text
     sha256: Text
     spans: Spans
+
+
+class ReportOrphans(Command, frozen=True, kw_only=True, tag="report_orphans"):
+    """Content that came to a node, and that nobody has claimed since. Only by the node itself.
+
+    What no file refers to, and the log does not name the node for, is an orphan: whoever was told before that
+    it is there is refused from here on, so that the node may delete it if nobody was told since. Replies with
+    the sha256s of these.
+    """
+
+    node_id: Text
+    sha256s: Ids
 
 
 class RecountReplicas(Command, frozen=True, kw_only=True, tag="recount_replicas"):

@@ -112,7 +112,9 @@ class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
 
     Pending becomes uploading, the expiry moves on. Needs write. A conflict when another node holds the
     upload, in another `epoch`, or when more bytes were recorded before. `placement`: who has the bytes, or
-    is to have them, from now on, `node_id` first; empty leaves it.
+    is to have them, from now on, `node_id` first; empty leaves it. `reserve_bytes`: what the upload will have
+    at least, where that is known before; of a size that was declared it is reserved already. Payload too
+    large when the bucket's quota leaves no room for either.
     """
 
     caller: Caller
@@ -122,6 +124,7 @@ class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
     epoch: Count = 0
     prefix_sha256: Text = ""  # of the bytes up to the offset
     placement: NodeIds = []
+    reserve_bytes: Count = 0
 
 
 class RewindUpload(Command, frozen=True, kw_only=True, tag="rewind_upload"):

@@ -8,8 +8,8 @@ import sqlite3
 
 from ca.errors import InvalidRequest, PayloadTooLarge
 from coordinator.bounds import TOTAL_BYTES_MAX
-from coordinator.commands import Collect
-from coordinator.machine import damaged, replicas
+from coordinator.commands import Collect, CollectOverQuota
+from coordinator.machine import damaged, quotas, replicas, rules
 from coordinator.machine.change import Change, Question
 from coordinator.queries import FindBlob
 from coordinator.records import BlobRecord
@@ -58,6 +58,7 @@ def check_size(db: sqlite3.Connection, sha256: str, size_bytes: int) -> None:
 
 def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> None:
     """One more file refers to this content, which these nodes hold (others may hold it as well)."""
+    quotas.take_back(change.db, sha256)
     (references,) = change.db.execute(
         "INSERT INTO blobs (sha256, size_bytes, reference_count, released_at_ms) VALUES (?, ?, 1, NULL)"
         " ON CONFLICT (sha256) DO UPDATE"
@@ -71,8 +72,8 @@ def refer(change: Change, sha256: str, size_bytes: int, node_ids: list[str]) -> 
     replicas.recount(change.db, sha256)
 
 
-def release(change: Change, sha256: str) -> None:
-    """One file less refers to this content. The blob stays until it is collected."""
+def release(change: Change, sha256: str, bucket_id: str) -> None:
+    """One file less refers to this content, one of this bucket. The blob stays until it is collected."""
     references, size_bytes = change.db.execute(
         "UPDATE blobs SET reference_count = reference_count - 1,"
         " released_at_ms = CASE WHEN reference_count = 1 THEN ? ELSE released_at_ms END,"
@@ -83,6 +84,8 @@ def release(change: Change, sha256: str) -> None:
     if references == 0:
         _count(change.db, blobs=-1, size_bytes=-size_bytes)
         damaged.refresh(change.db, sha256, is_unheld=False)
+        if rules.in_force(change.db) >= rules.QUOTAS_RESERVED:
+            quotas.release(change.db, sha256, bucket_id, size_bytes)
 
 
 def collect(change: Change, command: Collect) -> Collected:
@@ -101,6 +104,34 @@ def collect(change: Change, command: Collect) -> Collected:
     return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
 
 
+def collect_over_quota(change: Change, command: CollectOverQuota) -> Collected:
+    """The same for buckets of which more lies on the disks than their quota, and for no more than that."""
+    blobs = blob_bytes = doomed = 0
+    for bucket_id, excess_bytes in quotas.over(change.db):
+        rows = change.db.execute(
+            "SELECT sha256, size_bytes FROM blobs WHERE released_by = ? AND released_by <> ''"
+            " AND collected_at IS NULL AND released_at_ms <= ? ORDER BY released_at_ms, sha256 LIMIT ?",
+            (bucket_id, change.at_ms - command.grace_ms, command.rows_max),
+        ).fetchall()
+        for sha256, size_bytes in rows:
+            if excess_bytes <= 0 or blobs + doomed >= command.rows_max:
+                break
+            doomed += _doom(change, sha256)
+            blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
+            excess_bytes -= size_bytes
+    return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
+
+
+def is_over_quota(db: sqlite3.Connection, at_ms: int, grace_ms: int) -> bool:
+    """Whether a CollectOverQuota at this time would find anything: a few looks at indexes."""
+    statement = (
+        "SELECT EXISTS (SELECT 1 FROM blobs WHERE released_by = ? AND released_by <> ''"
+        " AND collected_at IS NULL AND released_at_ms <= ?)"
+    )
+    until_ms = at_ms - grace_ms
+    return any(db.execute(statement, (bucket_id, until_ms)).fetchone()[0] for bucket_id, _ in quotas.over(db))
+
+
 def _count(db: sqlite3.Connection, *, blobs: int, size_bytes: int) -> None:
     db.execute(
         "UPDATE blob_totals SET blobs = blobs + ?, bytes = bytes + ? WHERE one = 1", (blobs, size_bytes)
@@ -111,6 +142,7 @@ def _doom(change: Change, sha256: str) -> int:
     """Doom what is left of a blob; how many replicas. One that nobody holds goes at once."""
     if replicas.forget_unheld(change.db, sha256):
         return 0
+    quotas.collect(change.db, sha256)
     change.db.execute("UPDATE blobs SET collected_at = ? WHERE sha256 = ?", (change.log_index, sha256))
     return change.db.execute(
         "UPDATE blob_replicas SET doomed_at = ? WHERE sha256 = ? AND doomed_at IS NULL",

@@ -3,6 +3,8 @@
 import sqlite3
 from typing import Any
 
+import msgspec
+
 from ca.errors import Conflict, NotFound
 from coordinator.commands import CreateBucket, DeleteBucket, UpdateBucket
 from coordinator.machine.access import (
@@ -17,7 +19,8 @@ from coordinator.queries import GetBucket, ListBuckets
 from coordinator.records import DEFAULT_BUCKET_ID, BucketPage, BucketRecord, Caller
 
 _COLUMNS = (
-    "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms, sequence"
+    "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms,"
+    " reserved_bytes, sequence"
 )
 _OWNED = (
     "SELECT bucket_id FROM"
@@ -143,4 +146,5 @@ def _record(row: tuple[Any, ...]) -> BucketRecord:
         file_count=row[5],
         created_at_ms=row[6],
         updated_at_ms=row[7],
+        reserved_bytes=row[8] or msgspec.UNSET,
     )

@@ -52,6 +52,13 @@ TABLES = (
 TABLES_SINCE = {rules.DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs")}
 # These move once for each batch, and where a batch ends is each member's own business.
 COLUMNS_LEFT_OUT = {"applied": ("log_index", "term")}
+# Columns that older members do not have, and from which rules on every member has them.
+COLUMNS_SINCE = {
+    ("uploads", "reserved_bytes"): rules.QUOTAS_RESERVED,
+    ("buckets", "reserved_bytes"): rules.QUOTAS_RESERVED,
+    ("buckets", "released_bytes"): rules.QUOTAS_RESERVED,
+    ("blobs", "released_by"): rules.QUOTAS_RESERVED,
+}
 
 # With the rules in force. A digest of something else is never taken for one of these.
 _DOMAIN = "filestore state {}"
@@ -123,7 +130,9 @@ def _columns(db: sqlite3.Connection, table: str) -> _Columns:
     described = db.execute(
         "SELECT name, type, pk FROM pragma_table_info(?) ORDER BY name", (table,)
     ).fetchall()
-    left_out = COLUMNS_LEFT_OUT.get(table, ())
+    left_out = [*COLUMNS_LEFT_OUT.get(table, ())]
+    known = rules.in_force(db)
+    left_out += [name for (of, name), since in COLUMNS_SINCE.items() if of == table and known < since]
     key = [(name, kind) for _, name, kind in sorted((pk, name, kind) for name, kind, pk in described if pk)]
     data = [(name, kind) for name, kind, _ in described if name not in left_out]
     return _Columns(

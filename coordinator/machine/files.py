@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
 from coordinator.commands import DeleteFile
-from coordinator.machine import blobs
+from coordinator.machine import blobs, quotas, rules
 from coordinator.machine.access import (
     Level,
     User,
@@ -119,7 +119,9 @@ def check_new(scope: Change | Question, user: User, new: NewFile) -> None:
     owner_id, quota_bytes, used_bytes, is_taken = row
     if new.bucket_id != DEFAULT_BUCKET_ID:
         require_bucket_level(scope, user, Level.WRITE, owner_id=owner_id, bucket_id=new.bucket_id)
-    if quota_bytes and used_bytes + (new.size_bytes or 0) > quota_bytes:
+    if rules.in_force(scope.db) >= rules.QUOTAS_RESERVED:
+        quotas.require_room(scope.db, new.bucket_id, new.size_bytes or 0)
+    elif quota_bytes and used_bytes + (new.size_bytes or 0) > quota_bytes:
         raise PayloadTooLarge(f"The quota of the bucket is {quota_bytes} bytes, {used_bytes} are used.")
     if is_taken:
         raise InvalidRequest("file_uuid: a file with this id exists.")
@@ -177,14 +179,16 @@ def remove(change: Change, row: FileRow) -> None:
     The row of its kind goes with it, its upload, its permissions and its public tokens.
     """
     used_bytes = (row.size_bytes or 0) if row.blob_sha256 else 0
+    reserved_bytes = quotas.of_upload(change.db, row.file_uuid)
     change.db.execute("DELETE FROM files WHERE sequence = ?", (row.sequence,))
     change.db.execute(
         "UPDATE buckets SET file_count = file_count - 1, used_bytes = used_bytes - ?, updated_at_ms = ?"
         " WHERE bucket_id = ?",
         (used_bytes, change.at_ms, row.bucket_id),
     )
+    quotas.add_reserved(change.db, row.bucket_id, -reserved_bytes)
     if row.blob_sha256:
-        blobs.release(change, row.blob_sha256)
+        blobs.release(change, row.blob_sha256, row.bucket_id)
 
 
 def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:

@@ -159,11 +159,19 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
 
 
 def count_collectable(question: Question, query: CountCollectable) -> int:
-    """How many blobs a Collect would doom now, at most `limit`."""
+    """How many blobs a Collect would doom now, or replicas it would have doomed; at most `limit`."""
+    until_ms = question.at_ms - query.grace_ms
+    if query.is_doomed:
+        row = question.db.execute(
+            "SELECT COUNT(*) FROM (SELECT 1 FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
+            " WHERE r.doomed_at IS NOT NULL AND b.released_at_ms <= ? LIMIT ?)",
+            (until_ms, query.limit),
+        ).fetchone()
+        return int(row[0])
     row = question.db.execute(
         "SELECT COUNT(*) FROM (SELECT 1 FROM blobs WHERE released_at_ms <= ? AND released_at_ms IS NOT NULL"
         " AND collected_at IS NULL LIMIT ?)",
-        (question.at_ms - query.grace_ms, query.limit),
+        (until_ms, query.limit),
     ).fetchone()
     return int(row[0])
 

@@ -12,8 +12,15 @@ import sqlite3
 from collections.abc import Sequence
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from coordinator.commands import AddReplica, ReleaseReplica, ReportDamaged, ReportDropped, ReportLost
-from coordinator.machine import burials, damaged, rules
+from coordinator.commands import (
+    AddReplica,
+    ReleaseReplica,
+    ReportDamaged,
+    ReportDropped,
+    ReportLost,
+    ReportOrphans,
+)
+from coordinator.machine import burials, damaged, quotas, rules
 from coordinator.machine.change import Change
 from coordinator.records import HEALTHY
 from coordinator.replica_records import Dropped, Lost
@@ -185,6 +192,16 @@ def _is_wanted_from(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
     return row is not None
 
 
+def report_orphans(change: Change, command: ReportOrphans) -> list[str]:
+    """Which of these no file refers to, and the node is not named for: buried, so that it may delete them."""
+    db = change.db
+    _custody_index(db, command.node_id)
+    orphans = [sha256 for sha256 in command.sha256s if not _is_claimed(db, sha256, command.node_id)]
+    for sha256 in orphans:
+        burials.bury(change, sha256, command.node_id)
+    return orphans
+
+
 def is_lost(db: sqlite3.Connection, sha256: str) -> bool:
     """Whether files refer to a blob that no node shall keep."""
     row = db.execute(
@@ -197,9 +214,12 @@ def forget_unheld(db: sqlite3.Connection, sha256: str) -> bool:
     """Remove a blob that no file refers to and no node holds; whether it was one."""
     removed = db.execute(
         "DELETE FROM blobs WHERE sha256 = ? AND reference_count = 0"
-        " AND NOT EXISTS (SELECT 1 FROM blob_replicas r WHERE r.sha256 = blobs.sha256)",
+        " AND NOT EXISTS (SELECT 1 FROM blob_replicas r WHERE r.sha256 = blobs.sha256)"
+        " RETURNING released_by, size_bytes, collected_at",
         (sha256,),
-    ).rowcount
+    ).fetchall()
+    for row in removed:
+        quotas.gone(db, *row)
     return bool(removed)
 
 
@@ -214,6 +234,16 @@ def _require_others(db: sqlite3.Connection, command: ReleaseReplica) -> None:
     others_min = max(command.others_min, write_quorum)
     if others < others_min:
         raise Conflict(f"{others} other replicas count, {others_min} must.")
+
+
+def _is_claimed(db: sqlite3.Connection, sha256: str, node_id: str) -> bool:
+    """Whether a file refers to this content, or the log names the node for it, to keep or to drop it."""
+    row = db.execute(
+        "SELECT EXISTS (SELECT 1 FROM blobs WHERE sha256 = :sha256 AND reference_count > 0)"
+        " OR EXISTS (SELECT 1 FROM blob_replicas WHERE sha256 = :sha256 AND node_id = :node_id)",
+        {"sha256": sha256, "node_id": node_id},
+    ).fetchone()
+    return bool(row[0])
 
 
 def _custody_index(db: sqlite3.Connection, node_id: str) -> int:
@@ -245,6 +275,7 @@ def _spare(change: Change, sha256: str, node_id: str, as_of: int) -> int:
         (sha256, node_id, as_of),
     ).rowcount
     if spared:
+        quotas.spare(change.db, sha256)
         change.db.execute(
             "UPDATE blobs SET released_at_ms = ?, collected_at = NULL"
             " WHERE sha256 = ? AND reference_count = 0",

@@ -15,12 +15,15 @@ from typing import Final
 
 from coordinator.commands import (
     AddIntermediate,
+    CollectOverQuota,
     Command,
     PlaceUpload,
     RaiseRules,
     ReportDamaged,
+    ReportOrphans,
     RestartUpload,
 )
+from coordinator.machine import quotas
 from coordinator.machine.change import Change
 
 FIRST: Final = 1
@@ -31,6 +34,7 @@ USED_TOKENS_END: Final = 4  # a join token that was used, and may be again, ends
 SESSIONS_ARE_DRAWN: Final = 4  # a session has the number that its process has drawn
 DAMAGED_COPIES_STAY: Final = 5  # the log remembers damaged copies, which are sources of what is sound in them
 UPLOADS_ARE_GUARDED: Final = 5  # a node that unfinished uploads are placed on is not removed
+QUOTAS_RESERVED: Final = 5  # uploads reserve of a quota, and content that waits for gc counts
 RULES: Final = 5  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
@@ -38,6 +42,8 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     ReportDamaged: DAMAGED_COPIES_STAY,
     PlaceUpload: UPLOADS_ARE_GUARDED,
     RestartUpload: UPLOADS_ARE_GUARDED,
+    CollectOverQuota: QUOTAS_RESERVED,
+    ReportOrphans: QUOTAS_RESERVED,
 }
 
 
@@ -49,7 +55,10 @@ def in_force(db: sqlite3.Connection) -> int:
 
 def raise_rules(change: Change, command: RaiseRules) -> int:
     """The rules in force from the next command on: never older ones than before."""
-    version = max(command.version, in_force(change.db))
+    before = in_force(change.db)
+    version = max(command.version, before)
     if version > FIRST:
         change.db.execute("INSERT OR REPLACE INTO rules (one, version) VALUES (1, ?)", (version,))
+    if before < QUOTAS_RESERVED <= version:
+        quotas.reserve_all(change.db)
     return version

@@ -23,7 +23,7 @@ from coordinator.commands import (
     TakeOverUpload,
     TerminateUpload,
 )
-from coordinator.machine import blobs, contents, files, replicas, rules
+from coordinator.machine import blobs, contents, files, quotas, replicas, rules
 from coordinator.machine.access import Level, require_user
 from coordinator.machine.change import Change, Question
 from coordinator.queries import GetUpload, LiveUploads
@@ -36,22 +36,31 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Upload(Struct, frozen=True):
-    """The row of an upload that has not ended."""
+    """The row of an upload that has not ended, and the quota of its bucket, 0 for none."""
 
     placement: list[str]
     offset_bytes: int
     expires_at_ms: int
     epoch: int = 0
     prefix_sha256: str = ""
+    reserved_bytes: int | None = None
+    quota_bytes: int = 0
 
 
 def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRecord:
     """The upload of a file that was just created."""
     assert placement, "the leader stamps the placement in"
     expires_at_ms = change.at_ms + UPLOAD_LIFE_MS
+    upload = _Upload(placement, 0, expires_at_ms)
+    if rules.in_force(change.db) >= rules.QUOTAS_RESERVED:
+        reserved_bytes = quotas.grant(change.db, new.bucket_id, new.size_bytes or 0)
+        quotas.add_reserved(change.db, new.bucket_id, reserved_bytes)
+        quota_bytes = quotas.quota_of(change.db, new.bucket_id)
+        upload = msgspec.structs.replace(upload, reserved_bytes=reserved_bytes, quota_bytes=quota_bytes)
     change.db.execute(
-        "INSERT INTO uploads (file_uuid, placement, offset_bytes, expires_at_ms) VALUES (?, ?, 0, ?)",
-        (new.file_uuid, _encode(placement).decode(), expires_at_ms),
+        "INSERT INTO uploads (file_uuid, placement, offset_bytes, expires_at_ms, reserved_bytes)"
+        " VALUES (?, ?, 0, ?, ?)",
+        (new.file_uuid, _encode(placement).decode(), expires_at_ms, upload.reserved_bytes),
     )
     return UploadRecord(
         file_uuid=new.file_uuid,
@@ -64,6 +73,7 @@ def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRec
         expires_at_ms=expires_at_ms,
         kind=new.kind,
         as_of=change.log_index,
+        reserved_bytes=_told(upload),
     )
 
 
@@ -86,7 +96,8 @@ def live(question: Question, query: LiveUploads) -> list[str]:
 def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
     """Note bytes that are durable on the write quorum: pending becomes uploading, the expiry moves on.
 
-    Needs write. Only the holder of this epoch may, and never back: a report that was overtaken is refused.
+    Needs write. Only the holder of this epoch may, and never back: a report that was overtaken is refused,
+    and so is what the bucket's quota has no room for.
     """
     row, found = _require(change, command.caller, command.file_uuid)
     earlier = _live(change, row, found)
@@ -98,14 +109,19 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
     is_same = command.prefix_sha256 == earlier.prefix_sha256 or not earlier.prefix_sha256
     if command.offset_bytes == earlier.offset_bytes and not is_same:
         raise Conflict(f"Other bytes were recorded up to {earlier.offset_bytes}.")
-    upload = _Upload(
-        _checked_placement(change, command) or earlier.placement,
-        command.offset_bytes,
-        change.at_ms + UPLOAD_LIFE_MS,
-        earlier.epoch,
-        command.prefix_sha256,
+    wanted_bytes = 0 if row.size_bytes is not None else max(command.offset_bytes, command.reserve_bytes)
+    upload = msgspec.structs.replace(
+        earlier,
+        placement=_checked_placement(change, command) or earlier.placement,
+        offset_bytes=command.offset_bytes,
+        expires_at_ms=change.at_ms + UPLOAD_LIFE_MS,
+        prefix_sha256=command.prefix_sha256,
+        reserved_bytes=_with_room(change, row, earlier, wanted_bytes),
     )
     _write(change, command.file_uuid, upload)
+    quotas.add_reserved(
+        change.db, row.bucket_id, (upload.reserved_bytes or 0) - (earlier.reserved_bytes or 0)
+    )
     if row.status == "pending" and command.offset_bytes > 0:
         row = msgspec.structs.replace(row, status="uploading")
         change.db.execute(
@@ -160,7 +176,7 @@ def take_over(change: Change, command: TakeOverUpload) -> UploadRecord:
 def place(change: Change, command: PlaceUpload) -> int:
     """Other nodes hold the upload: the new epoch. Its expiry stays, as nobody has sent a byte."""
     row = change.db.execute(
-        "SELECT placement, offset_bytes, expires_at_ms, epoch, prefix_sha256 FROM uploads"
+        "SELECT placement, offset_bytes, expires_at_ms, epoch, prefix_sha256, reserved_bytes FROM uploads"
         " WHERE file_uuid = ?",
         (command.file_uuid,),
     ).fetchone()
@@ -189,7 +205,14 @@ def restart(change: Change, command: RestartUpload) -> UploadRecord:
     if command.offset_bytes != earlier.offset_bytes:
         raise Conflict(f"This upload stands at {earlier.offset_bytes}.")
     _require_lost(change, earlier, command.lost)
-    upload = _Upload(command.placement, 0, change.at_ms + UPLOAD_LIFE_MS, earlier.epoch + 1)
+    upload = msgspec.structs.replace(
+        earlier,
+        placement=command.placement,
+        offset_bytes=0,
+        expires_at_ms=change.at_ms + UPLOAD_LIFE_MS,
+        epoch=earlier.epoch + 1,
+        prefix_sha256="",
+    )
     _write(change, command.file_uuid, upload)
     return _record(change, row, upload)
 
@@ -204,6 +227,8 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
     if row.size_bytes is None:
         if rules.in_force(change.db) >= rules.SIZES_WITHIN_QUOTA:
             _require_quota(change, row, command.size_bytes)  # else no content that fits could complete it
+        if upload is not None and upload.reserved_bytes is not None:
+            upload = _reserve(change, row, upload, command.size_bytes)
         row = msgspec.structs.replace(row, size_bytes=command.size_bytes)
         change.db.execute(
             "UPDATE files SET size_bytes = ?, updated_at_ms = ? WHERE sequence = ?",
@@ -228,6 +253,8 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     if command.node_id and live is not None and not _is_held(live, command.node_id, command.epoch):
         raise Unavailable(f"Node {live.placement[0]} holds this upload, in epoch {live.epoch}.")
     _check_content(change, row, command)
+    if live is not None:
+        _with_room(change, row, live, command.size_bytes)
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
     replicas.require_kept(change.db, command.blob_sha256, command.replicas, command.as_of)
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
@@ -237,6 +264,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
         (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, row.sequence),
     )
     contents.describe(change, row, command)
+    quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, command.file_uuid))
     change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
     change.db.execute(
         "UPDATE buckets SET used_bytes = used_bytes + ?, updated_at_ms = ? WHERE bucket_id = ?",
@@ -262,6 +290,34 @@ def _require_holder(upload: _Upload, node_id: str, epoch: int) -> None:
 
 def _is_held(upload: _Upload, node_id: str, epoch: int) -> bool:
     return (upload.placement[0], upload.epoch) == (node_id, epoch)
+
+
+def _with_room(change: Change, row: files.FileRow, upload: _Upload, wanted_bytes: int) -> int | None:
+    """What the upload reserves once it is to have so many bytes; None by older rules.
+
+    Raises PayloadTooLarge or RateLimited when the bucket has no room for what is new of it.
+    """
+    if upload.reserved_bytes is None or wanted_bytes <= upload.reserved_bytes:
+        return upload.reserved_bytes
+    more_bytes = wanted_bytes - upload.reserved_bytes
+    quotas.require_room(change.db, row.bucket_id, more_bytes)
+    return upload.reserved_bytes + quotas.grant(change.db, row.bucket_id, more_bytes)
+
+
+def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: int) -> _Upload:
+    """The upload with its size reserved, which it will have exactly. Raises as `_with_room`."""
+    reserved_bytes = min(_with_room(change, row, upload, size_bytes) or 0, size_bytes)
+    quotas.add_reserved(change.db, row.bucket_id, reserved_bytes - (upload.reserved_bytes or 0))
+    upload = msgspec.structs.replace(upload, reserved_bytes=reserved_bytes)
+    _write(change, row.file_uuid, upload)
+    return upload
+
+
+def _told(upload: _Upload | None) -> int | msgspec.UnsetType:
+    """What a holder has to go by, if it has to."""
+    if upload is None or upload.reserved_bytes is None or not upload.quota_bytes:
+        return msgspec.UNSET
+    return upload.reserved_bytes
 
 
 def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
@@ -298,14 +354,15 @@ def _known_nodes(change: Change, node_ids: list[str]) -> int:
 
 def _write(change: Change, file_uuid: str, upload: _Upload) -> None:
     change.db.execute(
-        "UPDATE uploads SET placement = ?, offset_bytes = ?, expires_at_ms = ?, epoch = ?, prefix_sha256 = ?"
-        " WHERE file_uuid = ?",
+        "UPDATE uploads SET placement = ?, offset_bytes = ?, expires_at_ms = ?, epoch = ?, prefix_sha256 = ?,"
+        " reserved_bytes = ? WHERE file_uuid = ?",
         (
             _encode(upload.placement).decode(),
             upload.offset_bytes,
             upload.expires_at_ms,
             upload.epoch,
             upload.prefix_sha256,
+            upload.reserved_bytes,
             file_uuid,
         ),
     )
@@ -339,12 +396,14 @@ def _require(
     """
     user = require_user(scope.users, caller)
     row = scope.db.execute(
-        f"SELECT {files.ROW_COLUMNS}, u.placement, u.offset_bytes, u.expires_at_ms, u.epoch, u.prefix_sha256"
+        f"SELECT {files.ROW_COLUMNS}, u.placement, u.offset_bytes, u.expires_at_ms, u.epoch,"
+        " u.prefix_sha256, u.reserved_bytes,"
+        " (SELECT quota_bytes FROM buckets b WHERE b.bucket_id = f.bucket_id)"
         " FROM files f LEFT JOIN uploads u ON u.file_uuid = f.file_uuid WHERE f.file_uuid = ?",
         (file_uuid,),
     ).fetchone()
     file = files.permitted(scope, user, row, Level.WRITE)
-    placement, *others = row[-5:]
+    placement, *others = row[-7:]
     return file, None if placement is None else _Upload(_node_ids(placement), *others)
 
 
@@ -374,4 +433,5 @@ def _record(scope: Change | Question, row: files.FileRow, upload: _Upload | None
         as_of=scope.log_index if isinstance(scope, Change) else scope.as_of(),
         epoch=upload.epoch if upload else 0,
         prefix_sha256=upload.prefix_sha256 if upload else "",
+        reserved_bytes=_told(upload),
     )

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Collection
 
 from ca.errors import Conflict
-from coordinator.caution import CAUTION_BLOBS, CAUTION_SHARE, is_too_many
+from coordinator.caution import CAUTION_BLOBS, CAUTION_S, CAUTION_SHARE, is_too_many
 from coordinator.commands import Collect
 from coordinator.job_runs import Progress
 from coordinator.node_orders import Custody
@@ -25,20 +25,37 @@ async def gc(means: Means, progress: Progress) -> None:
     """Doom the replicas of what no file refers to, and have the nodes drop what is doomed.
 
     The result: blobs, blob_bytes and replicas that were doomed; and what the nodes have counted: dropped,
-    bytes, spared, left. Raises Conflict, with nothing done, when it would be too much at once.
+    bytes, spared, left. Raises Conflict when it would be too much at once; then only that was done which has
+    been so for a week: nobody may be there to answer, and disks do not fill for ever.
     """
-    grace_ms = progress.parameters.grace_ms(means.grace_ms)
-    if not progress.parameters.yes_really:
-        await _check_caution(means, grace_ms)
+    grace_ms, yes_really = progress.parameters.grace_ms(means.grace_ms), progress.parameters.yes_really
+    overdue_ms = grace_ms + int(CAUTION_S * 1000)
+    stopped: Conflict | None = None
+    try:
+        if not yes_really:
+            await _doom(progress, overdue_ms)
+            await _check_caution(means, grace_ms)
+        await _doom(progress, grace_ms)
+    except Conflict as conflict:
+        stopped = conflict
+    overdue = CountCollectable(grace_ms=overdue_ms, limit=1, is_doomed=True)
+    is_overdue = await means.ask(overdue, int) > 0 and not means.clock_doubt()
+    if stopped is None or is_overdue:
+        counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
+        is_sure = yes_really or is_overdue
+        await _order(means, progress, "collect", sorted(counts.doomed), yes_really=is_sure)
+    if stopped is not None:
+        raise stopped
+
+
+async def _doom(progress: Progress, grace_ms: int) -> None:
     while True:
         step = await progress.apply(Collect(rows_max=COLLECT_ROWS, grace_ms=grace_ms), Collected)
         progress.add(blobs=step.blobs, blob_bytes=step.bytes, replicas=step.replicas)
         if not step.more:
-            break
+            return
         await progress.note()
         await asyncio.sleep(COLLECT_REST_S)
-    counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
-    await _order(means, progress, "collect", sorted(counts.doomed))
 
 
 async def scrub(means: Means, progress: Progress) -> None:
@@ -103,8 +120,10 @@ def _count_left(means: Means, progress: Progress) -> None:
     progress.count_left = lambda: max(held - int(progress.result.get("looked", 0)), 0)
 
 
-async def _order(means: Means, progress: Progress, kind: Custody, node_ids: list[str]) -> None:
-    order = Order(kind, progress.run_id, yes_really=progress.parameters.yes_really)
+async def _order(
+    means: Means, progress: Progress, kind: Custody, node_ids: list[str], *, yes_really: bool = False
+) -> None:
+    order = Order(kind, progress.run_id, yes_really=yes_really or progress.parameters.yes_really)
     await order_all(means, progress, order, node_ids)
     if progress.parameters.node_id and progress.result["unheard"]:
         raise Conflict(f"{progress.parameters.node_id} did not say that it has come to the end.")

@@ -116,6 +116,7 @@ def _body_of(record: BucketRecord) -> BucketBody:
         owner_id=record.owner_id,
         quota_bytes=record.quota_bytes,
         used_bytes=record.used_bytes,
+        reserved_bytes=record.reserved_bytes or 0,
         file_count=record.file_count,
         created_at=rfc3339(record.created_at_ms),
         updated_at=rfc3339(record.updated_at_ms),

@@ -58,6 +58,7 @@ async def _put_whole(session: Session) -> web.StreamResponse:
     _check_whole_length(session.record, length_bytes)
     declared_bytes = session.record.size_bytes
     if length_bytes:
+        await session.reserve(length_bytes)
         await session.require_room(length_bytes)
 
     def check(received_bytes: int) -> None:
@@ -66,7 +67,7 @@ async def _put_whole(session: Session) -> web.StreamResponse:
 
     await session.receive_whole(whole_sha256=expected, check=check)
     if declared_bytes is None:
-        await session.declare(session.upload.offset)
+        await session.declare_received()
     return await _complete(session, expected)
 
 
@@ -82,6 +83,7 @@ async def _put_piece(session: Session, piece: ContentRange) -> web.StreamRespons
     await session.stand_at(piece.start)
     if piece.total is not None:
         await _declare_total(session, piece.total)
+    await session.reserve(piece.stop)
     if session.record.size_bytes is not None and piece.stop > session.record.size_bytes:
         raise PayloadTooLarge(f"The upload was declared with {session.record.size_bytes} bytes.")
 

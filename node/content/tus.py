@@ -102,6 +102,8 @@ async def patch(session: Session) -> web.StreamResponse:
     _check_room(size_bytes, fields.offset, length_bytes)
     if session.record.size_bytes is None and size_bytes is not None:
         await session.declare(size_bytes)
+    if length_bytes is not None:
+        await session.reserve(fields.offset + length_bytes)
     await session.receive(checksums=fields.checksums, whole_sha256=fields.whole_sha256)
     offset = session.upload.offset
     if session.is_complete:

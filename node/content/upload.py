@@ -21,7 +21,6 @@ from ca.errors import (
     InvalidRequest,
     NotFound,
     OffsetMismatch,
-    PayloadTooLarge,
     Unauthorized,
     Unavailable,
 )
@@ -38,6 +37,7 @@ from node.damage import verify_blob
 from node.directories import DiskFailed, DiskFull
 from node.disk import write_overlapped
 from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding, Overtaken
+from node.reserving import NO_ROOM
 from node.retaining import record_completion
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
@@ -148,10 +148,10 @@ class Session:
         does not know: what may be the last of it is on hold until that was looked at.
 
         Bytes of a client that vanished or stalled are kept, and what ended it is raised. Nothing of this
-        request is kept when it has more bytes than were declared (PayloadTooLarge), does not match one of
-        `checksums` (ChecksumMismatch), is malformed (InvalidRequest), comes from a caller who lost the
-        permission meanwhile (Forbidden, Unauthorized), or `check`, which is handed the length of the whole
-        body, raises one of these; nothing of the upload when all of it is here and does not hash to
+        request is kept when it has more bytes than were declared or the quota has room for (NO_ROOM), does
+        not match one of `checksums` (ChecksumMismatch), is malformed (InvalidRequest), comes from a caller
+        who lost the permission meanwhile (Forbidden, Unauthorized), or `check`, which is handed the length of
+        the whole body, raises one of these; nothing of the upload when all of it is here and does not hash to
         `whole_sha256` (WrongContent). With checksums nothing is kept either of a body that ends early: nobody
         could check it.
         """
@@ -185,7 +185,7 @@ class Session:
         except WrongContent:
             await self._roll_back(0, EMPTY_SHA256)
             raise
-        except (PayloadTooLarge, ChecksumMismatch, InvalidRequest, Forbidden, Unauthorized):
+        except (*NO_ROOM, ChecksumMismatch, InvalidRequest, Forbidden, Unauthorized):
             await self._roll_back(start, start_sha256)
             raise
         except BaseException:
@@ -225,7 +225,7 @@ class Session:
         self.upload.release()
         try:
             await self.holding.settle()
-        except (Forbidden, Unauthorized):
+        except (Forbidden, Unauthorized, *NO_ROOM):
             await self.holding.drop_unrecorded()
 
     def _require_whole(self, sha256: str) -> None:
@@ -243,9 +243,24 @@ class Session:
         if size_bytes > SMALL_BYTES:
             await self.services.disk.run(self.upload.require_room, size_bytes)
 
+    async def reserve(self, size_bytes: int) -> None:
+        """Before the bytes of content that will have so many at least, of a size that nobody has declared.
+
+        Raises NO_ROOM when the bucket's quota has no room for them.
+        """
+        await self.holding.reserve(size_bytes, is_told=True)
+
     async def declare(self, size_bytes: int) -> None:
         """Fix the size of an upload that began without one. Raises Conflict when it has another by now."""
         await self.holding.declare(size_bytes)
+
+    async def declare_received(self) -> None:
+        """All of the content is here: fix its size. Nothing is kept of what the bucket has no room for."""
+        try:
+            await self.declare(self.upload.offset)
+        except NO_ROOM:
+            await self._roll_back(0, EMPTY_SHA256)
+            raise
 
     async def complete(self, sha256: str = "") -> ContentRecord:
         """Everything between the last byte and `available`; may be repeated after any failure.

@@ -60,6 +60,7 @@ BUCKET = {
     "owner_id": str,
     "quota_bytes": int,
     "used_bytes": int,
+    "reserved_bytes": int,
     "file_count": int,
     "created_at": str,
     "updated_at": str,

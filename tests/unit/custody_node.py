@@ -6,6 +6,7 @@ import os
 import random
 import ssl
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +18,7 @@ from ca.identity import Identity, Role
 from coordinator.audit import AuditLog
 from coordinator.calls import CALL_TIMEOUT_S, HeartbeatCall
 from coordinator.client import MetadataClient
-from coordinator.commands import AnyCommand, ReportDropped, ReportLost
+from coordinator.commands import AnyCommand, ReportDropped, ReportLost, ReportOrphans
 from coordinator.queries import AnyQuery, ListDoomed, ListReplicas
 from coordinator.records import CoordinatorRecord
 from coordinator.view import View
@@ -57,6 +58,9 @@ class Log(MetadataClient):
         self.lost_answers = 0  # so many of the next reports arrive, and nobody hears of it
         self.lost_reports = 0  # so many of the next ones do not arrive
         self.asked: list[str] = []
+        self.when_told: Callable[[], object] = lambda: (
+            None
+        )  # once orphans were told, before anybody hears of it
 
     async def propose(
         self, command: AnyCommand, reply_type: type[_T], *, timeout_s: float = CALL_TIMEOUT_S
@@ -68,6 +72,8 @@ class Log(MetadataClient):
                 self.lost_reports -= 1
                 raise Unavailable("lost on its way")
         answer = self.state.apply(command)
+        if isinstance(command, ReportOrphans):
+            self.when_told()
         if self.lost_answers and isinstance(command, ReportDropped | ReportLost):
             self.lost_answers -= 1
             raise Unavailable("the answer was lost")

@@ -54,6 +54,8 @@ class Node(Struct):
     is_fenced: bool = False  # its process has had an answer to its first report
     round: Round | None = None
     deletions: list[str] = []  # only of a node that reports before it deletes
+    marks: dict[str, int] = {}  # how often each content came or was affirmed
+    orphans: list[tuple[str, int]] = []  # that the log was told of, with their marks of before
 
     def has(self, content: str) -> bool:
         return content in self.disk or content in self.quarantine
@@ -270,7 +272,25 @@ class World:
 
     def restart(self, number: int) -> None:
         node = self._node(number)
-        node.pins, node.round, node.is_fenced = {}, None, False
+        node.pins, node.round, node.is_fenced, node.orphans = {}, None, False, []
+
+    def tell_orphans(self, number: int) -> None:
+        """A node tells the log what came and nobody has claimed."""
+        node = self._node(number)
+        if node.is_dead or node.name not in self._states():
+            return
+        unclaimed = [content for content in sorted(node.disk) if not self._is_pinned(node, content)]
+        marks = [(content, node.marks.get(content, 0)) for content in unclaimed]
+        told = self.state.done(commands.ReportOrphans(node_id=node.name, sha256s=unclaimed))
+        node.orphans = [(content, mark) for content, mark in marks if content in told]
+
+    def drop_orphan(self, number: int) -> None:
+        """It deletes one of them, unless that came again, or somebody was told that it is there."""
+        node = self._node(number)
+        if node.orphans:
+            content, mark = node.orphans.pop()
+            if node.marks.get(content, 0) == mark:
+                node.disk.pop(content, None)
 
     def compare(self, number: int) -> None:
         """A node holds its disk against the log, in both directions."""
@@ -284,6 +304,7 @@ class World:
         }
         for content in sorted(held & set(node.quarantine)):
             node.disk[content] = node.quarantine.pop(content)
+            node.marks[content] = node.marks.get(content, 0) + 1
         if missing := sorted(content for content in held if not node.has(content)):
             command = commands.ReportLost(node_id=node.name, sha256s=missing, reason="missing")
             self.on_their_way.append((self.state.at_ms, command))
@@ -297,6 +318,7 @@ class World:
         known = {each["sha256"]: each["state"] for each in self.state.ask(asked)}
         for content in sorted(name for name, state in known.items() if state == "wanted"):
             node.disk.setdefault(content, node.quarantine.pop(content, at_ms))
+            node.marks[content] = node.marks.get(content, 0) + 1
             self.state.done(
                 commands.AddReplica(sha256=content, node_id=node.name, as_of=self.state.log_index)
             )
@@ -416,6 +438,7 @@ class World:
             node.disk[content] = self.state.at_ms
             self.damaged.discard((node.name, content))
         node.pins[content] = self.state.at_ms + PIN_MS
+        node.marks[content] = node.marks.get(content, 0) + 1
 
     def _is_pinned(self, node: Node, content: str) -> bool:
         if not self.has_pins:

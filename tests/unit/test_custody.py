@@ -418,6 +418,15 @@ async def test_comparison_that_finds_more_missing_than_it_keeps_in_memory_stops_
     assert len(keeper.held()) == 101
 
 
+async def test_compare_that_nobody_answers_for_a_week_goes_on(keeper: Keeper) -> None:
+    old, new = ([keeper.put(keeper.content()) for _ in range(101)] for _ in range(2))
+    keeper.age(*new)
+    keeper.age(*old, by_s=WEEK_S + 2 * DAY_S)
+    with pytest.raises(Stopped, match="101 of 202"):
+        await keeper.compare()
+    assert keeper.quarantined() == sorted(old)
+
+
 async def test_order_is_carried_out_once_and_tells_what_it_counted(keeper: Keeper) -> None:
     name = keeper.store()
     keeper.doom(name)

@@ -38,7 +38,7 @@ class Storm:
             self.set_aside,
             self.release,
         )
-        its_own = (self.collect, self.compare, self.look, self.all_at_once, self.restart)
+        its_own = (self.collect, self.compare, self.look, self.drop_orphans, self.all_at_once, self.restart)
         act = self.dice.choice((*of_others, self.affirm, self.retain, self.wait, self.lose_reports, *its_own))
         await act(self.dice.choice(names) if names else "")
 
@@ -88,6 +88,9 @@ class Storm:
     async def compare(self, _name: str) -> None:
         await self.keeper.compare(yes_really=True)
 
+    async def drop_orphans(self, _name: str) -> None:
+        await self.keeper.custody.orphans.look()
+
     async def look(self, _name: str) -> None:
         await self.keeper.look()
 
@@ -131,6 +134,8 @@ async def test_disk_and_log_agree_in_the_end_and_nothing_wanted_is_gone(keeper: 
         await keeper.look()
         await keeper.collect(yes_really=True)
         await keeper.compare(yes_really=True)
+        await keeper.custody.orphans.look()
+    assert list((keeper.directory / "unclaimed").iterdir()) == []
     assert keeper.on_disk() == keeper.held()
     assert storm.wanted <= set(keeper.held())
     assert set(keeper.held()) <= storm.files

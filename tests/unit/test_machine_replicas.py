@@ -306,6 +306,7 @@ def test_what_only_the_leader_decides_is_not_proposed_by_nodes() -> None:
     [
         "blobs WHERE missing = 1 AND missing > 0 AND sha256 > 'a' ORDER BY sha256",
         "blobs WHERE released_at_ms <= 1 AND collected_at IS NULL ORDER BY released_at_ms, sha256",
+        "blobs WHERE released_by = 'b' AND released_by <> '' AND collected_at IS NULL AND released_at_ms < 1",
         "blob_replicas WHERE node_id = 'n' AND doomed_at IS NOT NULL AND sha256 > 'a' ORDER BY sha256",
         "blob_replicas WHERE node_id = 'n' AND sha256 > 'a' ORDER BY sha256",
         "burials WHERE at_ms <= 1 ORDER BY at_ms, log_index, sha256, node_id",
@@ -324,6 +325,7 @@ def test_pages_are_read_off_an_index_without_a_sort(state: State, page: str) -> 
         commands.AddReplica(sha256="aa", node_id="n1", as_of=1),
         commands.ReportDropped(node_id="n1", as_of=1),
         commands.ReportLost(node_id="n1", sha256s=[], reason="damaged"),
+        commands.ReportOrphans(node_id="n1", sha256s=[]),
     ],
     ids=lambda command: type(command).__name__,
 )

@@ -25,7 +25,7 @@ def test_blob_that_the_sum_of_all_could_not_take_is_refused(state: State) -> Non
 def test_full_buckets_beyond_what_a_sum_holds_are_still_counted(state: State) -> None:
     with closing(sqlite3.connect(state.path)) as db, db:
         db.executemany(
-            "INSERT INTO buckets VALUES (?, ?, 'owner', 0, ?, 1, 0, 0, 1)",
+            "INSERT INTO buckets VALUES (?, ?, 'owner', 0, ?, 1, 0, 0, 1, 0, 0)",
             [(f"b-{number}", f"b-{number}", COUNT_MAX) for number in range(1025)],
         )
     assert state.store.usage() == (1025, COUNT_MAX)

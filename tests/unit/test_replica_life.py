@@ -35,6 +35,8 @@ ACTIONS = {  # how often of each
     "arrive": 4,
     "restart": 2,
     "compare": 2,
+    "tell_orphans": 3,
+    "drop_orphan": 4,
     "wait": 3,
     "damage": 1,
     "die": 1,
@@ -133,6 +135,15 @@ MUTANTS: Final = (
         "require_current",
     ),
     Mutant(
+        "orphan that a node deletes may still be named",
+        (
+            *(("upload", 0), ("look", 0), ("look", 2), ("wait", 2)),
+            *(("tell_orphans", 1), ("drop_orphan", 1), ("complete", 0)),
+        ),
+        burials,
+        "bury",
+    ),
+    Mutant(
         "node reports before it deletes",
         (
             ("store", 0),
@@ -153,7 +164,7 @@ def test_bug_is_found_out_by_the_life_that_shows_it(mutant: Mutant, monkeypatch:
         mutant.live(mutant.actions, pins=True)
 
 
-@pytest.mark.parametrize("mutant", [MUTANTS[1], MUTANTS[3]], ids=lambda mutant: mutant.name)
+@pytest.mark.parametrize("mutant", [MUTANTS[1], MUTANTS[-1]], ids=lambda mutant: mutant.name)
 def test_bug_is_found_out_by_chance(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
     """The others take a minute: chance has to hit on more steps in a row."""
     mutant.begin(monkeypatch)

@@ -55,6 +55,9 @@ class BucketBody(Struct, frozen=True, kw_only=True):
     owner_id: OwnerId
     quota_bytes: QuotaBytes
     used_bytes: Annotated[Amount, Meta(description="Bytes of finished files.", examples=[1048576])]
+    reserved_bytes: Annotated[
+        Amount, Meta(description="What uploads under way have reserved of the quota.", examples=[524288])
+    ]
     file_count: Annotated[Amount, Meta(description="Files in it, finished or not.", examples=[3])]
     created_at: CreatedAt
     updated_at: UpdatedAt

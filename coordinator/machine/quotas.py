@@ -1,0 +1,145 @@
+"""What the quota of a bucket bounds: finished files, what uploads under way may still bring, and what deleted
+files have left on the disks.
+
+    used_bytes      finished files, each for itself
+    reserved_bytes  what its uploads may have: the declared size, else what was recorded or asked for
+    released_bytes  content that no file refers to any more and that waits for gc, told to the bucket of the
+                    last file that did
+
+An upload grows only while used and reserved bytes stay within the quota, and all three within twice that: so
+a loop of upload and deletion holds no more of the disks than a quota more. Beyond the quota itself what was
+released goes early (`blobs.collect_over_quota`). The sums are kept without a quota too, so that one that is
+set later holds at once. No rules here: who calls knows since when they hold.
+"""
+
+import sqlite3
+
+from ca.errors import PayloadTooLarge, RateLimited
+from coordinator.bounds import TOTAL_BYTES_MAX
+
+# What the index `buckets_over_quota` holds: the words must be the same.
+OVER_QUOTA = "quota_bytes > 0 AND used_bytes + reserved_bytes + released_bytes > quota_bytes"
+
+
+def require_room(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
+    """Raises PayloadTooLarge when the bucket's quota leaves no room for so many bytes more, RateLimited when
+    it will, once deleted content has left the disks. 0 asks whether it has more than it may already.
+    """
+    quota_bytes, used_bytes, reserved_bytes, released_bytes = db.execute(
+        "SELECT quota_bytes, used_bytes, reserved_bytes, released_bytes FROM buckets WHERE bucket_id = ?",
+        (bucket_id,),
+    ).fetchone()
+    if not quota_bytes:
+        return
+    taken_bytes = used_bytes + reserved_bytes + more_bytes
+    if taken_bytes > quota_bytes:
+        raise PayloadTooLarge(
+            f"The quota of the bucket is {quota_bytes} bytes: {used_bytes} are used, and uploads under way"
+            f" have reserved {reserved_bytes}."
+        )
+    if taken_bytes + released_bytes > 2 * quota_bytes:
+        raise RateLimited(
+            f"{released_bytes} bytes of deleted files are still on the disks, and the quota of the bucket is"
+            f" {quota_bytes}: they go within minutes. Try again then."
+        )
+
+
+def grant(db: sqlite3.Connection, bucket_id: str, wanted_bytes: int) -> int:
+    """How much more is reserved of so much: all of it, as long as the sum fits into a column."""
+    (reserved_bytes,) = db.execute(
+        "SELECT reserved_bytes FROM buckets WHERE bucket_id = ?", (bucket_id,)
+    ).fetchone()
+    return int(min(wanted_bytes, TOTAL_BYTES_MAX - reserved_bytes))
+
+
+def quota_of(db: sqlite3.Connection, bucket_id: str) -> int:
+    """The quota of a bucket, 0 for none."""
+    row = db.execute("SELECT quota_bytes FROM buckets WHERE bucket_id = ?", (bucket_id,)).fetchone()
+    return int(row[0])
+
+
+def of_upload(db: sqlite3.Connection, file_uuid: str) -> int:
+    """What an upload has reserved; 0 for nothing, and for one that has ended."""
+    row = db.execute("SELECT reserved_bytes FROM uploads WHERE file_uuid = ?", (file_uuid,)).fetchone()
+    return 0 if row is None else row[0] or 0
+
+
+def add_reserved(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
+    """So much more is reserved, or less."""
+    if more_bytes:
+        db.execute(
+            "UPDATE buckets SET reserved_bytes = reserved_bytes + ? WHERE bucket_id = ?",
+            (more_bytes, bucket_id),
+        )
+
+
+def reserve_all(db: sqlite3.Connection) -> None:
+    """The rules by which uploads reserve come into force: those that are under way do, too."""
+    rows = db.execute(
+        "SELECT u.file_uuid, f.bucket_id, COALESCE(f.size_bytes, u.offset_bytes) FROM uploads u"
+        " CROSS JOIN files f ON f.file_uuid = u.file_uuid ORDER BY u.file_uuid"
+    ).fetchall()
+    for file_uuid, bucket_id, wanted_bytes in rows:
+        reserved_bytes = grant(db, bucket_id, wanted_bytes)
+        db.execute("UPDATE uploads SET reserved_bytes = ? WHERE file_uuid = ?", (reserved_bytes, file_uuid))
+        add_reserved(db, bucket_id, reserved_bytes)
+
+
+def release(db: sqlite3.Connection, sha256: str, bucket_id: str, size_bytes: int) -> None:
+    """The last file that referred to a blob has gone, from this bucket."""
+    db.execute("UPDATE blobs SET released_by = ? WHERE sha256 = ?", (bucket_id, sha256))
+    _add_released(db, bucket_id, size_bytes)
+
+
+def take_back(db: sqlite3.Connection, sha256: str) -> None:
+    """A file refers to the blob again, or is about to."""
+    row = db.execute(
+        "SELECT released_by, size_bytes, collected_at FROM blobs WHERE sha256 = ? AND released_by <> ''",
+        (sha256,),
+    ).fetchone()
+    if row is not None:
+        db.execute("UPDATE blobs SET released_by = '' WHERE sha256 = ?", (sha256,))
+        gone(db, *row)
+
+
+def collect(db: sqlite3.Connection, sha256: str) -> None:
+    """The blob is about to be doomed: from here on its nodes see to it."""
+    row = db.execute(
+        "SELECT released_by, size_bytes, collected_at FROM blobs WHERE sha256 = ?", (sha256,)
+    ).fetchone()
+    gone(db, *row)
+
+
+def spare(db: sqlite3.Connection, sha256: str) -> None:
+    """A node keeps what was doomed: the blob waits once more, if no file refers to it."""
+    row = db.execute(
+        "SELECT released_by, size_bytes FROM blobs"
+        " WHERE sha256 = ? AND reference_count = 0 AND collected_at IS NOT NULL",
+        (sha256,),
+    ).fetchone()
+    if row is not None:
+        _add_released(db, *row)
+
+
+def gone(db: sqlite3.Connection, released_by: str, size_bytes: int, collected_at: int | None) -> None:
+    """A blob with these columns does not wait for gc any more."""
+    if collected_at is None:
+        _add_released(db, released_by, -size_bytes)
+
+
+def over(db: sqlite3.Connection) -> list[tuple[str, int]]:
+    """The buckets of which more lies on the disks than their quota, each with how much; by id."""
+    rows: list[tuple[str, int]] = db.execute(
+        "SELECT bucket_id, used_bytes + reserved_bytes + released_bytes - quota_bytes FROM buckets"
+        f" WHERE {OVER_QUOTA} ORDER BY bucket_id"
+    ).fetchall()
+    return rows
+
+
+def _add_released(db: sqlite3.Connection, bucket_id: str, more_bytes: int) -> None:
+    """The bucket may be gone, and "" is none. The bounds are for what only a lying node could report."""
+    if bucket_id and more_bytes:
+        db.execute(
+            "UPDATE buckets SET released_bytes = MAX(0, MIN(released_bytes + ?, ?)) WHERE bucket_id = ?",
+            (more_bytes, TOTAL_BYTES_MAX, bucket_id),
+        )

@@ -1,0 +1,75 @@
+"""Brings gc forward for buckets of which more lies on the disks than their quota.
+
+Content that no file refers to stays for a day, for whoever goes back to a snapshot; a quota bounds the disks
+as well. So the leader dooms what such a bucket has released, the longest released first, in rounds that are
+small enough for nodes to drop without a question. Its nodes are told to at once.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+import uuid_utils
+
+from ca.errors import FilestoreError
+from coordinator.clock import now_ms
+from coordinator.commands import CollectOverQuota
+from coordinator.job_runs import Interrupted, applied
+from coordinator.node_orders import OrderFailed
+from coordinator.queries import GetReplicaCounts
+from coordinator.reconcile.means import Means
+from coordinator.replica_records import Collected, ReplicaCounts
+from coordinator.rpc import Refused
+
+LOOK_S: Final = 10.0
+EARLY_GRACE_MS: Final = 15 * 60_000  # longer than nodes spare what somebody was told of (PIN_S, node/pins.py)
+ROUND_ROWS: Final = 180  # blobs and replicas: at most 90 of one node, which drops that many unasked
+DOOMED_MAX: Final = 10  # of one node that is heard, from before: else it has yet to drop the last round
+
+_log = logging.getLogger(__name__)
+
+
+class QuotaKeeper:
+    """`run` on every coordinator; the one that leads acts."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+        self._grace_ms = min(means.grace_ms, EARLY_GRACE_MS)
+
+    async def run(self) -> None:
+        """Until cancelled. Costs a look at an index while no bucket is over its quota."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if not self._means.driver.is_leader or not self._is_due():
+                continue
+            try:
+                await self._collect()
+            except (Interrupted, Refused, FilestoreError) as reason:
+                _log.info("what buckets have released beyond their quota stays for now: %s", reason)
+
+    def _is_due(self) -> bool:
+        due = self._means.store.is_over_quota(at_ms=now_ms(), grace_ms=self._grace_ms)
+        return due and not self._means.clock_doubt()
+
+    async def _collect(self) -> None:
+        if any(count > DOOMED_MAX for count in self._doomed().values()):
+            return
+        command = CollectOverQuota(rows_max=ROUND_ROWS, grace_ms=self._grace_ms)
+        done = await applied(self._means.driver, command, Collected)
+        if done.blobs:
+            _log.info("released content goes early: %d blobs of %d bytes", done.blobs, done.bytes)
+        async with asyncio.TaskGroup() as group:
+            for node_id in self._doomed():
+                group.create_task(self._tell(node_id))
+
+    async def _tell(self, node_id: str) -> None:
+        """Have a node drop what is doomed there. One that was not told does so by itself, within a minute."""
+        try:
+            await self._means.orders.custody(self._means.node(node_id), "collect", str(uuid_utils.uuid7()))
+        except (OrderFailed, FilestoreError) as failure:
+            _log.debug("a node was not told to drop what is doomed: %s", failure)
+
+    def _doomed(self) -> dict[str, int]:
+        """How much the nodes that are heard have yet to drop."""
+        counts, heard = self._means.look(GetReplicaCounts(), ReplicaCounts), self._means.facts().heard
+        return {node_id: count for node_id, count in counts.doomed.items() if node_id in heard}
