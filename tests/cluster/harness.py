@@ -13,7 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -192,7 +192,7 @@ class Cluster:
         node: Member | None = None,
         token: str | None = "",
         body: Any = None,
-        content: bytes | None = None,
+        content: bytes | Iterator[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
         stranger: bool = False,
         timeout_s: float = REQUEST_TIMEOUT_S,

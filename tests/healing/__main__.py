@@ -29,19 +29,25 @@ from tests.healing.clients import (
     beginning,
     deleting,
     going_on,
+    looping,
     reading,
     uploading,
     uploading_often,
+    withdrawing,
 )
 from tests.healing.stage import Stage, opened
 
 OPERATIONS = 1000
+LOOPS = 4  # files that one client uploads and deletes in a row
 CALM_S = (0.0, 0.4)  # after an act on a node, for it to have an effect
 # How often each comes, in any unit. Clients do most, so that there is something to lose.
 CLIENTS: Mapping[str, int] = {
     "upload": 30,
     "upload again": 12,
     "upload often": 2,
+    "upload within a quota": 12,
+    "loop": 3,
+    "withdraw": 6,
     "delete": 14,
     "read": 12,
     "upload part": 8,
@@ -72,6 +78,7 @@ ACTS: Mapping[str, tuple[int, Callable[[Stage], str]]] = {
     "free": (2, acts.free),
     "age": (2, acts.age),
     "job": (4, acts.run_job),
+    "quota": (3, acts.change_quota),
 }
 _NAME = re.compile(r" [0-9a-f-]{7,}")
 
@@ -186,6 +193,16 @@ def begin(stage: Stage, clients: Clients, name: str, number: int) -> bool:
         if part is not None:
             clients.begin(name, number, going_on(part))
         return part is not None
+    if name == "upload within a quota":
+        clients.begin(name, number, uploading(ledger.new_content(), stage.bucket_id))
+        return True
+    if name == "loop":
+        contents = [ledger.new_content() for _ in range(LOOPS)]
+        clients.begin(name, number, looping(contents, stage.bucket_id))
+        return True
+    if name == "withdraw":
+        clients.begin(name, number, withdrawing(ledger.new_content()))
+        return True
     files = ledger.stored()
     if files:
         file = dice.choice(files)

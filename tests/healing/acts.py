@@ -10,7 +10,7 @@ from typing import Any, Final
 from ca.errors import FilestoreError
 from deploy.development import Member
 from tests.cluster.harness import Answer
-from tests.healing.stage import AWAY_MAX, NODES_MAX, Stage
+from tests.healing.stage import AWAY_MAX, NODES_MAX, QUOTA_BYTES, Stage
 
 Act = Callable[[Stage], str]
 
@@ -154,10 +154,11 @@ def age(stage: Stage) -> str:
 def let_time_pass(stage: Stage, node: Member) -> None:
     """As if what lies on a node had come before AGE_S."""
     at_s = time.time() - AGE_S
-    for area in ("blobs", "partials"):
+    for area in ("blobs", "partials", "unclaimed"):
         for path in (stage.cluster.data(node) / area).rglob("*"):
             with suppress(FileNotFoundError):
-                os.utime(path, (at_s, at_s), follow_symlinks=False)
+                if path.lstat().st_mtime > at_s + AGE_S / 2:  # a change of its time is an arrival
+                    os.utime(path, (at_s, at_s), follow_symlinks=False)
 
 
 def run_job(stage: Stage) -> str:
@@ -165,6 +166,13 @@ def run_job(stage: Stage) -> str:
     name = stage.dice.choice(JOBS)
     answer = ask(stage, "POST", f"/jobs/{name}", {"grace_s": 0, "yes_really": True} if name == "gc" else None)
     return f"{name} {answer.status if answer else 'broken off'}"
+
+
+def change_quota(stage: Stage) -> str:
+    """Of the bucket that has one: what was admitted may be refused in the end, or more is admitted."""
+    quota_bytes = stage.dice.choice((QUOTA_BYTES // 16, QUOTA_BYTES, QUOTA_BYTES, 2 * QUOTA_BYTES, 0))
+    answer = ask(stage, "PATCH", f"/buckets/{stage.bucket_id}", {"quota_bytes": quota_bytes})
+    return f"{quota_bytes} {answer.status if answer else 'broken off'}"
 
 
 def ask(stage: Stage, method: str, path: str, body: Any = None) -> Answer | None:

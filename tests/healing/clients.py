@@ -7,7 +7,7 @@ import http.client
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -23,6 +23,8 @@ OFTEN: Final = 6  # beyond the replicas that are wanted, and the nodes that ther
 PAUSE_S: Final = 0.4
 REQUEST_TIMEOUT_S: Final = 40.0
 REFUSALS: Final = frozenset({408, 423, 429, 503, 507})
+NO_ROOM: Final = frozenset({413, 429})  # what a bucket with a quota answers
+PIECE_BYTES: Final = 256 << 10
 
 Act = Callable[["Stage", random.Random], str]
 
@@ -59,9 +61,42 @@ class Clients:
         self._pool.shutdown()
 
 
-def uploading(content: Content) -> Act:
-    """A new file with this content."""
-    return lambda stage, dice: _upload(stage, dice, content)
+def uploading(content: Content, bucket_id: str = "") -> Act:
+    """A new file with this content, in a bucket that may have a quota."""
+    return lambda stage, dice: _upload(stage, dice, content, bucket_id)
+
+
+def looping(contents: list[Content], bucket_id: str) -> Act:
+    """Files that are deleted as soon as they are stored."""
+
+    def loop(stage: Stage, dice: random.Random) -> str:
+        for content in contents:
+            file = _upload_file(stage, dice, content, bucket_id, is_to_stay=False)
+            if file is not None:
+                _delete(stage, dice, file)
+        return "done"
+
+    return loop
+
+
+def withdrawing(content: Content) -> Act:
+    """A new file that is deleted while its bytes are on their way."""
+
+    def withdraw(stage: Stage, dice: random.Random) -> str:
+        file = _create(stage, dice, content, {})
+        if file is None:
+            return "not created"
+        file.is_deletion_asked = True
+        deletion = threading.Thread(target=_delete, args=(stage, random.Random(dice.random()), file))
+        deletion.start()
+        path, raw = f"{API}/files/{file.file_uuid}/content", content.bytes()
+        answer = ask(stage, dice, "PUT", path, content=raw)
+        deletion.join()
+        if answer is not None and answer.status not in REFUSALS | {200, 404, 409, 410}:
+            stage.ledger.fault(f"PUT {file.file_uuid} answered {answer.status}: {answer.body[:300]!r}")
+        return f"{answer.status if answer else 'broken off'}"
+
+    return withdraw
 
 
 def uploading_often(content: Content) -> Act:
@@ -95,35 +130,16 @@ def deleting(file: File) -> Act:
     return lambda stage, dice: _delete(stage, dice, file)
 
 
-def _upload(stage: Stage, dice: random.Random, content: Content) -> str:
-    file = _create(stage, dice, content)
+def _upload(stage: Stage, dice: random.Random, content: Content, bucket_id: str = "") -> str:
+    file = _upload_file(stage, dice, content, bucket_id)
     if file is None:
         return "not created"
-    file.is_stored = _send(stage, dice, file)
     return f"stored {file.file_uuid} {content.sha256[:8]}" if file.is_stored else f"given up {file.file_uuid}"
 
 
 def _begin(stage: Stage, dice: random.Random, content: Content) -> str:
-    file = _create(stage, dice, content)
+    file = _create(stage, dice, content, {"size_bytes": content.size_bytes})
     return "not created" if file is None else go_on(stage, dice, file, dice.randrange(content.size_bytes))
-
-
-def _create(stage: Stage, dice: random.Random, content: Content) -> File | None:
-    fields = {
-        "filename": f"{content.number}.bin",
-        "project_id": "healing",
-        "size_bytes": content.size_bytes,
-    }
-    for _ in range(TRIES_MAX):
-        answer = ask(stage, dice, "POST", "/project-files", body=fields)
-        if answer is not None and answer.status == 201:
-            file = File(answer.json["file_uuid"], content)
-            stage.ledger.add(file)
-            return file
-        if answer is not None and answer.status not in REFUSALS:
-            stage.ledger.fault(f"creation answered {answer.status}: {answer.body[:300]!r}")
-        time.sleep(PAUSE_S)
-    return None
 
 
 def go_on(stage: Stage, dice: random.Random, file: File, more_bytes: int) -> str:
@@ -177,25 +193,64 @@ def _told(stage: Stage, file: File, answer: Answer) -> int:
     return offset
 
 
-def _send(stage: Stage, dice: random.Random, file: File) -> bool:
+def _upload_file(
+    stage: Stage, dice: random.Random, content: Content, bucket_id: str, *, is_to_stay: bool = True
+) -> File | None:
+    fields: dict[str, object] = {"bucket_id": bucket_id} if bucket_id else {}
+    is_told = not bucket_id or dice.random() < 0.5
+    file = _create(stage, dice, content, fields | ({"size_bytes": content.size_bytes} if is_told else {}))
+    if file is not None:
+        file.is_deletion_asked = not is_to_stay  # nobody else may count on it
+        file.is_stored = _send(stage, dice, file, refusals=NO_ROOM if bucket_id else frozenset())
+    return file
+
+
+def _create(stage: Stage, dice: random.Random, content: Content, more: dict[str, object]) -> File | None:
+    """None when there is no room for it in its bucket, or nobody takes it."""
+    fields = {"filename": f"{content.number}.bin", "project_id": "healing", **more}
+    for _ in range(TRIES_MAX):
+        answer = ask(stage, dice, "POST", "/project-files", body=fields)
+        if answer is not None and answer.status == 201:
+            file = File(answer.json["file_uuid"], content)
+            stage.ledger.add(file)
+            return file
+        if answer is not None and "bucket_id" in more and answer.status in NO_ROOM:
+            return None
+        if answer is not None and answer.status not in REFUSALS:
+            stage.ledger.fault(f"creation answered {answer.status}: {answer.body[:300]!r}")
+        time.sleep(PAUSE_S)
+    return None
+
+
+def _send(stage: Stage, dice: random.Random, file: File, *, refusals: frozenset[int]) -> bool:
+    """Whether it is stored. One of `refusals` is a last word; without them no length is left out."""
     raw, size_bytes, offset = file.content.bytes(), file.content.size_bytes, 0
+    is_chunked = bool(refusals) and dice.random() < 0.5
     for _ in range(TRIES_MAX):
         headers = {}
         if offset:
             piece = f"{offset}-{size_bytes - 1}" if offset < size_bytes else "*"
             headers["Content-Range"] = f"bytes {piece}/{size_bytes}"
         path = f"{API}/files/{file.file_uuid}/content"
-        answer = ask(stage, dice, "PUT", path, content=raw[offset:], headers=headers)
+        body: bytes | Iterator[bytes] = _pieces(raw) if is_chunked and not offset else raw[offset:]
+        answer = ask(stage, dice, "PUT", path, content=body, headers=headers)
         if answer is not None and answer.status == 200:
             return _is_as_sent(stage, file, answer)
         if answer is not None and answer.status == 409 and "upload-offset" in answer.headers:
             offset = int(answer.headers["upload-offset"])
             continue
+        if answer is not None and answer.status in refusals:
+            return False
         if answer is not None and answer.status not in REFUSALS:
             stage.ledger.fault(f"PUT {file.file_uuid} answered {answer.status}: {answer.body[:300]!r}")
         offset = 0
         time.sleep(PAUSE_S)
     return False
+
+
+def _pieces(raw: bytes) -> Iterator[bytes]:
+    """A body that does not tell its length."""
+    return (raw[start : start + PIECE_BYTES] for start in range(0, len(raw), PIECE_BYTES))
 
 
 def _is_as_sent(stage: Stage, file: File, answer: Answer) -> bool:
@@ -238,7 +293,7 @@ def ask(
     path: str,
     *,
     body: object = None,
-    content: bytes | None = None,
+    content: bytes | Iterator[bytes] | None = None,
     headers: dict[str, str] | None = None,
 ) -> Answer | None:
     """One request at some node that should run; None when it was broken off."""

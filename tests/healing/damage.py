@@ -92,6 +92,7 @@ def _damage(stage: Stage, how: Callable[[Path], None]) -> str:
                 how(stage.blob(victim, sha256))
             except FileNotFoundError:  # it was just dropped
                 continue
+            stage.damaged += 1
             return f"{victim.id} {sha256[:8]}"
     return ""
 

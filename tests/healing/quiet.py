@@ -137,16 +137,17 @@ def find_unrest(stage: Stage) -> str:
 
 
 def until_swept(stage: Stage) -> None:
-    """Until no node has anything of an upload, or of a fetch that nobody goes on with."""
-
-    for node in stage.nodes:
-        let_time_pass(stage, node)
+    """Until no node has anything of an upload, of a fetch that nobody goes on with, or of content that came
+    and that nobody has claimed.
+    """
 
     def left() -> list[str]:
+        for node in stage.nodes:
+            let_time_pass(stage, node)
         return [
             f"{node.id} {path.parent.name}/{path.name}"
             for node in stage.nodes
-            for area in ("uploads", "partials")
+            for area in ("uploads", "partials", "unclaimed")
             for path in sorted((stage.cluster.data(node) / area).iterdir())
         ]
 

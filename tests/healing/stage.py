@@ -29,6 +29,7 @@ REPLICAS = 3
 DOWN_AFTER_S = 3
 SMALL_DISK_BYTES = 512 << 20
 FILLER = "filler"
+QUOTA_BYTES = 24 << 20
 
 
 @dataclass
@@ -48,6 +49,8 @@ class Stage:
     sick: dict[str, str] = field(default_factory=dict)  # by node whose disk goes wrong, the rule
     poisoned: list[Path] = field(default_factory=list)  # what nodes cannot use
     unlisted: list[str] = field(default_factory=list)  # rules about directories
+    bucket_id: str = ""  # with a quota
+    damaged: int = 0  # replicas that went to quarantine, at most
     history: list[str] = field(default_factory=list)
     began_at_s: float = field(default_factory=time.monotonic)
 
@@ -142,7 +145,9 @@ def opened(directory: Path, seed: int, *, small_disk: bool) -> Iterator[Stage]:
     rules = DiskRules(directory) if shutil.which("cc") else None
     os.environ.update(rules.environment if rules else {})  # of every process that is started from now on
     with mounted(cluster.data(small) if small else None), cluster:
-        yield Stage(cluster, Ledger(seed), random.Random(seed), small, rules=rules)
+        made = cluster.post("/buckets", {"name": "narrow", "quota_bytes": QUOTA_BYTES})
+        bucket_id = str(made.json["bucket_id"])
+        yield Stage(cluster, Ledger(seed), random.Random(seed), small, rules=rules, bucket_id=bucket_id)
 
 
 @contextmanager

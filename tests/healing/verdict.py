@@ -1,7 +1,7 @@
 """When all is quiet: is every file there, on every node, and does each disk hold what the log names it for?
 
 What of a disk is not compared: what lies in quarantine, which is kept for a week whatever becomes of it, and
-sidecars whose blob is gone, which are harmless and tiny.
+sidecars whose blob is gone, which are harmless and tiny. The sum of all bytes has a bound.
 """
 
 import itertools
@@ -9,23 +9,26 @@ import os
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Final
 
 from deploy.development import Member
 from tests.cluster.test_doctor import doctor
 from tests.healing.damage import is_sound
-from tests.healing.ledger import File
+from tests.healing.ledger import SIZE_BYTES_MAX, File
 from tests.healing.stage import REPLICAS, Stage
 
 READERS: Final = 4
 SHOWN_MAX: Final = 20
+AREAS: Final = ("blobs", "uploads", "partials", "quarantine", "unclaimed", "lost")
+SMALL_FILES_BYTES: Final = 1 << 20  # of one node: checksums are 8 bytes for each 4 MiB of a replica
 _SHA256: Final = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
 def judge(stage: Stage) -> list[str]:
     """Everything that is wrong, what clients met included."""
     faults = list(stage.ledger.faults)
-    for found in (_files(stage), _blobs(stage), _disks(stage)):
+    for found in (_files(stage), _blobs(stage), _disks(stage), _space(stage)):
         faults += itertools.islice(found, SHOWN_MAX)
     return faults
 
@@ -104,6 +107,34 @@ def _disks(stage: Stage) -> Iterator[str]:
         used_bytes = sum(lying[name] for name in names)
         if used_bytes != sum(named.values()):
             yield f"{node.id} uses {used_bytes} bytes for blobs, the log says {sum(named.values())}"
+
+
+def _space(stage: Stage) -> Iterator[str]:
+    """All disks together hold the replicas of what files refer to, and little else: checksums, small files,
+    and in quarantine what was damaged, or was put aside as unknown because its time was said to be over.
+    """
+    (referenced,) = stage.logged("SELECT IFNULL(SUM(size_bytes), 0) FROM blobs WHERE reference_count > 0")[0]
+    found_damaged = sum(text.count("went to quarantine") for text in stage.cluster.logs().values())
+    put_aside = sum(_put_aside(stage.cluster.data(node)) for node in stage.nodes)
+    aside = max(stage.damaged, found_damaged) + put_aside
+    bound = REPLICAS * referenced + len(stage.nodes) * SMALL_FILES_BYTES + aside * SIZE_BYTES_MAX
+    held = sum(_size_of(stage.cluster.data(node) / area) for node in stage.nodes for area in AREAS)
+    stage.note(f"space: {held} bytes, at most {bound}, {referenced} are referred to, {aside} put aside")
+    if held > bound:
+        yield f"the disks hold {held} bytes; at most {bound} may be for {referenced} that files refer to"
+    sql = "SELECT reserved_bytes FROM buckets WHERE bucket_id = ?"
+    if reserved := stage.logged(sql, stage.bucket_id)[0][0]:
+        yield f"{reserved} bytes of the quota are reserved, and no upload is under way"
+
+
+def _put_aside(data: Path) -> int:
+    """How many blobs that the log did not know this node has put into quarantine."""
+    log = data / "audit.log"
+    return log.read_text().count('"blob.quarantine"') if log.exists() else 0
+
+
+def _size_of(directory: Path) -> int:
+    return sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file())
 
 
 def _lying(stage: Stage, node: Member) -> dict[str, int]:
