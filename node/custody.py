@@ -65,6 +65,7 @@ class Custody:
     async def close(self) -> None:
         """Nothing is read any more beside what was asked for."""
         await self._losses.close()
+        await self._dropping.close()
 
     async def settle_losses(self) -> None:
         """Put back or report what processes of this node have missed. Raises FilestoreError."""

@@ -8,9 +8,10 @@ report is answered is simply gone when the list is read again: this is how it go
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Final, Literal
 
-from ca.errors import Conflict, FilestoreError
+from ca.errors import Conflict, FilestoreError, Unavailable
 from coordinator.replica_records import DoomedReplica, Dropped
 from node.blobs import DROPS
 from node.keeping import PAGE_BLOBS, Means, Pass
@@ -20,6 +21,8 @@ from node.reporting import Reporter
 
 CONFLICTS_MAX: Final = 10  # of one pass: reports that come between are those of an earlier process
 
+RETAIN_S: Final = 4.0  # a page of deletions, and its report; shorter than who asks waits
+RETAINED_MAX: Final = 64  # at once
 _SIBLINGS: Final = 16  # names that differ in the last digit alone
 
 Outcome = Literal["dropped", "spared", "left"]
@@ -33,6 +36,7 @@ class Dropping:
         self._means = means
         self._reporter = reporter
         self._turn = asyncio.Lock()
+        self._retaining: dict[str, asyncio.Task[bool]] = {}
 
     async def drop_doomed(self, run: Pass) -> None:
         """Drop all that is doomed now. Counts dropped, bytes, spared, left (could not be deleted).
@@ -58,8 +62,34 @@ class Dropping:
         """Have the log take back that a replica shall go, since it is needed again; whether it lies here, and
         is not doomed. One that does not lie here is reported as dropped, so that it may come anew.
 
-        Raises FilestoreError, OSError.
+        Goes on by itself when nobody waits any more: a list is read only when the report before was answered.
+        Raises Unavailable when that takes longer than RETAIN_S; FilestoreError, OSError.
         """
+        retaining = self._retaining.get(sha256)
+        if retaining is None:
+            if len(self._retaining) >= RETAINED_MAX:
+                raise Unavailable("Too many replicas are retained already.", retry_after_s=2)
+            retaining = self._retaining[sha256] = asyncio.create_task(self._retain(sha256), name="retain")
+            retaining.add_done_callback(partial(self._end_retaining, sha256))
+        await asyncio.wait({retaining}, timeout=RETAIN_S)
+        if not retaining.done() or retaining.cancelled():
+            raise Unavailable("The coordinators have yet to take the reports of this node.", retry_after_s=2)
+        return retaining.result()
+
+    async def close(self) -> None:
+        """End what nobody waits for any more."""
+        retaining = list(self._retaining.values())
+        for task in retaining:
+            task.cancel()
+        if retaining:
+            await asyncio.wait(retaining)
+
+    def _end_retaining(self, sha256: str, task: asyncio.Task[bool]) -> None:
+        del self._retaining[sha256]
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.warning("a replica was not retained", extra={"sha256": sha256, "reason": str(failure)})
+
+    async def _retain(self, sha256: str) -> bool:
         means = self._means
         is_here = await means.disk.run(means.blobs.affirm, sha256)  # pins it: then it is spared
         async with self._turn:

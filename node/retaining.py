@@ -20,7 +20,7 @@ from node.peers import PeerFailed
 from node.segments import FinishedBlob
 from node.services import NodeServices
 
-RETAIN_TIMEOUT_S: Final = 5.0  # one page of deletions may be under way there, and a report to the log
+RETAIN_TIMEOUT_S: Final = 5.0  # see RETAIN_S of node/dropping.py
 LOOK_AGAIN_S: Final = 3.0  # for the log to say how an upload stands whose completion it has refused
 
 _log = logging.getLogger(__name__)
@@ -75,14 +75,15 @@ async def _is_doomed(services: NodeServices, sha256: str, node_id: str) -> bool:
 async def _retain(services: NodeServices, sha256: str, node_id: str) -> None:
     path, facts = f"/blobs/{sha256}/retain", {"sha256": sha256, "holder": node_id}
     try:
-        if node_id != services.node_id:
-            asking = services.peers.request(node_id, "POST", path, answer_timeout_s=RETAIN_TIMEOUT_S)
-        elif services.custody is not None:
-            await services.custody.retain(sha256)
-            return
-        else:  # the first worker of a node keeps its replicas
-            asking = services.siblings.request(0, "POST", path, answer_timeout_s=RETAIN_TIMEOUT_S)
-        async with asyncio.timeout(2 * RETAIN_TIMEOUT_S), asking as answer:
-            _log.info("a doomed replica is needed again", extra=facts | {"status": answer.status})
+        async with asyncio.timeout(2 * RETAIN_TIMEOUT_S):
+            if node_id != services.node_id:
+                asking = services.peers.request(node_id, "POST", path, answer_timeout_s=RETAIN_TIMEOUT_S)
+            elif services.custody is not None:
+                await services.custody.retain(sha256)
+                return
+            else:  # the first worker of a node keeps its replicas
+                asking = services.siblings.request(0, "POST", path, answer_timeout_s=RETAIN_TIMEOUT_S)
+            async with asking as answer:
+                _log.info("a doomed replica is needed again", extra=facts | {"status": answer.status})
     except (PeerFailed, FilestoreError, OSError) as error:  # TimeoutError is one
         _log.warning("a doomed replica was not retained", extra=facts | {"reason": str(error)})

@@ -1,5 +1,6 @@
 """An upload of content that is about to be dropped ends at once: real nodes, and the real state machine."""
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
@@ -16,6 +17,7 @@ from coordinator.bounds import NODES_MAX
 from coordinator.commands import Envelope, decode_envelope, encode_envelope
 from coordinator.queries import ListReplicas
 from coordinator.records import ContentRecord
+from node import dropping, reporting
 from node.keeping import Pass
 from node.retaining import record_completion
 from node.segments import FinishedBlob
@@ -202,3 +204,22 @@ async def test_completion_of_content_that_very_many_nodes_hold_is_one_that_the_l
     replicas = await replication.spread(FinishedBlob(SHA256, len(CONTENT)), list(NAMES))
     command = msgspec.structs.replace(completion(state, "last"), replicas=replicas)
     assert decode_envelope(encode_envelope(Envelope(0, 0, 0, 0, command))).command == command
+
+
+async def test_list_is_read_only_when_the_report_of_what_was_retained_is_answered(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dropping, "RETAIN_S", 0.05)
+    monkeypatch.setattr(reporting, "RETRY_S", 0.01)
+    name = keeper.store()
+    await keeper.collect()  # fences it
+    keeper.doom(name)
+    keeper.log.lost_reports = 1_000_000
+    with pytest.raises(Unavailable):
+        await keeper.custody.retain(name)
+    collecting = asyncio.create_task(keeper.collect())
+    with pytest.raises(Unavailable):
+        await keeper.custody.retain(name)
+    keeper.log.lost_reports = 0
+    assert (await collecting)["spared"] == 0  # it was, by the report before
+    assert keeper.held() == keeper.on_disk() == [name]
