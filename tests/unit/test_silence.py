@@ -14,7 +14,7 @@ import pytest
 from coordinator.records import BACKUP, UploadRecord
 from node import silence
 from node.chain import Chain
-from node.link import Link, LinkTerms, Source
+from node.link import END_S, Link, LinkTerms, Source
 from node.peers import PeerFailed
 from node.segments import FinishedBlob
 from node.silence import SilentPeers
@@ -239,6 +239,26 @@ async def test_one_behind_which_a_member_hangs_is_not_taken_for_silent(nodes: li
             assert "n3" in services.peers.silent
             assert "n2" not in services.peers.silent
             await chain.close()
+
+
+async def test_member_whose_disk_hangs_keeps_nothing_from_those_behind_it(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, member = threading.Event(), nodes[1].services.blobs
+    fdatasync = member.disk.fdatasync
+
+    def hang(descriptor: int) -> None:
+        if os.fstat(descriptor).st_size >= len(CONTENT):
+            goes_on.wait()
+        fdatasync(descriptor)
+
+    monkeypatch.setattr(member, "disk", dataclasses.replace(member.disk, fdatasync=hang))
+    store_upload(nodes[0])
+    try:
+        async with asyncio.timeout(END_S / 2):  # of the member in the middle
+            assert await sent_along_a_chain(nodes[0]) == set()
+    finally:
+        goes_on.set()
 
 
 async def test_successor_is_found_beside_one_that_does_not_answer(nodes: list[Node]) -> None:
