@@ -87,7 +87,7 @@ from coordinator.queries import (
     ListQuery,
 )
 from coordinator.raft.core import NotLeader
-from coordinator.records import HEALTHY, Caller, CertificateRecord, ClusterView, UserRecord
+from coordinator.records import DOWN, HEALTHY, Caller, CertificateRecord, ClusterView, UserRecord
 from coordinator.replica_records import ReplicaCounts
 from coordinator.rpc import Refused, value_of
 from coordinator.snapshots import Chunk, SnapshotStore
@@ -434,8 +434,14 @@ class Service:
         return [self._health.disk(node.node_id) for node in self._view().nodes]
 
     def failing_nodes(self) -> dict[str, str]:
-        """What is told of nodes that fail at copies, by node. Only of whoever leads: others make none."""
-        return dict(self._copy_failures()) if self._driver.is_leader else {}
+        """What is told of nodes that fail at copies, by node; that one is down says enough. Only by whoever
+        leads: others make none.
+        """
+        if not self._driver.is_leader:
+            return {}
+        found = self._copy_failures()
+        up = [node.node_id for node in self._view().nodes if node.state != DOWN]
+        return {node_id: found[node_id] for node_id in up if node_id in found}
 
     def _node_states(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
         states, failing = [], self.failing_nodes()
