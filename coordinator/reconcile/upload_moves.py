@@ -244,17 +244,25 @@ class _Move:
         return ""
 
     async def _standing(self, node_id: str, upload: PlacedUpload, sources: Sequence[str] = ()) -> str:
-        """What a node says in the end; "" for nothing."""
+        """What a node says in the end; "" for nothing. One that did not answer lately is not asked: it would
+        hold up each upload as long.
+        """
+        quiet = self._means.failures.answers
+        if quiet.rests(node_id):
+            return ""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + COPY_S + upload.offset_bytes / BYTES_PER_S_MIN
         try:
             while loop.time() < until_s:
                 node = self._means.node(node_id)
                 said = await self._means.orders.copy_upload(node, upload, sources, timeout_s=ANSWER_S)
+                quiet.succeeded(node_id)
                 if said != "running":
                     return said
                 await asyncio.sleep(ASK_AGAIN_S)
         except (OrderFailed, NotFound) as failure:
+            if isinstance(failure, OrderFailed) and not failure.has_answered:
+                quiet.failed(node_id, failure.reason)
             facts = {"file_uuid": upload.file_uuid, "peer": node_id}
             _log.info("a node does not say how an upload stands: %s", failure, extra=facts)
         return ""

@@ -2,22 +2,24 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 from coordinator import commands
 from coordinator.driver import Driver
 from coordinator.job_runs import Progress
-from coordinator.node_orders import Custody, OrderFailed, PassState
+from coordinator.node_orders import CopyStanding, Custody, OrderFailed, PassState
 from coordinator.queries import GetNodeReplicas
 from coordinator.reconcile.drain import drain
 from coordinator.reconcile.means import Means
-from coordinator.records import NodeRecord
+from coordinator.reconcile.upload_moves import UPLOADS_AT_ONCE
+from coordinator.records import NodeRecord, PlacedUpload
 from coordinator.replica_records import NodeReplicas
 from coordinator.store import Store
 from tests.unit.state import ADMIN, complete, create
 from tests.unit.test_job_runs import apply, member, trigger
 from tests.unit.test_rebalance import Disks
-from tests.unit.test_repair_failures import DEADLINE_S, short_of_one
+from tests.unit.test_repair_failures import DEADLINE_S, Targets, short_of_one
 
 BLOBS = 60
 
@@ -106,3 +108,28 @@ async def test_holder_that_does_not_answer_is_not_asked_for_each_blob(tmp_path: 
         assert await held(means, "n5") == BLOBS  # nothing is released for the sake of those
     assert int(result["unconfirmed"]) >= BLOBS
     assert max(orders.asked["n3"], orders.asked["n4"]) < BLOBS
+
+
+class Silent(Targets):
+    """Nodes that do not answer when they are asked about uploads; `questions`: how many were asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.questions = 0
+
+    async def copy_upload(
+        self, node: NodeRecord, upload: PlacedUpload, sources: Sequence[str], *, timeout_s: float
+    ) -> CopyStanding:
+        self.questions += 1
+        raise OrderFailed(node.node_id, "TimeoutError")
+
+
+async def test_node_that_does_not_answer_is_not_asked_about_each_upload(tmp_path: Path) -> None:
+    async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
+        orders = Silent()
+        means = await short_of_one(driver, store, orders, sizes=[1])
+        await apply(driver, *(create(ADMIN, f"u{number}", placement=["n5"]) for number in range(20)))
+        await apply(driver, commands.DrainNode(caller=ADMIN, node_id="n5", draining=True))
+        result = await run(means)
+    assert int(result["uploads_kept"]) == 20
+    assert 1 <= orders.questions <= UPLOADS_AT_ONCE
