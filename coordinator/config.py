@@ -11,6 +11,7 @@ from ca.identity import Identity, Role
 from ca.secretfiles import read_secret, systemd_credential, write_durable
 from ca.tls import Credential, read_roots
 from coordinator.jobs import SCHEDULE_S_MAX, GraceSeconds
+from coordinator.json_files import decode_foreign
 from coordinator.records import CoordinatorRecord
 
 COORDINATORS_MAX = 7  # more would only slow every change down
@@ -94,7 +95,7 @@ class CoordinatorFiles:
     def read_config(self) -> CoordinatorConfig:
         """What coordinator.json says. Raises NotInitialised."""
         try:
-            return msgspec.json.decode(self.config.read_bytes(), type=CoordinatorConfig)
+            return decode_foreign(self.config.read_bytes(), CoordinatorConfig)
         except FileNotFoundError:
             raise NotInitialised(
                 f"{self.data} holds no coordinator: run `filestore coordinator init`"

@@ -19,6 +19,7 @@ from msgspec import Meta, Struct
 
 from ca.errors import Conflict, Internal, InvalidRequest
 from ca.secretfiles import write_durable
+from coordinator.json_files import decode_foreign
 
 HEADER: Final = "Filestore-Instance"
 _Word = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
@@ -66,7 +67,7 @@ def count_start(path: Path) -> Instance | None:
     """Count one more start of this directory; None, and a warning, when the disk does not keep it. Blocks."""
     process = secrets.token_hex(8)
     try:
-        earlier = msgspec.json.decode(path.read_bytes(), type=Instance)
+        earlier = decode_foreign(path.read_bytes(), Instance)
         instance = Instance(earlier.directory, earlier.start + 1, process)
     except FileNotFoundError:
         instance = Instance(secrets.token_hex(8), 1, process)
@@ -92,7 +93,7 @@ class KnownInstances:
     def read(self) -> None:
         """What the process before has seen. Blocks; a file that cannot be read is as good as none."""
         try:
-            self._known = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Instance])
+            self._known = decode_foreign(self._path.read_bytes(), dict[str, Instance])
         except FileNotFoundError:
             pass
         except (OSError, msgspec.MsgspecError) as error:

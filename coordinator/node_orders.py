@@ -19,6 +19,7 @@ from yarl import URL
 from ca.identity import Identity, Role
 from coordinator.bounds import Count, NodeIds, Text
 from coordinator.connector import Connector
+from coordinator.json_files import decode_foreign
 from coordinator.records import VM, NodeRecord, PlacedUpload
 
 CONNECT_TIMEOUT_S: Final = 3.0
@@ -129,7 +130,7 @@ class NodeOrders:
         body = {"size_bytes": size_bytes, "sources": list(sources)}
         answer = await self._ask(node, "POST", f"/blobs/{sha256}/pull", body, timeout_s)
         try:
-            state = msgspec.json.decode(answer.body or b"{}", type=PullState)
+            state = decode_foreign(answer.body or b"{}", PullState)
         except msgspec.MsgspecError as error:
             raise OrderFailed(node.node_id, "answered what is no state of a pull") from error
         return msgspec.structs.replace(state, is_here=answer.status == 200)
@@ -164,7 +165,7 @@ class NodeOrders:
         }
         answer = await self._ask(node, "POST", f"/custody/uploads/{upload.file_uuid}", body, timeout_s)
         try:
-            return msgspec.json.decode(answer.body, type=CopyState).state
+            return decode_foreign(answer.body, CopyState).state
         except msgspec.MsgspecError as error:
             raise OrderFailed(node.node_id, "answered what is no state of a copy") from error
 
@@ -178,7 +179,7 @@ class NodeOrders:
         body = {"order_id": order_id, "yes_really": yes_really}
         answer = await self._ask(node, "POST", f"/custody/{kind}", body, ANSWER_TIMEOUT_S)
         try:
-            return msgspec.json.decode(answer.body, type=PassState)
+            return decode_foreign(answer.body, PassState)
         except msgspec.MsgspecError as error:
             raise OrderFailed(node.node_id, "answered what is no state of a pass") from error
 
@@ -221,6 +222,6 @@ async def _body(node_id: str, answer: aiohttp.ClientResponse) -> bytes:
 
 def _refusal(body: bytes) -> _Refusal:
     try:
-        return msgspec.json.decode(body, type=_Refusal)
+        return decode_foreign(body, _Refusal)
     except msgspec.MsgspecError:
         return _Refusal()

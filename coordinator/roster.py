@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from ca.secretfiles import write_durable
+from coordinator.json_files import decode_foreign
 from coordinator.records import CoordinatorRecord
 
 _log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ def _where(record: CoordinatorRecord) -> tuple[str, int]:
 
 def known_in(path: Path) -> list[CoordinatorRecord]:
     """The list that `write_known` left. Raises OSError, msgspec.MsgspecError."""
-    return msgspec.json.decode(path.read_bytes(), type=list[CoordinatorRecord])
+    return decode_foreign(path.read_bytes(), list[CoordinatorRecord])
 
 
 def read_known(path: Path, otherwise: Sequence[CoordinatorRecord]) -> list[CoordinatorRecord]:

@@ -24,6 +24,7 @@ from ca.errors import InsufficientStorage, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
 from coordinator.bounds import Count
 from coordinator.filedigests import sha256_of
+from coordinator.json_files import decode_foreign
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.store import Store, members_in
 
@@ -340,7 +341,7 @@ def _check_room(directory: Path, size_bytes: int) -> None:
 
 def _read_note(path: Path) -> _Note | None:
     try:
-        return msgspec.json.decode(path.read_bytes(), type=_Note)
+        return decode_foreign(path.read_bytes(), _Note)
     except (FileNotFoundError, msgspec.MsgspecError):
         return None
 

@@ -26,6 +26,7 @@ from ca.errors import Conflict, FilestoreError
 from ca.secretfiles import write_durable, write_secret
 from ca.tls import client_context
 from coordinator import setup
+from coordinator.json_files import decode_foreign
 from coordinator.records import CoordinatorRecord
 from deploy.commands.connection import ClusterFile, ClusterMember
 from deploy.processes import (
@@ -225,7 +226,7 @@ class DevelopmentCluster:
         """The layout of an earlier complete start; what an incomplete one left is removed."""
         if not self._layout_file.exists():
             return None
-        layout = msgspec.json.decode(self._layout_file.read_bytes(), type=Layout)
+        layout = decode_foreign(self._layout_file.read_bytes(), Layout)
         if layout.complete:
             return layout
         for member in layout.members:

@@ -23,6 +23,7 @@ import msgspec
 
 from ca.errors import ChecksumMismatch, Conflict
 from ca.secretfiles import sync_directory, write_durable
+from coordinator.json_files import decode_foreign
 from node.client_download import Content
 from node.coverage import Coverage
 from node.durable import Disk, write_all
@@ -191,7 +192,7 @@ class PartialFile:
         """None without one; one that cannot be used stands for no content at all."""
         try:
             with self._state_path.open("rb") as file:
-                state = msgspec.json.decode(file.read(STATE_BYTES_MAX), type=PartialState)
+                state = decode_foreign(file.read(STATE_BYTES_MAX), PartialState)
         except FileNotFoundError:
             return None
         except msgspec.MsgspecError:

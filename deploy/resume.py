@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from ca.secretfiles import write_secret
+from coordinator.json_files import decode_foreign
 
 FORGET_AFTER_S = 7 * 24 * 3600  # the server forgets an upload 24 hours after its last byte
 
@@ -44,7 +45,7 @@ class Memory:
     def read(self) -> UnfinishedUpload | None:
         """What an earlier run left, if anything usable."""
         try:
-            return msgspec.json.decode(self.path.read_bytes(), type=UnfinishedUpload)
+            return decode_foreign(self.path.read_bytes(), UnfinishedUpload)
         except (OSError, msgspec.MsgspecError):
             return None
 

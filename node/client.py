@@ -36,6 +36,7 @@ from ca.errors import (
 )
 from ca.tls import client_context
 from coordinator.connector import Connector
+from coordinator.json_files import decode_foreign
 from coordinator.telling import connection_trouble
 
 DEADLINE_S = 30.0
@@ -205,7 +206,7 @@ class Client:
             try:
                 async with self.exchange(method, path, json=body) as response:
                     answer = await _body(response)
-                return msgspec.json.decode(answer, type=reply_type)
+                return decode_foreign(answer, reply_type)
             except TRY_AGAIN as error:
                 self.turn_away()
                 await patience.pause(error)
@@ -298,7 +299,7 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, path: str) -> 
     An answer to HEAD has no body: its status must do, and the path that was asked for.
     """
     try:
-        answer = msgspec.json.decode(body, type=dict[str, str])
+        answer = decode_foreign(body, dict[str, str])
     except msgspec.MsgspecError:
         answer = {}
     details = answer.get("details", f"{path}: the server answered {status}")

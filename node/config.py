@@ -16,6 +16,7 @@ from ca.errors import Conflict
 from ca.identity import Identity, Role
 from ca.secretfiles import write_durable
 from ca.tls import Credential, read_roots
+from coordinator.json_files import decode_foreign
 from coordinator.records import CoordinatorRecord
 from node.directories import FAILURES
 
@@ -129,7 +130,7 @@ class NodeFiles:
     def read_config(self) -> NodeConfig:
         """What node.json says. Raises NotJoined."""
         try:
-            return msgspec.json.decode(self.config.read_bytes(), type=NodeConfig)
+            return decode_foreign(self.config.read_bytes(), NodeConfig)
         except FileNotFoundError:
             raise NotJoined(f"{self.data} holds no node: run `filestore node join`") from None
         except msgspec.MsgspecError as error:

@@ -26,6 +26,7 @@ from ca.keys import key_from_pem, key_to_pem, new_key
 from ca.secretfiles import create_secret, make_directory, read_secret, write_durable
 from ca.tls import Credential, client_context, distrust, first_contact_context, read_roots
 from coordinator.connector import Connector
+from coordinator.json_files import decode_foreign
 from coordinator.records import CoordinatorRecord
 from coordinator.roster import write_known
 from coordinator.telling import connection_trouble
@@ -248,8 +249,8 @@ async def _try(
 def _decode(status: int, content: bytes, answer_type: type[_T]) -> _T:
     try:
         if status == 200:
-            return msgspec.json.decode(content, type=answer_type)
-        refused = msgspec.json.decode(content, type=_Refused)
+            return decode_foreign(content, answer_type)
+        refused = decode_foreign(content, _Refused)
     except msgspec.MsgspecError as error:
         raise Internal(f"The coordinator answered {status} with something else than expected.") from error
     raise _error(refused)

@@ -24,6 +24,7 @@ from msgspec import Struct
 from prometheus_client import Counter
 
 from ca.errors import InsufficientStorage
+from coordinator.json_files import decode_foreign
 from node.disk import DiskWorkers
 from node.pagecache import read_cached
 from node.peer_body import Piece, Stretch
@@ -313,7 +314,7 @@ class Link:
 
     def _take(self, line: bytes) -> None:
         try:
-            told = msgspec.json.decode(line, type=Told)
+            told = decode_foreign(line, Told)
         except msgspec.MsgspecError as error:
             raise PeerFailed(self.member, "told nonsense") from error
         now_s = asyncio.get_running_loop().time()

@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from ca.errors import FilestoreError, Unavailable
 from ca.secretfiles import write_durable
+from coordinator.json_files import decode_foreign
 from node.blobs import BLOBS, READS
 from node.budget import Budget
 from node.damage import read_whole, withdraw
@@ -227,7 +228,7 @@ class Scrubber:
         at_ms = int(self._means.clock_s() * 1000)
         with self._means.blobs.poison.skipping(STATE, self._state.name):
             try:
-                return msgspec.json.decode(self._state.read_bytes(), type=Cycle)
+                return decode_foreign(self._state.read_bytes(), Cycle)
             except FileNotFoundError:
                 return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
             except msgspec.MsgspecError:

@@ -408,3 +408,17 @@ class OpenBlob:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def md5_of(blob: OpenBlob) -> str:
+    """The MD5 of all of it, 32 lower-case hexadecimal digits. Blocks. Raises BlobDamaged, Internal."""
+    hasher = SegmentHasher(with_md5=True)
+    try:
+        hasher.update_from(blob.fd, blob.size_bytes)
+    except EOFError as error:
+        raise blob.damaged("is shorter than it was") from error
+    except OSError as error:
+        raise storage_error(error) from error
+    if hasher.sha256() != blob.sha256:
+        raise blob.damaged("does not have its sha256")
+    return hasher.md5()

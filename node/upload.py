@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from ca.errors import ChecksumMismatch, Conflict, Internal, OffsetMismatch, PayloadTooLarge
+from ca.errors import ChecksumMismatch, Conflict, Internal, OffsetMismatch, PayloadTooLarge, Unavailable
 from node.blobs import BlobStore
 from node.directories import DiskFailed, storage_error
 from node.durable import Octets, OffsetRecord, write_all
@@ -21,7 +21,7 @@ from node.flushing import FlushThreads, HeadStart
 from node.hashed import HashingUnfinished
 from node.lanes import Lanes
 from node.prefixes import PrefixHash
-from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished
+from node.segments import SEGMENT_BYTES, Checkpoint, FinishedBlob, SegmentHasher, encode_finished, md5_of
 
 EPOCH_FILE = "epoch"
 SYNC_BYTES = 32 * 1024 * 1024  # so many new bytes are worth a sync
@@ -260,7 +260,8 @@ class Upload:
         """Puts the content into the blob store, durable; asked again, after a crash too, answers the same.
 
         Raises OffsetMismatch when bytes are missing; ChecksumMismatch, and the content is dropped, when the
-        hash is another; InsufficientStorage or Internal, and the upload is broken.
+        hash is another; InsufficientStorage or Internal, and the upload is broken; Unavailable when somebody
+        has taken its file away, which whoever opens it next finds out.
         """
         self._require_usable()
         if self.size_bytes is not None and self.offset != self.size_bytes:
@@ -274,6 +275,11 @@ class Upload:
         assert self._held is None
         try:
             self._settle(found)
+        except FileNotFoundError as error:
+            self.broken = True
+            raise Unavailable(
+                "This node has lost the file of the upload: ask again.", retry_after_s=1
+            ) from error
         except OSError as error:
             self.broken = True
             raise storage_error(error) from error
@@ -306,7 +312,8 @@ class Upload:
         """
         assert self.finished is not None
         if self.with_md5 and not self._md5_finished:
-            self._md5_finished = self._read_md5(self.finished)
+            with self._blobs.open(self.finished.sha256) as blob:
+                self._md5_finished = md5_of(blob)
         return self._md5_finished
 
     def close(self) -> None:
@@ -391,19 +398,6 @@ class Upload:
         self._md5_finished = self._hasher.md5()
         os.close(self._data)
         self._data = -1
-
-    def _read_md5(self, finished: FinishedBlob) -> str:
-        hasher = SegmentHasher(with_md5=True)
-        with self._blobs.open(finished.sha256) as blob:
-            try:
-                hasher.update_from(blob.fd, finished.size_bytes)
-            except EOFError as error:
-                raise blob.damaged("is shorter than it was") from error
-            except OSError as error:
-                raise storage_error(error) from error
-            if hasher.sha256() != finished.sha256:
-                raise blob.damaged("does not have its sha256")
-        return hasher.md5()
 
     def _take(self, buffers: Sequence[Octets], offset: int, size_bytes: int) -> None:
         """Writes and hashes; MD5, which takes longest, beside the rest where that is worth a thread."""

@@ -16,6 +16,7 @@ import msgspec
 import uvloop
 
 from ca.errors import FilestoreError, Internal, InvalidRequest
+from coordinator.json_files import decode_foreign
 from node.client import DEADLINE_S, Client, require_token
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
@@ -169,7 +170,7 @@ def find_connection(
 def read_cluster_file(path: Path) -> ClusterFile:
     """Raises InvalidRequest when it is not what `filestore dev` writes."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=ClusterFile)
+        return decode_foreign(path.read_bytes(), ClusterFile)
     except (OSError, msgspec.MsgspecError) as error:
         raise InvalidRequest(f"Cannot use {path}: {error}") from error
 

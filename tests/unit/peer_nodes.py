@@ -118,9 +118,8 @@ async def running_node(
         public_url=lambda name: name,
         readiness=_always_ready,
     )
-    partials = PartialStore(blobs)
     fetches = Fetches(
-        node_id=node_id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=metrics
+        node_id=node_id, blobs=blobs, partials=PartialStore(blobs), peers=peers, disk=disk, metrics=metrics
     )
     uploads, pulls, locks = UploadStore(blobs), Pulls(fetches, blobs, disk, None), UploadLocks()
     copies = UploadCopies(node_id, uploads, locks, peers, disk, metrics, pace=Budget().take)
