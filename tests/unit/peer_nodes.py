@@ -141,10 +141,8 @@ async def running_node(
         custody=None if log is None else Custody(means, directory / "scrub.json"),
     )
     await peers.start()
-    context = contexts.peer.listening
-    listener = await serve(
-        peer_application(services), host="127.0.0.1", port=0, ssl_context=context, peer=True
-    )
+    app = peer_application(services)
+    listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)
     try:
         yield Node(services, contexts, registry, serial, listener, directory)
     finally:
