@@ -39,10 +39,14 @@ class Leftovers:
         with self._poison.skipping(AREA, ""):
             names = [name for name in os.listdir(self._directory) if name.startswith(prefix)]
         for name in names:
-            with self._poison.skipping(AREA, name), suppress(FileNotFoundError):
-                facts = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
-                if at_s - facts.st_mtime >= older_than_s:
-                    self.remove(name)
+            if name not in self._names and self._is_stale(name, older_than_s, at_s):  # else: `retry`
+                self.remove(name)
+
+    def _is_stale(self, name: str, older_than_s: float, at_s: float) -> bool:
+        with self._poison.skipping(AREA, name), suppress(FileNotFoundError):
+            facts = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+            return at_s - facts.st_mtime >= older_than_s
+        return False
 
     def remove(self, name: str) -> None:
         """Remove a file, or a directory with what is in it, now or later. Raises Unavailable."""

@@ -9,15 +9,16 @@ unless somebody was told of it since. In this order no completion can count on w
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Final
 
 from ca.errors import FilestoreError
 from coordinator.caution import CAUTION_BLOBS
 from coordinator.commands import ReportOrphans
+from node.blobs import DROPS
+from node.directories import unlink
 from node.keeping import PAGE_BLOBS, Means
 from node.pins import PIN_S, finished_blobs
-from node.unclaimed import Note, forget_unclaimed, is_latest, list_unclaimed
+from node.unclaimed import DIRECTORY, Note, forget_unclaimed, is_latest, list_unclaimed
 
 LOOK_S: Final = 30.0
 NOTES_MAX: Final = 100_000  # kept in memory; the next look finds the rest
@@ -47,7 +48,7 @@ class Orphans:
         """Once; how many orphans were deleted. Raises FilestoreError, OSError."""
         means, orphans = self._means, list[Note]()
         finished = await means.disk.run(finished_blobs, means.blobs)  # these stay, and their notes
-        notes = await means.disk.run(list_unclaimed, means.blobs.unclaimed_directory, NOTES_MAX)
+        notes = await means.disk.run(self._notes)
         for first in range(0, len(notes), PAGE_BLOBS):
             page, settled = notes[first : first + PAGE_BLOBS], list[Note]()
             known = await means.known([note.sha256 for note in page])
@@ -62,10 +63,13 @@ class Orphans:
 
     async def _delete(self, notes: list[Note]) -> int:
         means, deleted = self._means, 0
-        marks = {note: await means.disk.run(means.blobs.mark, note.sha256) for note in notes}
+        marks: dict[Note, tuple[int, int] | None] = {}
+        for note in notes:
+            with means.blobs.poison.skipping(DROPS, note.sha256):
+                marks[note] = await means.disk.run(means.blobs.mark, note.sha256)
         # After the marks: an upload says what it becomes before that comes, and a later one has another mark.
         finished = await means.disk.run(finished_blobs, means.blobs)
-        asked = [note.sha256 for note in notes if note.sha256 not in finished]
+        asked = [note.sha256 for note in marks if note.sha256 not in finished]
         if not asked:
             return 0
         command = ReportOrphans(node_id=means.node_id, sha256s=asked)
@@ -91,7 +95,7 @@ class Orphans:
             gone = blobs.delete(sha256, unless=stays)
             is_gone = gone or blobs.mark(sha256) is None
         except FilestoreError as error:  # the comparison with the log finds it
-            _log.error("an orphaned blob stays", extra={"sha256": sha256, "reason": error.details})
+            blobs.poison.note(DROPS, sha256, error)
             return True
         if gone:
             self._means.record("blob.orphan", sha256, "ok")
@@ -102,7 +106,19 @@ class Orphans:
         return abs(self._means.clock_s() - note.at_ns / 1e9) >= PIN_S
 
     def _forget(self, notes: Sequence[Note]) -> None:
-        """One that cannot be removed is looked at again, and stands in nobody's way. Blocks."""
+        """One that cannot be removed stands in nobody's way. Blocks."""
+        blobs = self._means.blobs
         for note in notes:
-            with suppress(FilestoreError):
-                forget_unclaimed(self._means.blobs.unclaimed_directory, note)
+            with blobs.poison.skipping(DIRECTORY, note.sha256):
+                forget_unclaimed(blobs.unclaimed_directory, note)
+
+    def _notes(self) -> list[Note]:
+        """Those that can be taken away; others were settled, and are tried again. Blocks."""
+        blobs, poison = self._means.blobs, self._means.blobs.poison
+        for sha256 in sorted(poison.names(DIRECTORY) - {""}):
+            with poison.skipping(DIRECTORY, sha256):
+                unlink(sha256, parent=blobs.unclaimed_directory)
+        with poison.skipping(DIRECTORY, ""):
+            notes = list_unclaimed(blobs.unclaimed_directory, NOTES_MAX)
+            return [note for note in notes if note.sha256 not in poison.names(DIRECTORY)]
+        return []

@@ -425,3 +425,46 @@ async def test_sidecar_that_a_crash_between_two_renames_left_alone_goes(keeper: 
     assert keeper.path(kept + SIDECAR).exists()
     assert keeper.put(content) == lone
     keeper.blobs.open(lone).close()
+
+
+async def test_note_of_an_orphan_that_does_not_go_is_settled_once(keeper: Keeper) -> None:
+    """It once had the log told of the blob each half minute, for ever, and many of them hid all others."""
+    names = sorted(keeper.put(keeper.content()) for _ in range(2))
+    keeper.age(*names)
+    unclaimed = keeper.directory / "unclaimed"
+    for name in names:
+        os.utime(unclaimed / name, (0, 0))
+    with immutable(unclaimed / names[0]):
+        assert await keeper.custody.orphans.look() == 2
+        assert keeper.on_disk() == []
+        log_index = keeper.state.log_index
+        assert await keeper.custody.orphans.look() == 0
+        assert keeper.state.log_index == log_index
+        assert keeper.blobs.poison.names("unclaimed") == {names[0]}
+    assert await keeper.custody.orphans.look() == 0
+    assert (os.listdir(unclaimed), len(keeper.blobs.poison)) == ([], 0)
+
+
+async def test_unclaimed_notes_that_cannot_be_listed_are_told(keeper: Keeper, tmp_path: Path) -> None:
+    unclaimed = keeper.directory / "unclaimed"
+    with injected(os.getpid(), "getdents64:error=EIO", tmp_path / "strace.log", unclaimed):
+        assert await keeper.custody.orphans.look() == 0
+        assert keeper.blobs.poison.names("unclaimed") == {""}
+    await keeper.custody.orphans.look()
+    assert len(keeper.blobs.poison) == 0
+
+
+def test_stale_leftover_that_does_not_go_is_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    blobs = BlobStore(tmp_path)
+    stale = tmp_path / "uploads" / f"{INCOMING}a"
+    stale.touch()
+    with immutable(stale), caplog.at_level(logging.INFO, "node.poison"):
+        for _ in range(3):
+            blobs.leftovers.retry()
+            blobs.leftovers.find_stale(INCOMING, 0.0, at_s=stale.stat().st_mtime + 1)
+        assert len(caplog.records) == 1
+    blobs.leftovers.retry()
+    assert (os.listdir(tmp_path / "uploads"), len(blobs.poison)) == ([], 0)
+    blobs.close()
