@@ -17,7 +17,7 @@ from typing import Final
 import pytest
 
 RULES_BYTES: Final = 4096
-CHANGES: Final = "CWSRUM"  # create or open to write, write, sync, rename, unlink, make a directory
+CHANGES: Final = "CXWSRUM"  # create, open to write, write, sync, rename, unlink, make a directory
 READS: Final = "OGL"  # open to read, get bytes, list
 EVERYTHING: Final = CHANGES + READS
 _HANG: Final = -1
@@ -93,14 +93,23 @@ static int no_at(char call, int directory, const char *name) {
     return error;
 }
 
+/* Which call an open is: to read, to write what is there, or to create. */
+static char open_kind(int at, const char *path, int flags) {
+    if ((flags & O_ACCMODE) == O_RDONLY && !(flags & O_CREAT)) return 'O';
+    return (flags & O_CREAT) && faccessat(at, path, F_OK, AT_SYMLINK_NOFOLLOW) ? 'C' : 'X';
+}
+
+static int no_open(int at, const char *path, int flags) {
+    return rules && rules[0] ? no_at(open_kind(at, path, flags), at, path) : 0;
+}
+
 #define REAL(name) static __typeof__(name) *real; if (!real) real = dlsym(RTLD_NEXT, #name)
-#define IS_WRITE(flags) (((flags) & O_ACCMODE) != O_RDONLY || ((flags) & O_CREAT))
 #define MODE() int mode = 0; if (flags & (O_CREAT | O_TMPFILE)) { va_list rest; va_start(rest, flags); \
     mode = va_arg(rest, int); va_end(rest); }
 #define OPEN(name) int name(const char *path, int flags, ...) { MODE(); REAL(name); \
-    return no_at(IS_WRITE(flags) ? 'C' : 'O', AT_FDCWD, path) ? -1 : real(path, flags, mode); }
+    return no_open(AT_FDCWD, path, flags) ? -1 : real(path, flags, mode); }
 #define OPENAT(name) int name(int at, const char *path, int flags, ...) { MODE(); REAL(name); \
-    return no_at(IS_WRITE(flags) ? 'C' : 'O', at, path) ? -1 : real(at, path, flags, mode); }
+    return no_open(at, path, flags) ? -1 : real(at, path, flags, mode); }
 OPEN(open) OPEN(open64) OPENAT(openat) OPENAT(openat64)
 
 ssize_t read(int file, void *bytes, size_t count) {

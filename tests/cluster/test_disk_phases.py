@@ -255,8 +255,14 @@ def test_damage_on_a_read_only_disk_is_reported_and_made_anew(cluster: Cluster, 
     assert shown.returncode == 1
     assert f"! The node {bad.id} passes over what it cannot use:" in shown.stdout.decode()
     read_back(cluster, file_uuid, content, [bad])
+    missing = "SELECT missing FROM blobs WHERE sha256 = ?"
+    wait_until(lambda: logged(cluster, missing, sha256) == [(0,)], what="another", timeout_s=HEALED_S)
     rules.clear()
-    wait_until(lambda: not rotten.exists(), what="quarantine", timeout_s=90)  # tried again each minute
+
+    def is_rotten() -> bool:
+        return rotten.exists() and rotten.read_bytes() != content
+
+    wait_until(lambda: not is_rotten(), what="quarantine", timeout_s=90)  # tried again each minute
     wait_until(lambda: not seen(cluster, bad, asked)["poison_count"], what="its end", timeout_s=SOON_S)
 
 
