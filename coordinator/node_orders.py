@@ -90,10 +90,12 @@ class PassState(Struct, frozen=True, kw_only=True):
 
 class CopyState(Struct, frozen=True, kw_only=True):
     """How the copy of an unfinished upload stands. `here`: durable and as it was acknowledged; `absent`: not
-    all of that is there; `busy`: somebody writes the upload there now.
+    all of that is there; `busy`: somebody writes the upload there now. `moved`: stays the same only while no
+    copy there moves.
     """
 
     state: CopyStanding
+    moved: Count = 0
 
 
 class NodeOrders:
@@ -151,7 +153,7 @@ class NodeOrders:
 
     async def copy_upload(
         self, node: NodeRecord, upload: PlacedUpload, sources: Sequence[str], *, timeout_s: float
-    ) -> CopyStanding:
+    ) -> CopyState:
         """Have a node get what is acknowledged of an upload from `sources`, or, without any, only look.
 
         `running`: ask again. Raises OrderFailed, also of a node of an older version.
@@ -165,7 +167,7 @@ class NodeOrders:
         }
         answer = await self._ask(node, "POST", f"/custody/uploads/{upload.file_uuid}", body, timeout_s)
         try:
-            return decode_foreign(answer.body, CopyState).state
+            return decode_foreign(answer.body, CopyState)
         except msgspec.MsgspecError as error:
             raise OrderFailed(node.node_id, "answered what is no state of a copy") from error
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
@@ -22,8 +23,10 @@ from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
 from node.gathering import Pace
 from node.metrics import NodeMetrics
+from node.opening import STEP_BYTES, opened_in_steps
 from node.peers import PeerClient, PeerFailed, pieces
 from node.ranges import SIZE_BYTES_MAX
+from node.segments import SegmentHasher
 from node.upload import Upload
 from node.uploads import UploadStore
 
@@ -81,6 +84,7 @@ class UploadCopies:
         self._pace = pace
         self._turns = asyncio.Semaphore(TURNS)
         self._copies: dict[_Key, _Copy] = {}
+        self.moved_bytes = 0  # that were read, received or hashed for any of them
 
     async def give(self, file_uuid: str, order: CopyOrder, *, answer_s: float = ANSWER_S) -> CopyStanding:
         """How the order stands, after `answer_s` at most: `absent` when these bytes are not here, `busy` when
@@ -189,6 +193,7 @@ class UploadCopies:
                 await self._pace(len(piece))
                 await self._disk.run(upload.append, piece)
                 self._received.inc(len(piece))
+                self.moved_bytes += len(piece)
         if upload.offset != stop:
             raise PeerFailed(source, "sent too little")
 
@@ -198,12 +203,15 @@ class UploadCopies:
             return True
         if not order.prefix_sha256:
             raise Unavailable("A node of an older version recorded these bytes: nobody knows their sha256.")
+        hasher, stop = SegmentHasher(), order.offset_bytes
         try:
-            run = self._disk.run_long
-            found = await run(self._uploads.prefix_sha256, file_uuid, order.offset_bytes)
+            while (before := hasher.size_bytes) < stop:
+                until = min(stop, before + STEP_BYTES)
+                await self._disk.run_long(self._uploads.hash_prefix, file_uuid, stop, hasher, until)
+                self.moved_bytes += until - before
         except NotFound:
             return False
-        return found == order.prefix_sha256
+        return hasher.sha256() == order.prefix_sha256
 
     @asynccontextmanager
     async def _opened(self, file_uuid: str, order: CopyOrder) -> AsyncGenerator[Upload, None]:
@@ -220,7 +228,10 @@ class UploadCopies:
 
         async with self._locks.hold(file_uuid, lambda: True, disconnect) as hold:
             hold.receiving, hold.moved_at_s = True, float("-inf")  # never in the way of whoever comes
-            upload = await self._disk.open(_open, self._uploads, file_uuid, order)
+            step = partial(self._open_step, file_uuid, order)
+            upload = await opened_in_steps(
+                self._disk, step, within_s=float("inf")
+            )  # whoever asks sees it move
             try:
                 yield upload
             finally:
@@ -228,10 +239,17 @@ class UploadCopies:
                     await self._disk.run(upload.sync)
                 upload.close()
 
+    def _open_step(self, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> Upload:
+        """A step of opening it. Blocks. Raises HashingUnfinished."""
+        self.moved_bytes += 1
+        return _open(self._uploads, file_uuid, order, hash_bytes_max)
 
-def _open(uploads: UploadStore, file_uuid: str, order: CopyOrder) -> Upload:
-    """Opens it where it may go on: with nothing that cannot be a part of what shall come. Blocks."""
-    upload = uploads.open(file_uuid, None, with_md5=order.with_md5)
+
+def _open(uploads: UploadStore, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> Upload:
+    """Opens it where it may go on: with nothing that cannot be a part of what shall come. Blocks. Raises
+    HashingUnfinished.
+    """
+    upload = uploads.open(file_uuid, None, with_md5=order.with_md5, hash_bytes_max=hash_bytes_max)
     try:
         if order.epoch < upload.epoch:
             raise Conflict(f"This upload is in epoch {upload.epoch}.")

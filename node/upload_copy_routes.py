@@ -28,9 +28,10 @@ _DIGITS_MAX: Final = 16
 
 
 class CopyState(Struct, frozen=True, kw_only=True):
-    """How an order stands."""
+    """How an order stands, and a number that stays the same only while no copy here moves."""
 
     state: CopyStanding
+    moved: int
 
 
 def upload_copy_routes() -> list[web.RouteDef]:
@@ -45,7 +46,8 @@ async def _order(request: web.Request) -> web.StreamResponse:
     """How the order stands. Raises Conflict for an epoch that is over, Unavailable, InsufficientStorage."""
     services, file_uuid = request.app[NODE], _file_uuid(request)
     order = await read_json(request, CopyOrder)
-    return json_response(CopyState(state=await services.copies.give(file_uuid, order)))
+    state = await services.copies.give(file_uuid, order)
+    return json_response(CopyState(state=state, moved=services.copies.moved_bytes))
 
 
 async def _bytes(request: web.Request) -> web.StreamResponse:

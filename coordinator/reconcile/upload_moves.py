@@ -31,8 +31,7 @@ PAGE_ROWS: Final = 100
 UPLOADS_AT_ONCE: Final = 4
 ANSWER_S: Final = 30.0  # a node says sooner than this that it has not got to the end yet
 ASK_AGAIN_S: Final = 0.5
-COPY_S: Final = 60.0  # for a node to begin; beside the time that the bytes take
-BYTES_PER_S_MIN: Final = 1_000_000  # slower than the smallest budget of a node
+STILL_S: Final = 60.0  # without a byte that was read, received or hashed there
 NAMED_MAX: Final = 5  # in the result of a run
 
 _log = logging.getLogger(__name__)
@@ -251,14 +250,16 @@ class _Move:
         if quiet.rests(node_id):
             return ""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + COPY_S + upload.offset_bytes / BYTES_PER_S_MIN
+        last, moved_at_s = -1, loop.time()
         try:
-            while loop.time() < until_s:
+            while loop.time() - moved_at_s < STILL_S:
                 node = self._means.node(node_id)
                 said = await self._means.orders.copy_upload(node, upload, sources, timeout_s=ANSWER_S)
                 quiet.succeeded(node_id)
-                if said != "running":
-                    return said
+                if said.state != "running":
+                    return said.state
+                if said.moved != last:
+                    last, moved_at_s = said.moved, loop.time()
                 await asyncio.sleep(ASK_AGAIN_S)
         except (OrderFailed, NotFound) as failure:
             if isinstance(failure, OrderFailed) and not failure.has_answered:

@@ -8,7 +8,7 @@ from pathlib import Path
 from coordinator import commands
 from coordinator.driver import Driver
 from coordinator.job_runs import Progress
-from coordinator.node_orders import CopyStanding, Custody, OrderFailed, PassState
+from coordinator.node_orders import CopyState, Custody, OrderFailed, PassState
 from coordinator.queries import GetNodeReplicas
 from coordinator.reconcile.drain import drain
 from coordinator.reconcile.means import Means
@@ -119,7 +119,7 @@ class Silent(Targets):
 
     async def copy_upload(
         self, node: NodeRecord, upload: PlacedUpload, sources: Sequence[str], *, timeout_s: float
-    ) -> CopyStanding:
+    ) -> CopyState:
         self.questions += 1
         raise OrderFailed(node.node_id, "TimeoutError")
 

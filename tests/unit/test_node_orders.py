@@ -249,7 +249,8 @@ async def test_node_that_is_told_to_has_what_is_acknowledged_of_an_upload(
         await orders.copy_upload(record(nodes[0]), upload, sources, timeout_s=TIMEOUT_S)
         for sources in ([], ["n2"], [])
     ]
-    assert said == ["absent", "here", "here"]
+    assert [each.state for each in said] == ["absent", "here", "here"]
+    assert said[0].moved < said[1].moved  # whoever waits sees that something comes
     assert held(nodes[0])[: len(CONTENT)] == CONTENT
 
 
