@@ -303,7 +303,7 @@ def ask(
             method, path, node=node, body=body, content=content, headers=headers, timeout_s=REQUEST_TIMEOUT_S
         )
     except TimeoutError:
-        if node.id not in stage.dead:
+        if node.id not in stage.dead | stage.hung:  # it may hang since it was chosen
             stage.ledger.fault(f"{method} {path} at {node.id}: no answer within {REQUEST_TIMEOUT_S:g} s")
         return None
     except (OSError, http.client.HTTPException):
