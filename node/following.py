@@ -89,7 +89,7 @@ def by_owner(handler: Handler) -> Handler:
     """The handler, which is given a `file_uuid`, in the worker of this node that the upload belongs to."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        if owner := worker_holding(request.app[NODE], _file_uuid(request)):
+        if owner := worker_holding(request.app[NODE], upload_named(request)):
             return await pass_on(request, owner, pace=_pace())
         return await handler(request)
 
@@ -110,7 +110,7 @@ async def _prefix(request: web.Request) -> web.StreamResponse:
     services.api.view.require_leader()
     if services.disk.hangs():
         raise Unavailable("The disk of this node hangs.", retry_after_s=5)
-    sha256 = await own_prefix(services, _file_uuid(request), _number(request, "stop"))
+    sha256 = await own_prefix(services, upload_named(request), number_in(request, "stop"))
     return web.Response(headers={SHA256_HEADER: sha256})
 
 
@@ -119,7 +119,7 @@ async def _agree(request: web.Request) -> web.StreamResponse:
 
     Raises Conflict for an epoch that is over, UploadLocked while a client writes the upload here.
     """
-    async with _followed(request, _number(request, "limit")) as upload:
+    async with _followed(request, number_in(request, "limit")) as upload:
         return web.Response(headers={OFFSET_HEADER: str(upload.offset), SHA256_HEADER: upload.sha256})
 
 
@@ -127,8 +127,8 @@ async def _link(request: web.Request) -> web.StreamResponse:
     """Take bytes from `start` on; those up to `stop` wait already. Raises OffsetMismatch when fewer are here,
     InsufficientStorage when those have no room, and as `_agree` does.
     """
-    services, start = request.app[NODE], _number(request, "start")
-    stop = _number(request, "stop") if "stop" in request.query else start  # older ones do not say
+    services, start = request.app[NODE], number_in(request, "start")
+    stop = number_in(request, "stop") if "stop" in request.query else start  # older ones do not say
     behind = [name for name in request.query.get("behind", "").split(",") if name]
     if len(behind) > MEMBERS_MAX:
         raise InvalidRequest(f"behind: at most {MEMBERS_MAX} nodes.")
@@ -148,7 +148,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
 
 async def _finish(request: web.Request) -> web.StreamResponse:
     """Put the content into place: 200 when it is durable there. Raises ChecksumMismatch, OffsetMismatch."""
-    services, size_bytes = request.app[NODE], _number(request, "size")
+    services, size_bytes = request.app[NODE], number_in(request, "size")
     sha256 = request.query.get("sha256", "")
     if not is_sha256(sha256):
         raise InvalidRequest("sha256: must be 64 hexadecimal digits.")
@@ -232,24 +232,26 @@ def _require_not_over(terms: LinkTerms, seen: int) -> None:
 
 def _terms(request: web.Request) -> LinkTerms:
     return LinkTerms(
-        _file_uuid(request),
-        _number(request, "epoch"),
+        upload_named(request),
+        number_in(request, "epoch"),
         request.query.get("md5") == "1",
-        _number(request, "acknowledged"),
+        number_in(request, "acknowledged"),
         request.query.get("laid", ""),
-        _number(request, "proposed") if "proposed" in request.query else 0,  # older ones do not say
+        number_in(request, "proposed") if "proposed" in request.query else 0,  # older ones do not say
         request.query.get("relayed") == "1",
     )
 
 
-def _file_uuid(request: web.Request) -> str:
+def upload_named(request: web.Request) -> str:
+    """The upload that the path names. Raises NotFound."""
     file_uuid = request.match_info["file_uuid"]
     if not is_uuid(file_uuid):
         raise NotFound("There is no such upload.")
     return file_uuid
 
 
-def _number(request: web.Request, name: str) -> int:
+def number_in(request: web.Request, name: str) -> int:
+    """A number of the query, SIZE_BYTES_MAX at most. Raises InvalidRequest."""
     digits = request.query.get(name, "")
     if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
         raise InvalidRequest(f"{name}: must be a whole number.")

@@ -15,16 +15,14 @@ from typing import Final
 from aiohttp import web
 from msgspec import Struct
 
-from ca.errors import InvalidRequest, NotFound, Unavailable
+from ca.errors import InvalidRequest, Unavailable
 from coordinator.web import json_response, read_json
-from node.following import by_owner
-from node.names import is_uuid
+from node.following import by_owner, number_in, upload_named
 from node.sending import send_body
 from node.services import NODE
 from node.upload_copies import CopyOrder, CopyStanding
 
 READ_BYTES: Final = 1 << 20
-_DIGITS_MAX: Final = 16
 
 
 class CopyState(Struct, frozen=True, kw_only=True):
@@ -44,7 +42,7 @@ def upload_copy_routes() -> list[web.RouteDef]:
 
 async def _order(request: web.Request) -> web.StreamResponse:
     """How the order stands. Raises Conflict for an epoch that is over, Unavailable, InsufficientStorage."""
-    services, file_uuid = request.app[NODE], _file_uuid(request)
+    services, file_uuid = request.app[NODE], upload_named(request)
     order = await read_json(request, CopyOrder)
     state = await services.copies.give(file_uuid, order)
     return json_response(CopyState(state=state, moved=services.copies.moved_bytes))
@@ -54,8 +52,8 @@ async def _bytes(request: web.Request) -> web.StreamResponse:
     """Raises NotFound when not all of them are durable here. Bytes that the disk loses meanwhile break it
     off: whoever asked compares the sha256 of the whole.
     """
-    services, file_uuid = request.app[NODE], _file_uuid(request)
-    start, stop = (_number(request, name) for name in ("start", "stop"))
+    services, file_uuid = request.app[NODE], upload_named(request)
+    start, stop = (number_in(request, name) for name in ("start", "stop"))
     if start > stop:
         raise InvalidRequest("start: is beyond stop.")
     prefix = await services.disk.open(services.uploads.open_prefix, file_uuid, stop)
@@ -77,17 +75,3 @@ async def _bytes(request: web.Request) -> web.StreamResponse:
         response.content_length = stop - start
         await send_body(request, response, reading())
     return response
-
-
-def _file_uuid(request: web.Request) -> str:
-    file_uuid = request.match_info["file_uuid"]
-    if not is_uuid(file_uuid):
-        raise NotFound("There is no such upload.")
-    return file_uuid
-
-
-def _number(request: web.Request, name: str) -> int:
-    digits = request.query.get(name, "")
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
-        raise InvalidRequest(f"{name}: must be a whole number.")
-    return int(digits)

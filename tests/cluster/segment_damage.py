@@ -7,20 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from node.segments import SEGMENT_BYTES
+from tests.cluster.test_damage import change_byte
 
 KINDS = ("flip", "zero", "cut")
 Range = tuple[int, int]  # the first byte, and the one after the last
-
-
-def flip(path: Path, offset: int) -> None:
-    """Change one bit, as a disk does behind the file system's back."""
-    path.chmod(0o600)
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)
-        file.seek(offset)
-        file.write(bytes([byte[0] ^ 1]))
-    path.chmod(0o400)
 
 
 def zero(path: Path, start: int, stop: int) -> None:
@@ -62,7 +52,7 @@ class DamagedContent:
         if stop > path.stat().st_size:  # it was cut before
             return
         if kind == "flip":
-            flip(path, start + dice.randrange(stop - start))
+            change_byte(path, start + dice.randrange(stop - start))
         else:
             zero(path, start, stop)
         self.sound[node].discard(segment)

@@ -18,7 +18,8 @@ from deploy.development import Member
 from deploy.processes import wait_until
 from node.segments import SEGMENT_BYTES
 from tests.cluster.harness import Cluster
-from tests.cluster.segment_damage import DamagedContent, flip, lost_ranges, zero
+from tests.cluster.segment_damage import DamagedContent, lost_ranges, zero
+from tests.cluster.test_damage import change_byte
 
 FILES = 5
 SEGMENTS_MAX = 4
@@ -63,7 +64,7 @@ def test_one_bad_segment_in_each_replica_loses_nothing(whole: Cluster) -> None:
     cluster, content = whole, os.urandom(5 * SEGMENT_BYTES + 17)
     stored = store(cluster, content)
     for number, path in enumerate(stored.model.replicas.values()):
-        flip(path, number * SEGMENT_BYTES + 100)
+        change_byte(path, number * SEGMENT_BYTES + 100)
     for node in cluster.nodes:
         answer = cluster.get(f"/files/{stored.file_uuid}", node=node)
         assert (answer.status, answer.body == content) == (200, True), node.id
@@ -151,7 +152,7 @@ def test_node_with_bytes_that_no_other_has_leaves_only_when_that_is_said(whole: 
     stored = store(cluster, content)
     keeper, *others = cluster.nodes
     paths = stored.model.replicas
-    flip(paths[keeper.id], 0)  # this segment is wrong everywhere
+    change_byte(paths[keeper.id], 0)  # this segment is wrong everywhere
     for node in others:
         zero(paths[node.id], 0, 2 * SEGMENT_BYTES)
     for node in cluster.nodes:
