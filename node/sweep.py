@@ -14,6 +14,7 @@ from coordinator.queries import LiveUploads
 from node.blobs import INCOMING
 from node.damage import set_aside_again
 from node.leftovers import AREA
+from node.poison import WORK
 from node.quarantine import Quarantine
 from node.services import NodeServices
 
@@ -28,6 +29,7 @@ async def keep_swept(services: NodeServices) -> None:
     """Sweep at start and each minute, for ever."""
     while True:
         try:
+            services.blobs.poison.clear(WORK, "pull")  # nobody may ask for one again: one that fails says so
             await services.disk.run(services.blobs.leftovers.retry)
             await services.disk.run(services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=time.time())
             await services.disk.run(services.blobs.look_again)
