@@ -20,6 +20,7 @@ from node.quarantine import AREA, QuarantinedBlob
 from node.reporting import Reporter
 
 RETELL_S: Final = 600.0  # what the log should know is looked at again so often
+NEW_S: Final = 60.0  # so soon after its move the log may not know yet that a replica is lost
 
 _Entry = tuple[str, int]  # name, and the time of its move to quarantine in ms
 _log = logging.getLogger(__name__)
@@ -34,29 +35,40 @@ class DamagedCopies:
         self._spans: dict[str, list[Span]] = {}  # of copies that were read to their end
         self._told: dict[_Entry, list[Span] | None] = {}  # what was told of each; None: nothing needs to be
         self._retell_at_s = 0.0
+        self._seen: object = None  # what tells that nothing has changed since all of it was told
 
     def note(self, sha256: str, copy: QuarantinedBlob) -> None:
         """This copy was read to its end, and is not what its name says."""
         self._spans[sha256] = copy.wrong_spans()
+        self._seen = None
 
     async def look(self) -> None:
-        """Tell what is new. Raises FilestoreError when the log cannot be asked."""
-        blobs = self._means.blobs
+        """Tell what is new. Costs next to nothing while nothing is. Raises FilestoreError when the log
+        cannot be asked.
+        """
+        blobs, now_s = self._means.blobs, self._means.clock_s()
+        is_due = now_s >= self._retell_at_s or now_s < self._retell_at_s - RETELL_S
+        withdrawn = [(each.damage.sha256, each.modified_at_ns // 1_000_000) for each in blobs.withdrawn.all()]
+        seen = (await self._means.disk.run(self._means.quarantine.changed_at_ns), withdrawn)
+        if seen == self._seen and not is_due:
+            return
         entries = await self._means.disk.run(self._means.quarantine.names)
         unknown = blobs.poison.names(AREA)
         if "" in unknown:
             return  # what lies there cannot be seen now, and is not gone
-        entries += [(each.damage.sha256, each.modified_at_ns // 1_000_000) for each in blobs.withdrawn.all()]
+        entries += withdrawn
         names = {name for name, _ in entries} | unknown
         self._spans = {name: spans for name, spans in self._spans.items() if name in names}
-        if (now_s := self._means.clock_s()) >= self._retell_at_s or now_s < self._retell_at_s - RETELL_S:
+        if is_due:
             self._retell_at_s = now_s + RETELL_S
             self._told.clear()
             await self._take_back(names)
-        self._told = {entry: told for entry, told in self._told.items() if entry in set(entries)}
+        present = set(entries)
+        self._told = {entry: told for entry, told in self._told.items() if entry in present}
         new = [entry for entry in entries if entry not in self._told or self._has_more(entry)]
         for first in range(0, len(new), PAGE_BLOBS):
-            await self._tell(new[first : first + PAGE_BLOBS])
+            await self._tell(new[first : first + PAGE_BLOBS], now_s)
+        self._seen = seen if all(entry in self._told for entry in new) else None
 
     async def _take_back(self, names: set[str]) -> None:
         """Tell of copies that the log counts on and that are not here any more."""
@@ -78,11 +90,12 @@ class DamagedCopies:
         told = self._told[entry]
         return told is not None and self._spans.get(entry[0], told) != told
 
-    async def _tell(self, entries: Sequence[_Entry]) -> None:
+    async def _tell(self, entries: Sequence[_Entry], now_s: float) -> None:
         known = await self._means.known_replicas([sha256 for sha256, _ in entries])
         for entry in entries:
             replica = known.get(entry[0])
-            if replica is not None and replica.state in ("held", "doomed"):
+            is_new = abs(now_s - entry[1] / 1000) < NEW_S
+            if is_new and replica is not None and replica.state in ("held", "doomed"):
                 continue  # its loss has yet to be reported, or a whole one has come: asked again
             if replica is not None and replica.state == "wanted":
                 spans = self._spans.get(entry[0], [])
