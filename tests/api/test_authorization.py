@@ -141,6 +141,7 @@ ROWS: Final = (
     Row("stop_draining_node", "admin role", 404),
     Row("remove_node", "admin role", 404),
     Row("get_cluster_status", "admin role", 200),
+    Row("list_damaged", "admin role", 200),
     Row("add_coordinator", "admin role", 201, body={"id": "{coordinator}"}),
     Row("remove_coordinator", "admin role", 404),
     Row("transfer_leader", "admin role", 200, body={"id": "{leader}"}),

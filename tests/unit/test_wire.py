@@ -102,6 +102,8 @@ def _example(kind: inspect.Type) -> Any:
             return kind.values[0]
         case inspect.ListType():
             return []
+        case inspect.TupleType():
+            return [_example(part) for part in kind.item_types]
         case inspect.IntType():
             return 1
         case inspect.BoolType():
@@ -131,6 +133,16 @@ def _beyond(kind: inspect.Type) -> list[Any]:
             return [
                 [_example(kind.item_type)] * (kind.max_length + 1),
                 *([w] for w in _beyond(kind.item_type)),
+            ]
+        case inspect.TupleType():
+            whole = _example(kind)
+            return [
+                *(
+                    [*whole[:at], wrong, *whole[at + 1 :]]
+                    for at, part in enumerate(kind.item_types)
+                    for wrong in _beyond(part)
+                ),
+                [*whole, *whole],
             ]
         case inspect.LiteralType():
             return ["x"]

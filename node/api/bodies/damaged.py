@@ -41,5 +41,5 @@ class DamagedList(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A page of damaged content: first that of which bytes are lost."""
 
     count: Count
-    contents: list[DamagedContent]
+    contents: Annotated[list[DamagedContent], Meta(description="The contents.")]
     next_cursor: NextCursor | UnsetType = UNSET
