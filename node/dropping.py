@@ -50,13 +50,15 @@ class Dropping:
             held = await means.replicas()
             run.require_few(held.doomed, held.doomed + held.replicas, "are to be deleted")
         conflicts, after, more = 0, "", bool(page.replicas)
+        listed = set[str]()  # of what could not be deleted before
         while more:
             try:
-                after, more = await self._drop_page(after, run)
+                after, more = await self._drop_page(after, run, listed)
             except Conflict:
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX:
                     raise
+        means.blobs.poison.keep(DROPS, listed)  # the others shall not be deleted any more
 
     async def retain(self, sha256: str) -> bool:
         """Have the log take back that a replica shall go, since it is needed again; whether it lies here, and
@@ -99,15 +101,17 @@ class Dropping:
                 return is_here
             return (await self._work_off(page.log_index, doomed, Pass())).spared > 0
 
-    async def _drop_page(self, after: str, run: Pass) -> tuple[str, bool]:
+    async def _drop_page(self, after: str, run: Pass, listed: set[str]) -> tuple[str, bool]:
         """The last one that was looked at behind `after`, and whether there may be more. What was left is not
-        tried again in this pass. Raises Conflict.
+        tried again in this pass, and is added to `listed`. Raises Conflict.
         """
         async with self._turn:
             page = await self._reporter.doomed(after=after, limit=PAGE_BLOBS)
             if not page.replicas:
                 return after, False
             await self._work_off(page.log_index, page.replicas, run)
+            left = self._means.blobs.poison.names(DROPS)
+            listed.update(replica.sha256 for replica in page.replicas if replica.sha256 in left)
             return page.replicas[-1].sha256, True
 
     async def _work_off(self, log_index: int, replicas: Sequence[DoomedReplica], run: Pass) -> Dropped:
@@ -144,6 +148,7 @@ def _drop(means: Means, replica: DoomedReplica, is_kept: bool) -> Outcome:
             if spared or not quarantine.take(sha256):
                 raise
         if spared:
+            blobs.poison.clear(DROPS, sha256)
             return "spared"
         if not replica.wanted:  # damaged bytes are kept as long as others may not have better ones
             quarantine.purge(sha256)

@@ -27,6 +27,7 @@ from node.sweep import sweep
 from node.watch import POISON_SHOWN, DiskWatch
 from tests.cluster.faulty_disk import injected
 from tests.cluster.immutable import immutable
+from tests.unit import replica_acts as acts
 from tests.unit.custody_node import DAY_S, Keeper, Log
 from tests.unit.peer_nodes import CONTENT, SHA256, Node
 from tests.unit.state import State
@@ -231,6 +232,22 @@ async def test_replica_that_does_not_go_lets_the_others_go(keeper: Keeper) -> No
         keeper.blobs.look_again()  # says nothing of it
         assert keeper.blobs.poison.names("drops") == {names[1]}
     assert (await keeper.collect())["dropped"] == 1
+    assert len(keeper.blobs.poison) == 0
+
+
+@pytest.mark.parametrize("way", ["spared", "forgotten"])
+async def test_replica_that_shall_not_go_any_more_is_passed_over_no_more(keeper: Keeper, way: str) -> None:
+    name = keeper.store()
+    keeper.doom(name)
+    keeper.age(name)
+    with immutable(keeper.path(name)):
+        await keeper.collect()
+        assert keeper.blobs.poison.names("drops") == {name}
+    if way == "spared":
+        assert keeper.blobs.affirm(name)
+    else:
+        acts.lost(keeper.state, "n1", name)
+    await keeper.collect()
     assert len(keeper.blobs.poison) == 0
 
 
