@@ -50,8 +50,13 @@ def mkdir(name: str, *, parent: int) -> bool:
 
 
 def make_directory(name: str, *, parent: int) -> int:
-    """A descriptor of a directory below `parent`, made if it is missing. Raises OSError."""
-    mkdir(name, parent=parent)
+    """A descriptor of a directory below `parent`, made if it is missing; a full disk opens one that is there.
+    Raises OSError.
+    """
+    try:
+        return open_directory(name, parent=parent)
+    except FileNotFoundError:
+        mkdir(name, parent=parent)
     return open_directory(name, parent=parent)
 
 
