@@ -313,6 +313,7 @@ def test_start_on_a_bad_disk_waits_or_ends_with_a_reason_and_comes_when_the_disk
             assert "Traceback" not in cluster.logs()[bad.id][before:]
             assert cluster.runs(bad), cluster.last_words(bad)
     until_state(cluster, bad, asked, "healthy")
+    wait_until(lambda: bad in cluster.ready_nodes(), what=f"{bad.id} ready", timeout_s=SOON_S)
     read_back(cluster, file_uuid, content, cluster.nodes)
 
 
