@@ -54,12 +54,13 @@ def cure(stage: Stage) -> str:
     for path in stage.poisoned:
         subprocess.run(["chattr", "-i", path], check=False, capture_output=True)
         shutil.rmtree(path, ignore_errors=True)
-        with suppress(FileNotFoundError, IsADirectoryError):
+        with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
             path.unlink()
     for rule in stage.unlisted:
         if stage.rules is not None:
             stage.rules.remove(rule)
-    stage.poisoned.clear()
+    # A full disk may not take the flag away: what is left is tried again, with room at the latest in the end.
+    stage.poisoned = [path for path in stage.poisoned if os.path.lexists(path)]
     stage.unlisted.clear()
     return str(count)
 
