@@ -120,7 +120,6 @@ class Copies:
         # This disk first: what lies here costs the others nothing.
         self._sources = sorted(dict.fromkeys(sources), key=lambda source: source != salvager.node_id)
         self._strikes: dict[str, int] = {}
-        self.silent: set[str] = set()  # sources that could not be asked: what they have is not known
 
     async def segment(self, index: int) -> bytes | None:
         """A segment that matches its checksum; None when no copy that answers has it."""
@@ -145,7 +144,6 @@ class Copies:
         return found if found is not None and segment_digest(found) == digest else None
 
     def _strike(self, source: str, failure: PeerFailed) -> None:
-        self.silent.add(source)
         self._strikes[source] = self._strikes.get(source, 0) + 1
         if self._strikes[source] >= STRIKES_MAX:
             self._sources.remove(source)
