@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from ca.errors import ChecksumMismatch, Conflict, Internal, OffsetMismatch, PayloadTooLarge, Unavailable
+from ca.errors import ChecksumMismatch, Conflict, OffsetMismatch, PayloadTooLarge, Unavailable
 from node.blobs import BlobStore
 from node.directories import DiskFailed, storage_error
 from node.durable import Octets, OffsetRecord, write_all
@@ -486,7 +486,7 @@ class Upload:
 
     def _require_usable(self) -> None:
         if self.broken:
-            raise Internal("A disk write failed earlier; the upload goes on from its durable offset.")
+            raise DiskFailed("A disk write failed earlier; the upload goes on from its durable offset.")
 
     def _require_writable(self) -> None:
         self._require_usable()

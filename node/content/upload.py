@@ -34,7 +34,7 @@ from node.blobs import BlobStore
 from node.content.digests import Checksum
 from node.content.locks import Hold
 from node.damage import verify_blob
-from node.directories import DiskFailed, DiskFull
+from node.directories import DiskFull, DiskRefused
 from node.disk import write_overlapped
 from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding, Overtaken
 from node.reserving import NO_ROOM
@@ -391,18 +391,30 @@ async def upload_session(
             yield session
         except Overtaken as error:
             raise _held_elsewhere() from error
-        except (DiskFull, DiskFailed) as error:
+        except (DiskFull, DiskRefused) as error:
             if successor := await _handed_over(session):
                 raise HandedOver(successor, is_untouched=not session.has_read) from error
-            raise
+            if isinstance(error, DiskFull):
+                raise
+            facts = {"file_uuid": record.file_uuid, "reason": error.details}
+            _log.error("the disk refuses an upload, and no other node goes on with it", extra=facts)
+            raise Unavailable(
+                "The disk of the node that holds this upload fails, and no other node can go on with it now.",
+                retry_after_s=2,
+            ) from error
 
 
 async def _handed_over(session: Session) -> str:
-    """The node that goes on with what this disk refuses, "" when there is none. Raises Unavailable."""
+    """The node that goes on with what this disk refuses, "" when there is none.
+
+    Raises Unavailable; NotFound or Gone when the upload has ended meanwhile.
+    """
     try:
         return await session.holding.hand_over(session.expected_bytes)
     except Overtaken as error:
         raise _held_elsewhere() from error
+    except (NotFound, Gone):
+        raise
     except FilestoreError as error:
         _log.warning("an upload cannot be handed over", extra={"reason": error.details})
         return ""

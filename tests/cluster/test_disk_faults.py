@@ -98,11 +98,11 @@ def test_client_that_waits_for_the_disk_is_not_cut_off_by_who_asks_for_the_offse
 @pytest.mark.parametrize(
     ("fault", "status", "code"),
     [
-        ("fdatasync:error=EIO", 500, "internal"),
+        ("fdatasync:error=EIO", 503, "unavailable"),
         ("fdatasync:error=ENOSPC", 507, "insufficient_storage"),
         ("pwrite64:error=ENOSPC", 507, "insufficient_storage"),
-        ("pwrite64:error=EIO", 500, "internal"),
-        ("pwrite64:error=EIO:when=2+", 500, "internal"),
+        ("pwrite64:error=EIO", 503, "unavailable"),
+        ("pwrite64:error=EIO:when=2+", 503, "unavailable"),
     ],
 )
 def test_failing_disk_is_told_and_the_upload_goes_on_from_what_is_durable(
@@ -125,7 +125,7 @@ def test_content_whose_last_sync_failed_is_not_available_before_it_was_synced_an
     assert upload.patch(PART, 2 * PART).status == 204
     pid = lone_node.pid(lone_node.nodes[0])
     with injected(pid, "fsync:error=EIO", tmp_path / "strace.log", upload.directory / "data"):
-        assert upload.patch(2 * PART, len(CONTENT)).status == 500
+        assert upload.patch(2 * PART, len(CONTENT)).status == 503
         assert lone_node.get(f"/files/{upload.file_uuid}").status == 409
     offset = upload.offset()
     assert offset in (2 * PART, len(CONTENT))

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
@@ -55,6 +56,21 @@ def test_upload_goes_on_at_a_member_when_the_disk_of_its_holder_refuses(
         assert steps.patch(8 * MIB, SIZE).status == 204
     for node in four.nodes:
         assert steps.stored(node) == steps.content
+
+
+def test_file_that_is_deleted_while_the_disk_of_its_holder_refuses_is_told_to_be_gone(
+    four: Cluster, tmp_path: Path
+) -> None:
+    steps, log = Steps(four, os.urandom(SIZE)), tmp_path / "strace.log"
+    assert steps.patch(0, 8 * MIB).status == 204
+    with (
+        refusing(steps, "pwrite64:error=EIO:delay_enter=2000000", log),
+        ThreadPoolExecutor(1) as other,
+    ):
+        writing = other.submit(steps.patch, 8 * MIB, SIZE)
+        wait_until(lambda: "pwrite64" in log.read_text(), what="a write", timeout_s=10)
+        assert four.request("DELETE", f"/files/{steps.file_uuid}", node=steps.others[0]).status == 200
+        assert writing.result().status in (404, 410)
 
 
 def test_content_is_passed_on_whole_when_the_holder_has_no_room_for_it(four: Cluster, tmp_path: Path) -> None:
