@@ -3,9 +3,18 @@ of them, each at another place, so that together they have everything.
 
 The log names those two, and it lets none go as long as fewer than three others count: one replica of a blob
 that nobody has found to be damaged yet never leaves it with none.
+
+Wrong bytes come to lie under a name in one step, with a file of their own: a node sends from the page cache
+what it has just checked there, and a write in place between the two, unlike a medium that rots, would
+change it.
 """
 
+import ctypes
+import errno
+import functools
 import hashlib
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +26,10 @@ from tests.unit.custody_node import cut
 
 SOUND_MIN = 2
 TRIES = 5
+_COPY = "damaged-copy"  # beside a node's areas: on the same disk, and none of its business
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # renameat2(2)
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_How = Callable[[Path, Path], None]  # to a replica, by the data directory of its node and its path
 _NAMED = (
     "SELECT r.node_id FROM blob_replicas r JOIN blobs b ON b.sha256 = r.sha256"
     " WHERE r.sha256 = ? AND r.doomed_at IS NULL AND b.reference_count > 0"
@@ -25,23 +38,23 @@ _NAMED = (
 
 def flip(stage: Stage) -> str:
     """One bit of a replica changes."""
-    return _damage(stage, lambda path: change_byte(path, stage.dice.randrange(path.stat().st_size)))
+    return _damage(stage, _replacing(lambda path: change_byte(path, _place(stage, path))))
 
 
 def truncate(stage: Stage) -> str:
     """A replica loses its end."""
-    return _damage(stage, lambda path: cut(path, stage.dice.randrange(path.stat().st_size)))
+    return _damage(stage, _replacing(lambda path: cut(path, _place(stage, path))))
 
 
 def unlink(stage: Stage) -> str:
     """A replica is gone."""
-    return _damage(stage, Path.unlink)
+    return _damage(stage, lambda _, path: path.unlink())
 
 
 def link(stage: Stage) -> str:
     """Something else lies in the place of a replica."""
 
-    def replace(path: Path) -> None:
+    def replace(_: Path, path: Path) -> None:
         path.unlink()
         path.symlink_to("/etc/hostname")
 
@@ -50,7 +63,7 @@ def link(stage: Stage) -> str:
 
 def forbid(stage: Stage) -> str:
     """Nobody but root may read a replica."""
-    return _damage(stage, lambda path: path.chmod(0))
+    return _damage(stage, lambda _, path: path.chmod(0))
 
 
 def scatter(stage: Stage) -> str:
@@ -65,10 +78,11 @@ def scatter(stage: Stage) -> str:
         for segment, node in zip(range(segments), sound, strict=False):
             start = segment * SEGMENT_BYTES
             stop = min(start + SEGMENT_BYTES, content.size_bytes)
+            flip_one = _replacing(functools.partial(change_byte, offset=stage.dice.randrange(start, stop)))
             try:
-                change_byte(stage.blob(node, content.sha256), stage.dice.randrange(start, stop))
-            except FileNotFoundError:  # it was just dropped: the others have more than one replica needs
-                continue
+                flip_one(stage.cluster.data(node), stage.blob(node, content.sha256))
+            except OSError as error:
+                _require_spared(error)  # the others have more than one replica needs
         return f"{content.sha256[:8]} on {min(segments, len(sound))} nodes of {len(sound)}"
     return ""
 
@@ -82,15 +96,43 @@ def is_sound(path: Path) -> bool:
         return False
 
 
-def _damage(stage: Stage, how: Callable[[Path], None]) -> str:
+def _require_spared(error: OSError) -> None:
+    """Raises the error unless the replica was just dropped, or its disk has no room for a copy."""
+    if error.errno not in (errno.ENOENT, errno.ENOSPC):
+        raise error
+
+
+def _place(stage: Stage, path: Path) -> int:
+    return stage.dice.randrange(path.stat().st_size)
+
+
+def _replacing(how: Callable[[Path], None]) -> _How:
+    """Do it to a copy, which then takes the place of the replica. Raises OSError, and nothing has changed."""
+
+    def replace(data: Path, replica: Path) -> None:
+        copy = data / _COPY
+        try:
+            shutil.copy(replica, copy)
+            how(copy)
+            paths = os.fsencode(copy), os.fsencode(replica)
+            if _LIBC.renameat2(_AT_FDCWD, paths[0], _AT_FDCWD, paths[1], _RENAME_EXCHANGE):
+                raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+        finally:
+            copy.unlink(missing_ok=True)
+
+    return replace
+
+
+def _damage(stage: Stage, how: _How) -> str:
     files = stage.ledger.stored()
     for _ in range(TRIES if files else 0):
         sha256 = stage.dice.choice(files).content.sha256
         victim = _victim(stage, sha256)
         if victim is not None:
             try:
-                how(stage.blob(victim, sha256))
-            except FileNotFoundError:  # it was just dropped
+                how(stage.cluster.data(victim), stage.blob(victim, sha256))
+            except OSError as error:
+                _require_spared(error)
                 continue
             stage.damaged += 1
             return f"{victim.id} {sha256[:8]}"
