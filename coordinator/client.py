@@ -5,7 +5,7 @@ One connection to every coordinator is kept up; who they are follows the view of
 the leader; reads to any coordinator, each of which answers linearizably, a random one first: so the members
 share them out. A change is retried under its session and sequence, so it is applied once however often it is
 sent; when the deadline passes, the caller is told Unavailable and does not know the outcome, like after any
-lost connection.
+lost connection. One that answers that it failed is left for another, and asked last for a while.
 """
 
 import asyncio
@@ -58,6 +58,7 @@ RETRY_S_MIN = 0.02
 RETRY_S_MAX = 0.25
 STATUS_PAUSES_S = (0.05, 0.1, 0.2, 0.4)  # in which a coordinator that is a little behind has caught up
 TRY_TIMEOUT_S = 2.0  # one try; a coordinator that is silent for so long is left for another
+PASSED_OVER_S = 15.0  # one that failed at a call is asked last for so long
 
 GONE_S = 60  # what a bucket has released leaves the disks within minutes: see machine/quotas.py
 GUESSABLE_S = 600.0  # a session with a number by older rules is used so long before another is asked for
@@ -110,6 +111,7 @@ class MetadataClient:
         self._links: dict[str, PeerLink] = {}
         self._leader = ""
         self._reader = ""
+        self._passed_over: dict[str, float] = {}  # until when, by the clock of the loop
         self.update(coordinators)
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
@@ -230,14 +232,16 @@ class MetadataClient:
         )
         found: dict[str, StatusReply | None] = {}
         refusals: list[BaseException] = []
+        faults: list[BaseException] = []  # one that fails does not keep the others from being heard
         for coordinator_id, answer in zip(links, answers, strict=True):
             if isinstance(answer, bytes):
                 found[coordinator_id] = msgspec.msgpack.decode(answer, type=StatusReply)
-            elif isinstance(answer, (LinkDown, TimeoutError, Unavailable)):
+            elif isinstance(answer, (LinkDown, TimeoutError, Unavailable, Internal)):
                 found[coordinator_id] = None
+                faults += [answer] if isinstance(answer, Internal) else []
             else:
                 refusals.append(answer)
-        return found, refusals
+        return found, refusals or (faults if not any(found.values()) else [])
 
     async def rules(self) -> dict[str, int]:
         """The newest rules that each coordinator knows; one that does not answer, or is older, knows none."""
@@ -328,10 +332,10 @@ class MetadataClient:
 
     async def _at_leader(self, call: AnyCall, ends_at: float) -> bytes:
         """Try the leader, and whoever may be it, until one answers. Raises Unavailable at `ends_at`."""
-        pause_s = RETRY_S_MIN
+        pause_s, faults = RETRY_S_MIN, set[str]()
         for tries in itertools.count(1):
-            leader = self._leader or next(self._order)
-            if (answer := await self._try(leader, call, ends_at)) is None:
+            leader = self._leader or self._next()
+            if (answer := await self._ask(leader, call, ends_at, faults)) is None:
                 self._leader = ""
             else:
                 if answer.status == wire.OK and leader in self._links:
@@ -352,19 +356,43 @@ class MetadataClient:
         """Try one coordinator after the other until one answers. Raises Unavailable at `ends_at`, and when
         all are of older versions that cannot.
         """
-        pause_s, older = 0.0, set[str]()
+        pause_s, older, faults = 0.0, set[str](), set[str]()
         while True:
             asked = self._reader
-            answer = await self._try(asked, call, ends_at)
+            answer = await self._ask(asked, call, ends_at, faults)
             if answer is not None and _is_unknown(call, answer):
                 older.add(asked)
                 if older.issuperset(self._links):
                     raise _too_old()
             elif answer is not None and answer.status != wire.RETRY:
                 return _value(answer)
-            self._reader = next(self._order)
+            self._reader = self._next()
             await _pause(pause_s, ends_at)
             pause_s = min(max(pause_s * 2, RETRY_S_MIN), RETRY_S_MAX)
+
+    async def _ask(
+        self, coordinator_id: str, call: AnyCall, ends_at: float, faults: set[str]
+    ) -> wire.AnswerFrame | None:
+        """As `_try`; None too when it failed at this call, and another may not: it is passed over then.
+
+        `faults` has those that failed at this call. What fails twice at one, or at all, fails for its caller.
+        """
+        answer = await self._try(coordinator_id, call, ends_at)
+        if answer is None or answer.status != Internal.code:
+            return answer
+        self._passed_over[coordinator_id] = _ends_at(PASSED_OVER_S)
+        is_repeated = coordinator_id in faults
+        faults.add(coordinator_id)
+        return answer if is_repeated or faults.issuperset(self._links) else None
+
+    def _next(self) -> str:
+        """Whom to ask next: those that failed lately only when all did."""
+        at_s = asyncio.get_running_loop().time()
+        self._passed_over = {one: end_s for one, end_s in self._passed_over.items() if end_s > at_s}
+        for _ in self._links:
+            if (one := next(self._order)) not in self._passed_over:
+                return one
+        return next(self._order)
 
     async def _try(self, coordinator_id: str, call: AnyCall, ends_at: float) -> wire.AnswerFrame | None:
         """What one coordinator answers, None when it is not there. Raises Unavailable at `ends_at`."""

@@ -20,6 +20,7 @@ from coordinator import commands
 from coordinator.cache_leases import LEASE_S
 from coordinator.clock import now_ms
 from coordinator.commands import AnyCommand, Envelope, encode_envelope
+from coordinator.damage import StateDamaged
 from coordinator.following import Following
 from coordinator.invalidation import invalidated
 from coordinator.link import end
@@ -264,11 +265,14 @@ class Driver:
         if (newest := self._snapshots.newest()) is not None:
             self._taken_at_s = time.monotonic()
             self._member.snapshot_taken(newest)
+        loop = asyncio.get_running_loop()
+        self._store.watch(lambda damage: _tell(loop, self._fail, damage))
         applying = asyncio.create_task(self._guard(self._apply_for_ever), name="apply")
         try:
             await self._drive()
         finally:
             self._has_ended = True
+            self._store.watch(None)
             if self._timer is not None:
                 self._timer.cancel()
             for task in (applying, self._tidying, self._taking):
@@ -345,8 +349,12 @@ class Driver:
         try:
             await work()
         except Exception as error:  # noqa: BLE001 - nothing is handled: it ends the process
-            self._broken = error
-            self._wake.set()
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End `run` with this."""
+        self._broken = self._broken or error
+        self._wake.set()
 
     async def _apply_for_ever(self) -> None:
         while True:
@@ -428,6 +436,8 @@ class Driver:
         started_at = time.monotonic()
         try:
             meta = await asyncio.to_thread(self._snapshots.take, self._store)
+        except StateDamaged:
+            raise
         except (FilestoreError, OSError, sqlite3.Error):
             _log.exception("no snapshot could be made")
             self._take_again_at_s = time.monotonic() + TAKE_AGAIN_S
@@ -436,6 +446,13 @@ class Driver:
         self._taken_at_s = time.monotonic()
         self._member.snapshot_taken(meta)
         self._wake.set()
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, hear: Callable[[StateDamaged], None], damage: StateDamaged
+) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends already
+        loop.call_soon_threadsafe(hear, damage)
 
 
 def _encoded(

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from ca.secretfiles import create_secret
 from coordinator.config import CoordinatorFiles
+from coordinator.damage import StateDamaged, damage_in
 from coordinator.filedigests import write_digest
 from coordinator.log import SegmentLog
 from coordinator.member import StateLost, recover
@@ -40,20 +41,18 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
         try:
             store = opened.enter_context(closing(Store(files.state)))
             recover(log, store)
-        except sqlite3.DatabaseError as error:
-            raise state_damaged(error) or error from error
+        except (sqlite3.Error, StateDamaged) as error:
+            if (damage := damage_in(error)) is None:
+                raise
+            raise state_lost(damage) from error
         _keep_genesis(files, log)
         opened.pop_all()
     return Ledger(log, store, snapshots)
 
 
-def state_damaged(error: sqlite3.DatabaseError) -> StateLost | None:
-    """What is told of a database whose bytes are not what was written; None of another trouble."""
-    if getattr(error, "sqlite_errorcode", 0) not in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
-        return None
-    return StateLost(
-        f"state.sqlite is damaged: {error}. Set this member up again with `filestore coordinator rebuild`."
-    )
+def state_lost(damage: StateDamaged) -> StateLost:
+    """How a process ends whose database is damaged."""
+    return StateLost(f"{damage.details}. Set this member up again with `filestore coordinator rebuild`.")
 
 
 def _keep_genesis(files: CoordinatorFiles, log: SegmentLog) -> None:

@@ -28,6 +28,7 @@ from coordinator.clock import now_ms
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.contexts import MemberContexts
+from coordinator.damage import StateDamaged, damage_in
 from coordinator.digests import Digests, StateDiverged, check_not_diverged
 from coordinator.driver import Driver
 from coordinator.fetching import Fetcher
@@ -36,7 +37,7 @@ from coordinator.instances import Displaced, KnownInstances, count_start
 from coordinator.job_runs import JobRuns
 from coordinator.job_works import job_works
 from coordinator.jobs import check_schedules
-from coordinator.ledger import Ledger, open_ledger, state_damaged
+from coordinator.ledger import Ledger, open_ledger, state_lost
 from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.link import end
 from coordinator.member import StateLost, configured
@@ -347,8 +348,9 @@ def _reason(group: BaseExceptionGroup) -> Exception | None:
     for kind in (StateDiverged, TooOld, CannotListen, Displaced):
         if (found := _first(group, kind)) is not None:
             return found
-    if (error := _first(group, sqlite3.DatabaseError)) and (damage := state_damaged(error)):
-        return damage
+    error = _first(group, StateDamaged) or _first(group, sqlite3.Error)
+    if error is not None and (damage := damage_in(error)):
+        return state_lost(damage)
     if (lost := _first(group, AcknowledgedLost)) is not None:
         return StateLost(
             f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."

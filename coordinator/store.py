@@ -11,69 +11,33 @@ import logging
 import os
 import sqlite3
 import threading
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack, closing
-from importlib.resources import files
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ca.errors import InsufficientStorage, Internal
-from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory
+from ca.secretfiles import sync_directory
 from coordinator import machine
 from coordinator.bounds import COUNT_MAX
 from coordinator.commands import RaiseRules, decode_envelope
 from coordinator.copying import PAUSE_S, copy_database
+from coordinator.damage import StateDamaged, damage_in
+from coordinator.database import connect, prepare
 from coordinator.machine import expiry, jobs
-from coordinator.machine.blobs import FILL_TOTALS, is_over_quota
-from coordinator.machine.files import RETENTION_MS
-from coordinator.machine.replicas import FILL_MISSING
+from coordinator.machine.blobs import is_over_quota
 from coordinator.machine.rules import RULES, in_force
 from coordinator.queries import AnyQuery
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
-from coordinator.records import HEALTHY, LEARNER, VOTER, CoordinatorRecord, JobRunRecord
+from coordinator.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
 CHECKPOINT_CHANGES = 4000  # of rows: some thousand pages in the WAL
 CHECKPOINT_MARGIN = 100  # more rows than a few commands change
-WAL_KEPT_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
-WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
-_CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
-_READ_CACHE_KIB = 16 * 1024
-_WRITE_CACHE_KIB = 64 * 1024  # the upper levels of every index of a million files
-_ADDED_COLUMNS = (  # of databases that an older version made: table, column, and its declaration
-    ("coordinators", "role", f"TEXT NOT NULL DEFAULT '{VOTER}'"),
-    ("users", "sequence", "INTEGER NOT NULL DEFAULT 0"),
-    ("users", "deleted", "INTEGER NOT NULL DEFAULT 0"),
-    ("nodes", "draining", "INTEGER NOT NULL DEFAULT 0"),
-    ("buckets", "sequence", "INTEGER NOT NULL DEFAULT 1"),
-    ("files", "due_at_ms", "INTEGER"),
-    ("cluster", "burial_floor", "INTEGER NOT NULL DEFAULT 0"),
-    ("nodes", "state", f"TEXT NOT NULL DEFAULT '{HEALTHY}'"),
-    ("nodes", "custody_index", "INTEGER NOT NULL DEFAULT 0"),
-    ("blob_replicas", "doomed_at", "INTEGER"),
-    ("blobs", "collected_at", "INTEGER"),
-    ("blobs", "missing", "INTEGER NOT NULL DEFAULT 0"),
-    ("uploads", "epoch", "INTEGER NOT NULL DEFAULT 0"),
-    ("uploads", "prefix_sha256", "TEXT NOT NULL DEFAULT ''"),
-    ("uploads", "reserved_bytes", "INTEGER"),
-    ("buckets", "reserved_bytes", "INTEGER NOT NULL DEFAULT 0"),
-    ("buckets", "released_bytes", "INTEGER NOT NULL DEFAULT 0"),
-    ("blobs", "released_by", "TEXT NOT NULL DEFAULT ''"),
-)
-_DUE_AT_FILLED = (
-    f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours
-    " WHERE status = 'available' AND retention_hours IS NOT NULL"
-)
-_FILLED_COLUMNS = {  # what an added column holds in rows that are there already
-    ("users", "sequence"): "UPDATE users SET sequence ="
-    " (SELECT COUNT(*) FROM users AS others WHERE others.user_id < users.user_id)",
-    ("files", "due_at_ms"): _DUE_AT_FILLED,
-    ("blobs", "missing"): FILL_MISSING,
-}
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 _log = logging.getLogger(__name__)
@@ -88,11 +52,15 @@ class TooOld(Internal):
 
 
 class Store:
-    """One writing connection (used by one thread at a time) and one reading connection (for any thread)."""
+    """One writing connection (used by one thread at a time) and one reading connection (for any thread).
+
+    Every method raises StateDamaged when SQLite finds the database damaged, and nothing is read or applied
+    after that: the next read might find bytes that only look right.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises sqlite3.Error, OSError, TooOld; then nothing stays open."""
-        connections = _connections(path)
+        connections = connect(path)
         try:
             self._begin(path, *connections)
             # The last sync of the process before may have failed: then nobody knows what of the WAL is on the
@@ -114,10 +82,12 @@ class Store:
         self._writer = writer
         self._reader = reader
         self._reading = threading.Lock()  # queries of two threads would end each other's transaction
+        self._damage: StateDamaged | None = None
+        self._on_damage: Callable[[StateDamaged], None] | None = None
         self._load()
 
     def _load(self) -> None:
-        _prepare(self._writer)
+        prepare(self._writer)
         row = self._writer.execute("SELECT log_index, term, view_version FROM applied").fetchone()
         self._applied: tuple[int, int] = (row[0], row[1])
         self._view_version: int = row[2]
@@ -131,8 +101,12 @@ class Store:
                 # Before the new one is opened: the last connection to close removes the WAL by its name.
                 self._reader.close()
                 self._writer.close()
-                self._writer, self._reader = _connections(self._path)
+                self._writer, self._reader = connect(self._path)
             self._load()
+
+    def watch(self, on_damage: Callable[[StateDamaged], None] | None) -> None:
+        """Whom to tell that the database is damaged, in the thread that found it; None for nobody."""
+        self._on_damage = on_damage
 
     def applied(self) -> tuple[int, int]:
         """(index, term) of the last log entry that the database contains; (0, 0) for none."""
@@ -148,8 +122,8 @@ class Store:
 
     def members(self) -> Members:
         """The Raft group as of `applied`; nobody before the first entry."""
-        with self._reading:
-            return members_in(self._reader)
+        with self._read() as db:
+            return members_in(db)
 
     def checkpoint(self) -> int:
         """The applied index that survives a power cut: the log may forget what is not above it.
@@ -181,7 +155,12 @@ class Store:
     def write_snapshot(self, target: Path, *, pause_s: float = PAUSE_S) -> None:
         """A consistent copy in a new file, durable; changes go on meanwhile. See `copy_database`."""
         if self._path is not None:
-            copy_database(self._path, target, pause_s=pause_s)
+            self._check_sound()
+            try:
+                copy_database(self._path, target, pause_s=pause_s)
+            except sqlite3.Error as error:
+                self._examine(error)
+                raise
             return
         copied = sqlite3.connect(target, isolation_level=None)
         try:
@@ -198,6 +177,7 @@ class Store:
         """
         assert entries, "a batch has entries"
         assert entries[0].index == self._applied[0] + 1, f"entry {entries[0].index} is not the next to apply"
+        self._check_sound()
         db = self._writer
         last = entries[-1]
         try:
@@ -215,6 +195,7 @@ class Store:
             if _is_full(error):
                 self._shorten_wal()  # so that it can begin anew, in the room that it has
                 raise StoreFull("The disk of this coordinator is full.") from error
+            self._examine(error)
             raise
         self._applied = (last.index, last.term)
         self._view_version = view_version
@@ -240,8 +221,9 @@ class Store:
         self._checkpointed_changes = self._writer.total_changes
         try:
             self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             if not _is_full(error):
+                self._examine(error)
                 raise
 
     def answer(self, query: AnyQuery, *, at_ms: int) -> bytes:
@@ -249,12 +231,13 @@ class Store:
 
         Called on the event loop: answers are pages.
         """
-        with self._reading:
-            self._reader.execute("BEGIN")
+        with self._read() as db:
+            db.execute("BEGIN")
             try:
-                return machine.answer(self._reader, at_ms, query)
+                return machine.answer(db, at_ms, query)
             finally:
-                self._reader.execute("COMMIT")
+                if db.in_transaction:  # some errors have ended it
+                    db.execute("COMMIT")
 
     def certificate_is_live(self, node_id: str, serial: str) -> bool:
         """Whether the log knows this certificate for this node, and it is not revoked."""
@@ -265,8 +248,8 @@ class Store:
 
     def key(self, purpose: str) -> tuple[str, str, bytes]:
         """The newest key with this purpose: (kid, public half, wrapped private half)."""
-        with self._reading:
-            found = newest_key(self._reader, purpose)
+        with self._read() as db:
+            found = newest_key(db, purpose)
         assert found is not None, f"no key for {purpose}"
         return found
 
@@ -281,18 +264,18 @@ class Store:
 
     def running_runs(self) -> list[JobRunRecord]:
         """The job runs that have not ended, by the name of their job."""
-        with self._reading:
-            return jobs.running(self._reader)
+        with self._read() as db:
+            return jobs.running(db)
 
     def newest_runs(self) -> list[JobRunRecord]:
         """The newest run of each job that ever ran."""
-        with self._reading:
-            return jobs.newest(self._reader)
+        with self._read() as db:
+            return jobs.newest(db)
 
     def last_started_at_ms(self, job_name: str) -> int | None:
         """When the newest run of a job began; None if it never ran."""
-        with self._reading:
-            return jobs.last_started_at_ms(self._reader, job_name)
+        with self._read() as db:
+            return jobs.last_started_at_ms(db, job_name)
 
     def is_recount_due(self) -> bool:
         """Whether a RecountReplicas would find anything."""
@@ -300,23 +283,23 @@ class Store:
 
     def is_expire_due(self, *, at_ms: int) -> bool:
         """Whether an Expire at this time would find anything."""
-        with self._reading:
-            return expiry.is_due(self._reader, at_ms)
+        with self._read() as db:
+            return expiry.is_due(db, at_ms)
 
     def is_over_quota(self, *, at_ms: int, grace_ms: int) -> bool:
         """Whether a CollectOverQuota at this time would find anything."""
-        with self._reading:
-            return is_over_quota(self._reader, at_ms, grace_ms)
+        with self._read() as db:
+            return is_over_quota(db, at_ms, grace_ms)
 
     def job_outcomes(self) -> dict[str, tuple[int, bool]]:
         """By job: when a run was last completed (ms since 1970, 0 never), and whether the last one failed."""
-        with self._reading:
-            return jobs.outcomes(self._reader)
+        with self._read() as db:
+            return jobs.outcomes(db)
 
     def node_certificates_ending(self, *, before_ms: int) -> list[tuple[str, int]]:
         """Nodes whose newest live certificate ends before that, by id, each with when it does."""
-        with self._reading:
-            rows: list[tuple[str, int]] = self._reader.execute(
+        with self._read() as db:
+            rows: list[tuple[str, int]] = db.execute(
                 "SELECT c.node_id, MAX(c.not_after_ms) AS ends_at_ms FROM nodes n JOIN certificates c"
                 " ON c.node_id = n.node_id WHERE c.revoked = 0 GROUP BY c.node_id"
                 " HAVING ends_at_ms < ? ORDER BY c.node_id",
@@ -351,9 +334,32 @@ class Store:
             self._writer.close()
 
     def _read_row(self, statement: str, *values: str | int) -> tuple[Any, ...] | None:
-        with self._reading:
-            row: tuple[Any, ...] | None = self._reader.execute(statement, values).fetchone()
+        with self._read() as db:
+            row: tuple[Any, ...] | None = db.execute(statement, values).fetchone()
             return row
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        with self._reading:
+            self._check_sound()
+            try:
+                yield self._reader
+            except sqlite3.Error as error:
+                self._examine(error)
+                raise
+
+    def _check_sound(self) -> None:
+        if self._damage is not None:
+            raise StateDamaged(self._damage.details)
+
+    def _examine(self, error: BaseException) -> None:
+        """Raises StateDamaged, and tells whoever wants to know, when that is what an error says."""
+        if (damage := damage_in(error)) is None:
+            return
+        self._damage = self._damage or damage
+        if self._on_damage is not None:
+            self._on_damage(self._damage)
+        raise damage from error
 
 
 def members_in(db: sqlite3.Connection) -> Members:
@@ -420,31 +426,6 @@ def _members(rows: Iterable[tuple[str, str]]) -> Members:
     )
 
 
-def _connections(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """The writer and the reader of a database file, which is made if it does not exist; both or none.
-
-    It is for its owner alone, as are the files that SQLite puts beside it.
-    """
-    try:
-        reserve_secret(path)
-    except FileExistsError:
-        path.chmod(SECRET_MODE)  # by name: to close a descriptor of a database ends the locks on it
-    with ExitStack() as opened:
-        writer = opened.enter_context(closing(_connect(path)))
-        writer.execute("PRAGMA journal_mode = WAL")
-        writer.execute("PRAGMA synchronous = NORMAL")
-        writer.execute("PRAGMA wal_autocheckpoint = 0")  # see Store._shorten_wal
-        writer.execute("PRAGMA temp_store = MEMORY")
-        writer.execute(f"PRAGMA cache_size = -{_WRITE_CACHE_KIB}")
-        writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
-        _keep_wal(writer, path)
-        reader = opened.enter_context(closing(_connect(path)))
-        reader.execute("PRAGMA query_only = ON")
-        reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")
-        opened.pop_all()
-    return writer, reader
-
-
 def newest_key(db: sqlite3.Connection, purpose: str) -> tuple[str, str, bytes] | None:
     """(kid, public half, wrapped private half) of the newest key with this purpose; None without any."""
     row = db.execute(
@@ -452,46 +433,3 @@ def newest_key(db: sqlite3.Connection, purpose: str) -> tuple[str, str, bytes] |
         (purpose,),
     ).fetchone()
     return None if row is None else (row[0], row[1], bytes(row[2]))
-
-
-def _keep_wal(writer: sqlite3.Connection, path: Path) -> None:
-    """Give the WAL its room now, so that some more changes pass on a disk that is full.
-
-    What lies behind its last frame is no valid frame, and ends a recovery like the end of the file. The write
-    lock keeps every other process from writing there meanwhile.
-    """
-    writer.execute("BEGIN IMMEDIATE")
-    try:
-        wal = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
-        try:
-            if os.fstat(wal).st_size < WAL_KEPT_BYTES:
-                os.posix_fallocate(wal, 0, WAL_KEPT_BYTES)
-        finally:
-            os.close(wal)
-    except OSError as error:
-        _log.warning("no room is kept for changes on a full disk: %s", error.strerror)
-    finally:
-        writer.execute("ROLLBACK")
-
-
-def _prepare(writer: sqlite3.Connection) -> None:
-    writer.execute("PRAGMA foreign_keys = ON")
-    for table, column, declaration in _ADDED_COLUMNS:
-        columns = writer.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
-        if columns and (column,) not in columns:
-            writer.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declaration}")
-            writer.execute(_FILLED_COLUMNS.get((table, column), ""))
-    writer.executescript(files("coordinator").joinpath("schema.sql").read_text("utf-8"))
-    if writer.execute("SELECT 1 FROM blob_totals").fetchone() is None:
-        writer.execute(FILL_TOTALS)
-    writer.execute("INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)")
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(
-        path,
-        isolation_level=None,
-        check_same_thread=False,
-        cached_statements=_CACHED_STATEMENTS,
-        timeout=10.0,
-    )

@@ -13,6 +13,7 @@ import pytest
 from ca.errors import Conflict, Unavailable
 from coordinator import commands
 from coordinator import driver as driver_module
+from coordinator.damage import StateDamaged
 from coordinator.disk import OsDirectory
 from coordinator.driver import Driver
 from coordinator.log import SegmentLog
@@ -26,6 +27,7 @@ from coordinator.segment import segment_name
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store
 from tests.unit.state import ADMIN, bootstrap
+from tests.unit.state_damage import spoil
 
 DEADLINE_S = 60.0
 SEGMENT_BYTES = 64 * 1024
@@ -67,7 +69,7 @@ class Seat:
     async def run(self) -> AsyncIterator[Driver]:
         with ExitStack() as open_things:
             driver = self._open(open_things)
-            task = asyncio.create_task(driver.run())
+            task = self.task = asyncio.create_task(driver.run())
             try:
                 yield driver
             finally:
@@ -392,3 +394,22 @@ async def test_log_is_not_compacted_past_a_snapshot_that_is_being_made(
             may_end.set()
             await caught_up(leader, learner)
             assert first.snapshots.newest() is not None
+
+
+async def test_read_that_finds_the_database_damaged_ends_the_driver(group: Group) -> None:
+    seat = group.seat("c1")
+    async with asyncio.timeout(DEADLINE_S), seat.run() as driver:
+        await leading(driver)
+        await driver.propose(admit("alice"))
+    spoil(seat.data / "state.sqlite", "users")
+    with pytest.raises(StateDamaged, match=r"state\.sqlite is damaged"):
+        await read_users(seat)
+
+
+async def read_users(seat: Seat) -> None:
+    """Read of a table in a life of a member, and wait for the end of that."""
+    async with asyncio.timeout(DEADLINE_S), seat.run() as driver:
+        await leading(driver)
+        with pytest.raises(StateDamaged):
+            await asyncio.to_thread(seat.store.token_generation, "alice")
+        await asyncio.wait([seat.task])

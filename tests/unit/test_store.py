@@ -15,9 +15,13 @@ import pytest
 from coordinator import commands
 from coordinator.commands import Envelope, encode_envelope
 from coordinator.copying import copy_database
+from coordinator.damage import StateDamaged
+from coordinator.database import WAL_BYTES_MAX
+from coordinator.queries import ListUsers
 from coordinator.raft.messages import Entry, EntryKind, Members
-from coordinator.store import CHECKPOINT_CHANGES, WAL_BYTES_MAX, Store, StoreFull
+from coordinator.store import CHECKPOINT_CHANGES, Store, StoreFull
 from tests.unit.state import ADMIN, State, coordinator, create, dump, membership
+from tests.unit.state_damage import spoil
 
 BOUND_S = 60.0
 
@@ -333,3 +337,45 @@ def test_open_session_and_replies_survive_a_restart(state: State) -> None:
     state.store.close()
     state.store = Store(state.path)
     assert state.apply(create(ADMIN, "f1"), session=session, sequence=1) == first
+
+
+def test_read_of_a_damaged_table_is_told_once_and_nothing_is_read_or_applied_after_it(
+    tmp_path: Path,
+) -> None:
+    state = State(tmp_path / "state.sqlite")
+    state.store.close()
+    spoil(state.path, "users")
+    found: list[StateDamaged] = []
+    store = Store(state.path)
+    store.watch(found.append)
+    with closing(store):
+        with pytest.raises(StateDamaged, match=r"state\.sqlite is damaged"):
+            store.token_generation("admin")
+        with pytest.raises(StateDamaged):
+            store.totals()  # the pages of this are whole
+        with pytest.raises(StateDamaged):
+            store.apply(creations(2, 1))
+        with pytest.raises(StateDamaged):
+            store.write_snapshot(tmp_path / "copy")
+    assert len(found) == 1
+
+
+def test_text_that_is_none_any_more_is_damage(tmp_path: Path) -> None:
+    state = State(tmp_path / "state.sqlite")
+    state.store.close()
+    spoil(state.path, "users", lambda page: page.replace(b'["admin"]', b'["adm\xffn"]'))
+    with closing(Store(state.path)) as store, pytest.raises(StateDamaged):
+        store.answer(ListUsers(caller=ADMIN), at_ms=1)
+
+
+def test_copy_of_a_damaged_database_is_told_too(tmp_path: Path) -> None:
+    found: list[StateDamaged] = []
+    state = State(tmp_path / "state.sqlite")
+    with closing(state.store):
+        state.store.watch(found.append)
+        state.store._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        with (tmp_path / "state.sqlite").open("r+b") as file:
+            file.write(bytes(100))
+        with pytest.raises(StateDamaged):
+            state.store.write_snapshot(tmp_path / "copy")
+    assert found

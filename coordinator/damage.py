@@ -1,0 +1,40 @@
+"""Damage of the state's database as SQLite tells it: bytes that are not what was written, or cannot be read.
+
+Whoever reads the state and finds that ends the process: what was read before may have been wrong already, and
+the other coordinators have the same state whole.
+"""
+
+import sqlite3
+from typing import Final
+
+from ca.errors import Unavailable
+
+_PRIMARY: Final = 0xFF  # an extended code has the primary one in its lowest byte
+_CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
+_UNREADABLE: Final = frozenset(
+    {
+        sqlite3.SQLITE_IOERR_READ,
+        sqlite3.SQLITE_IOERR_SHORT_READ,
+        sqlite3.SQLITE_IOERR_DATA,  # a checksum does not fit
+        sqlite3.SQLITE_IOERR_CORRUPTFS,
+    }
+)
+_NO_TEXT: Final = "Could not decode to UTF-8"  # of the sqlite3 module itself, without a code
+
+
+class StateDamaged(Unavailable):
+    """The state that lies on this coordinator's disk is damaged: another coordinator has to answer."""
+
+
+def damage_in(error: BaseException) -> StateDamaged | None:
+    """What is told of a database whose bytes are not what was written; None of any other trouble."""
+    if isinstance(error, StateDamaged):
+        return error
+    if not isinstance(error, sqlite3.Error):
+        return None
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None:
+        is_damage = str(error).startswith(_NO_TEXT)  # all text in it was valid when it was written
+    else:
+        is_damage = code & _PRIMARY in _CORRUPT or code in _UNREADABLE
+    return StateDamaged(f"state.sqlite is damaged: {error}") if is_damage else None

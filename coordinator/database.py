@@ -1,0 +1,124 @@
+"""How the file of the state is opened: its connections, its WAL, and its tables as this version has them.
+
+SQLite, blocking. The writer checkpoints when it is told to and never by itself: see Store.
+"""
+
+import logging
+import os
+import sqlite3
+from contextlib import ExitStack, closing
+from importlib.resources import files
+from pathlib import Path
+
+from ca.secretfiles import SECRET_MODE, reserve_secret
+from coordinator.machine.blobs import FILL_TOTALS
+from coordinator.machine.files import RETENTION_MS
+from coordinator.machine.replicas import FILL_MISSING
+from coordinator.records import HEALTHY, VOTER
+
+WAL_KEPT_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
+WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
+_CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
+_READ_CACHE_KIB = 16 * 1024
+_WRITE_CACHE_KIB = 64 * 1024  # the upper levels of every index of a million files
+_ADDED_COLUMNS = (  # of databases that an older version made: table, column, and its declaration
+    ("coordinators", "role", f"TEXT NOT NULL DEFAULT '{VOTER}'"),
+    ("users", "sequence", "INTEGER NOT NULL DEFAULT 0"),
+    ("users", "deleted", "INTEGER NOT NULL DEFAULT 0"),
+    ("nodes", "draining", "INTEGER NOT NULL DEFAULT 0"),
+    ("buckets", "sequence", "INTEGER NOT NULL DEFAULT 1"),
+    ("files", "due_at_ms", "INTEGER"),
+    ("cluster", "burial_floor", "INTEGER NOT NULL DEFAULT 0"),
+    ("nodes", "state", f"TEXT NOT NULL DEFAULT '{HEALTHY}'"),
+    ("nodes", "custody_index", "INTEGER NOT NULL DEFAULT 0"),
+    ("blob_replicas", "doomed_at", "INTEGER"),
+    ("blobs", "collected_at", "INTEGER"),
+    ("blobs", "missing", "INTEGER NOT NULL DEFAULT 0"),
+    ("uploads", "epoch", "INTEGER NOT NULL DEFAULT 0"),
+    ("uploads", "prefix_sha256", "TEXT NOT NULL DEFAULT ''"),
+    ("uploads", "reserved_bytes", "INTEGER"),
+    ("buckets", "reserved_bytes", "INTEGER NOT NULL DEFAULT 0"),
+    ("buckets", "released_bytes", "INTEGER NOT NULL DEFAULT 0"),
+    ("blobs", "released_by", "TEXT NOT NULL DEFAULT ''"),
+)
+_DUE_AT_FILLED = (
+    f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours
+    " WHERE status = 'available' AND retention_hours IS NOT NULL"
+)
+_FILLED_COLUMNS = {  # what an added column holds in rows that are there already
+    ("users", "sequence"): "UPDATE users SET sequence ="
+    " (SELECT COUNT(*) FROM users AS others WHERE others.user_id < users.user_id)",
+    ("files", "due_at_ms"): _DUE_AT_FILLED,
+    ("blobs", "missing"): FILL_MISSING,
+}
+
+_log = logging.getLogger(__name__)
+
+
+def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """The writer and the reader of a database file, which is made if it does not exist; both or none.
+
+    It is for its owner alone, as are the files that SQLite puts beside it.
+    """
+    try:
+        reserve_secret(path)
+    except FileExistsError:
+        path.chmod(SECRET_MODE)  # by name: to close a descriptor of a database ends the locks on it
+    with ExitStack() as opened:
+        writer = opened.enter_context(closing(_opened(path)))
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("PRAGMA synchronous = NORMAL")
+        writer.execute("PRAGMA wal_autocheckpoint = 0")  # see Store._shorten_wal
+        writer.execute("PRAGMA temp_store = MEMORY")
+        writer.execute(f"PRAGMA cache_size = -{_WRITE_CACHE_KIB}")
+        writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+        _keep_wal(writer, path)
+        reader = opened.enter_context(closing(_opened(path)))
+        reader.execute("PRAGMA query_only = ON")
+        reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")
+        opened.pop_all()
+    return writer, reader
+
+
+def prepare(writer: sqlite3.Connection) -> None:
+    """Make the tables that are not there, and bring those of an older version up to this one."""
+    writer.execute("PRAGMA foreign_keys = ON")
+    for table, column, declaration in _ADDED_COLUMNS:
+        columns = writer.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+        if columns and (column,) not in columns:
+            writer.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declaration}")
+            writer.execute(_FILLED_COLUMNS.get((table, column), ""))
+    writer.executescript(files("coordinator").joinpath("schema.sql").read_text("utf-8"))
+    if writer.execute("SELECT 1 FROM blob_totals").fetchone() is None:
+        writer.execute(FILL_TOTALS)
+    writer.execute("INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)")
+
+
+def _keep_wal(writer: sqlite3.Connection, path: Path) -> None:
+    """Give the WAL its room now, so that some more changes pass on a disk that is full.
+
+    What lies behind its last frame is no valid frame, and ends a recovery like the end of the file. The write
+    lock keeps every other process from writing there meanwhile.
+    """
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        wal = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(wal).st_size < WAL_KEPT_BYTES:
+                os.posix_fallocate(wal, 0, WAL_KEPT_BYTES)
+        finally:
+            os.close(wal)
+    except OSError as error:
+        _log.warning("no room is kept for changes on a full disk: %s", error.strerror)
+    finally:
+        writer.execute("ROLLBACK")
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_CACHED_STATEMENTS,
+        timeout=10.0,
+    )
