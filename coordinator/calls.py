@@ -178,6 +178,14 @@ class SnapshotChunkCall(Struct, frozen=True, tag="snapshot_chunk"):
     offset: Count
 
 
+class SnapshotCall(Struct, frozen=True, tag="snapshot"):
+    """A coordinator that lost its state asks for a snapshot of at least this entry. Answers a SnapshotMeta,
+    or None while one is being made; Unavailable when the state here is older.
+    """
+
+    index_min: Count
+
+
 class StatusCall(Struct, frozen=True, tag="status"):
     """What this coordinator sees. Admins only. Not linearizable: it answers without a quorum too."""
 
@@ -292,4 +300,5 @@ AnyCall = (
     | SnapshotChunkCall
     | StatusCall
     | RulesCall
+    | SnapshotCall
 )

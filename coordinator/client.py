@@ -41,6 +41,7 @@ from coordinator.calls import (
     RemoveCoordinatorCall,
     RenewCall,
     RulesCall,
+    SnapshotCall,
     SnapshotChunkCall,
     StatusCall,
     StatusReply,
@@ -50,6 +51,7 @@ from coordinator.commands import SESSION_ENDED, SESSION_NUMBER_MIN, AnyCommand, 
 from coordinator.link import dialling
 from coordinator.peerlink import LinkDown, PeerLink
 from coordinator.queries import AnyQuery
+from coordinator.raft.messages import SnapshotMeta
 from coordinator.records import Caller, CoordinatorRecord
 from coordinator.roster import Roster
 from coordinator.snapshots import Chunk
@@ -194,6 +196,17 @@ class MetadataClient:
         """Hand the lead to `target`, "" for whoever is most advanced; who leads then. Admin only."""
         answer = await self._operate(TransferLeaderCall(caller, target))
         return msgspec.msgpack.decode(answer, type=str)
+
+    async def snapshot(self, source: str, index_min: int) -> SnapshotMeta | None:
+        """The snapshot of at least this entry that one coordinator has; None while it makes one.
+
+        Raises Unavailable when it cannot, or does not answer.
+        """
+        try:
+            answer = await self._one(self._links[source], SnapshotCall(index_min))
+        except (LinkDown, TimeoutError) as error:
+            raise Unavailable(f"The coordinator {source} does not answer.") from error
+        return msgspec.msgpack.decode(answer, type=SnapshotMeta | None)
 
     async def snapshot_chunk(self, source: str, index: int, term: int, offset: int) -> Chunk:
         """A piece of the snapshot that one coordinator offers.

@@ -79,6 +79,7 @@ class CoordinatorFiles:
         self.snapshots = data / "snapshots"
         self.backups = data / "backups"
         self.state = data / "state.sqlite"
+        self.state_damaged = data / "state.damaged"
         self.audit = data / "audit.log"
         self.credential_path = data / "credential.pem"
 

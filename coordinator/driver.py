@@ -174,6 +174,20 @@ class Driver:
             self._broken = error
         self._wake.set()
 
+    def snapshot(self, index_min: int) -> SnapshotMeta | None:
+        """The snapshot that lies ready, of this entry or a later one; None while one is being made.
+
+        Raises Unavailable when the state here is older.
+        """
+        self._check_running()
+        newest = self._snapshots.newest()
+        if newest is not None and newest.index >= index_min:
+            return newest
+        if self.applied_index < index_min:
+            raise Unavailable(f"The state here ends at {self.applied_index}, before {index_min}.")
+        self._begin_snapshot()
+        return None
+
     def fetched(self, meta: SnapshotMeta) -> None:
         """A snapshot that was offered is fetched and verified."""
         self._member.fetched(meta)

@@ -11,7 +11,7 @@ from coordinator.config import CoordinatorFiles
 from coordinator.damage import StateDamaged, damage_in
 from coordinator.filedigests import write_digest
 from coordinator.log import SegmentLog
-from coordinator.member import StateLost, recover
+from coordinator.member import recover
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store
 
@@ -33,26 +33,26 @@ class Ledger:
 
 
 def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
-    """Blocking. Raises LogDamaged, LogInUse, StateLost, OSError; then nothing stays open."""
+    """Blocking. Raises LogDamaged, LogInUse, StateLost, OSError, and StateDamaged for a database that SQLite
+    does not find whole, or that a process before did not; then nothing stays open.
+    """
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(closing(SegmentLog.open(files.log, sync=sync)))
         snapshots = SnapshotStore(files.snapshots, files.state)
         snapshots.recover()
         try:
             store = opened.enter_context(closing(Store(files.state)))
+            if files.state_damaged.exists():
+                raise StateDamaged(files.state_damaged.read_text("utf-8").strip())
+            store.check()
             recover(log, store)
         except (sqlite3.Error, StateDamaged) as error:
             if (damage := damage_in(error)) is None:
                 raise
-            raise state_lost(damage) from error
+            raise damage from error
         _keep_genesis(files, log)
         opened.pop_all()
     return Ledger(log, store, snapshots)
-
-
-def state_lost(damage: StateDamaged) -> StateLost:
-    """How a process ends whose database is damaged."""
-    return StateLost(f"{damage.details}. Set this member up again with `filestore coordinator rebuild`.")
 
 
 def _keep_genesis(files: CoordinatorFiles, log: SegmentLog) -> None:

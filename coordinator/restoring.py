@@ -57,7 +57,7 @@ _NEWER_ELSEWHERE = (
     " add a new one with it, in a directory of its own."
 )
 _ASIDE = "damaged-"  # directories of what was set aside, followed by its name
-SET_ASIDE = ("log", *STATE_FILES, "snapshots", "diverged")
+SET_ASIDE = ("log", *STATE_FILES, "snapshots", "diverged", "state.damaged")
 
 
 def write_bundle(data: Path, output: Path) -> None:

@@ -37,7 +37,7 @@ from coordinator.instances import Displaced, KnownInstances, count_start
 from coordinator.job_runs import JobRuns
 from coordinator.job_works import job_works
 from coordinator.jobs import check_schedules
-from coordinator.ledger import Ledger, open_ledger, state_lost
+from coordinator.ledger import Ledger, open_ledger
 from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.link import end
 from coordinator.member import StateLost, configured
@@ -48,6 +48,7 @@ from coordinator.operations import Operations
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.raft.replication import AcknowledgedLost, CommittedContradicted
+from coordinator.rebuilding import note_damage, rebuild
 from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.quotas import QuotaKeeper
@@ -110,15 +111,31 @@ async def run_coordinator(
     check_not_diverged(files.diverged)
     read_secret(files.credential_path)
     metrics = Metrics("coordinator")
-    ledger = await asyncio.to_thread(open_ledger, files, timed_sync(metrics.registry))
+    ledger = await _opened(files, config, timed_sync(metrics.registry))
     try:
         await _run(files, config, metrics, ledger, application, http)
     except BaseExceptionGroup as group:
         if (reason := _reason(group)) is not None:
+            if isinstance(reason, StateDamaged):
+                reason = await asyncio.to_thread(note_damage, files, reason)
             raise reason from group
         raise
     finally:
         ledger.close()
+
+
+async def _opened(files: CoordinatorFiles, config: CoordinatorConfig, sync: Callable[[int], None]) -> Ledger:
+    """Log and database, which is built again when it is damaged."""
+
+    def connect() -> MetadataClient:
+        contexts = MemberContexts(files.credential(), config.identity, takes_expired=True)
+        return MetadataClient(config.identity, read_known(files.known, config.members), contexts.client)
+
+    try:
+        return await asyncio.to_thread(open_ledger, files, sync)
+    except StateDamaged as damage:
+        await rebuild(files, damage, connect, sync=sync)
+    return await asyncio.to_thread(open_ledger, files, sync)
 
 
 async def _run(
@@ -350,7 +367,7 @@ def _reason(group: BaseExceptionGroup) -> Exception | None:
             return found
     error = _first(group, StateDamaged) or _first(group, sqlite3.Error)
     if error is not None and (damage := damage_in(error)):
-        return state_lost(damage)
+        return damage
     if (lost := _first(group, AcknowledgedLost)) is not None:
         return StateLost(
             f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."

@@ -49,6 +49,7 @@ from coordinator.calls import (
     RemoveCoordinatorCall,
     RenewCall,
     RulesCall,
+    SnapshotCall,
     SnapshotChunkCall,
     StatusCall,
     StatusReply,
@@ -177,6 +178,9 @@ class Service:
                 return _encode(await self._operations.transfer(call.target))
             case SnapshotChunkCall():
                 return _encode(await self._snapshot_chunk(peer.identity, call))
+            case SnapshotCall():
+                _require_coordinator(peer.identity)
+                return _encode(self._driver.snapshot(call.index_min))
             case StatusCall():
                 return _encode(self._status(call))
             case RulesCall():
@@ -283,8 +287,7 @@ class Service:
         await self._read(CheckAdmin(caller=caller))
 
     async def _snapshot_chunk(self, identity: Identity, call: SnapshotChunkCall) -> Chunk:
-        if identity.role is not Role.COORDINATOR:
-            raise Forbidden("Snapshots are for coordinators.")
+        _require_coordinator(identity)
         return await asyncio.to_thread(self._snapshots.chunk, call.index, call.term, call.offset)
 
     async def _heartbeat(self, identity: Identity, call: HeartbeatCall) -> HeartbeatReply:
@@ -475,6 +478,11 @@ def _shortage(candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> st
         f"{each.node_id} with {each.free_bytes} bytes free, of which {each.reserve_bytes} stay so"
         for each in short[:SHOWN_MAX]
     )
+
+
+def _require_coordinator(identity: Identity) -> None:
+    if identity.role is not Role.COORDINATOR:
+        raise Forbidden("Snapshots are for coordinators.")
 
 
 def require_own(identity: Identity, command: AnyCommand) -> None:

@@ -262,13 +262,17 @@ class SnapshotStore:
 
         From the first step on it is decided: what a crash leaves, `recover` finishes at the next start.
         """
-        self._disk.replace(self._directory / f"{_name(meta)}.verified", self._intent_path)
-        self._disk.sync(self._state_path.parent)
-        self._disk.sync(self._directory)
+        self.place(meta)
         store.close()
         self.recover()
         store.reopen()
         assert store.applied() == (meta.index, meta.term), f"{store.applied()} is not {_name(meta)}"
+
+    def place(self, meta: SnapshotMeta) -> None:
+        """Decide that the verified snapshot becomes the database: `recover` puts it there."""
+        self._disk.replace(self._directory / f"{_name(meta)}.verified", self._intent_path)
+        self._disk.sync(self._state_path.parent)
+        self._disk.sync(self._directory)
 
     def recover(self) -> None:
         """Finish an installation that was interrupted. Called before the database is opened at start."""

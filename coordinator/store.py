@@ -327,6 +327,17 @@ class Store:
         assert row is not None
         return row[0], row[1], row[2]
 
+    def check(self) -> None:
+        """Raises StateDamaged unless every page of every table and index is formed as SQLite makes them.
+
+        Blocks: about a second for each 150 MiB. For the start, before anything else runs. Values that were
+        changed and are still well-formed, and entries that an index has too many, are not found so.
+        """
+        with self._read() as db:
+            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
+        if found != "ok":
+            raise self._found(StateDamaged(f"state.sqlite is damaged: {found}"))
+
     def close(self) -> None:
         """Close both connections."""
         with self._reading:
@@ -353,13 +364,15 @@ class Store:
             raise StateDamaged(self._damage.details)
 
     def _examine(self, error: BaseException) -> None:
-        """Raises StateDamaged, and tells whoever wants to know, when that is what an error says."""
-        if (damage := damage_in(error)) is None:
-            return
+        """Raises StateDamaged when that is what an error says."""
+        if (damage := damage_in(error)) is not None:
+            raise self._found(damage) from error
+
+    def _found(self, damage: StateDamaged) -> StateDamaged:
         self._damage = self._damage or damage
         if self._on_damage is not None:
             self._on_damage(self._damage)
-        raise damage from error
+        return damage
 
 
 def members_in(db: sqlite3.Connection) -> Members:

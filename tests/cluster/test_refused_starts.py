@@ -85,16 +85,17 @@ def test_coordinator_at_an_address_that_its_certificate_is_not_for_is_refused(
     assert "is for the address 127.0.0.1, not for 127.0.0.2" in refusal(cluster, "coordinator", data)
 
 
-def test_damaged_database_is_refused(cluster: Cluster, tmp_path: Path) -> None:
+def test_damaged_database_is_kept_and_built_again(cluster: Cluster, tmp_path: Path) -> None:
     data = copied(cluster, cluster.coordinators[0], tmp_path)
     with closing(sqlite3.connect(data / "state.sqlite")) as state:
         state.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with (data / "state.sqlite").open("r+b") as file:
         file.seek(4096)
         file.write(os.urandom(1 << 16))
-    line = refusal(cluster, "coordinator", data)
-    assert "state.sqlite is damaged: " in line
-    assert "filestore coordinator rebuild" in line
+    refusal(cluster, "coordinator", data)  # the original listens where it would listen
+    assert len(list(data.glob("state.sqlite.damaged-*"))) == 1
+    with closing(sqlite3.connect(data / "state.sqlite")) as state:
+        assert state.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_state_of_a_newer_version_is_refused(cluster: Cluster, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
-from tests.unit.state_damage import spoil
+from tests.unit.state_damage import rows_of, spoil
 
 END_S = 30.0
 
@@ -54,3 +54,8 @@ def test_coordinator_with_a_damaged_table_ends_and_nobody_is_told_wrong(
     answers = answers_until_it_ends(cluster, member)
     assert answers == [(200, ["admin", "alice"])] * len(answers)
     assert "state.sqlite is damaged" in cluster.last_words(member)
+
+    cluster.restart(member)
+    cluster.wait_healthy()
+    assert len(list(cluster.data(member).glob("state.sqlite.damaged-*"))) >= 1
+    assert rows_of(cluster.data(member) / "state.sqlite", "users") == 2

@@ -28,3 +28,9 @@ def spoil(state: Path, name: str, change: Callable[[bytes], bytes] = zero) -> No
             before = file.read(PAGE_BYTES)
             file.seek((page - 1) * PAGE_BYTES)
             file.write(change(before))
+
+
+def rows_of(state: Path, table: str) -> int:
+    """How many rows a table has, in the database of a process that runs."""
+    with closing(sqlite3.connect(f"{state.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        return int(db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
