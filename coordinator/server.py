@@ -58,6 +58,7 @@ from coordinator.rpc import PeerPort
 from coordinator.served_calls import ServedCalls
 from coordinator.service import Service
 from coordinator.setup import new_leaf
+from coordinator.state_checks import check_state
 from coordinator.state_view import StateView
 from coordinator.store import TooOld
 from coordinator.transport import Transport
@@ -187,6 +188,7 @@ async def _run(
             group.create_task(member.fetcher.run(), name="snapshot fetcher"),
             group.create_task(member.operations.run(), name="promotion of learners"),
             group.create_task(member.digests.run(), name="digests"),
+            group.create_task(check_state(ledger.store), name="checks of the state"),
             group.create_task(member.upgrades.run(), name="rules of the state"),
             group.create_task(member.keeper.run(), name="states of nodes"),
             group.create_task(member.quotas.run(), name="quotas"),

@@ -8,7 +8,7 @@ import pytest
 from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
-from tests.unit.state_damage import rows_of, spoil
+from tests.unit.state_damage import flip, rows_of, spoil
 
 END_S = 30.0
 
@@ -59,3 +59,27 @@ def test_coordinator_with_a_damaged_table_ends_and_nobody_is_told_wrong(
     cluster.wait_healthy()
     assert len(list(cluster.data(member).glob("state.sqlite.damaged-*"))) >= 1
     assert rows_of(cluster.data(member) / "state.sqlite", "users") == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "leads"),
+    [
+        ("users", True),
+        pytest.param("users_by_sequence", False, marks=pytest.mark.long),
+        pytest.param("users_by_sequence", True, marks=pytest.mark.long),
+    ],
+)
+def test_coordinator_with_a_flipped_bit_in_a_table_or_an_index_ends_without_a_read_of_it(
+    own_cluster: Cluster, name: str, leads: bool
+) -> None:
+    cluster = own_cluster
+    cluster.user_token("alice")
+    member = checkpointed(cluster, leads=leads)
+    spoil(cluster.data(member) / "state.sqlite", name, flip)
+    wait_until(lambda: not cluster.runs(member), what=f"the end of {member.id}", timeout_s=END_S)
+    assert "has changed by itself" in cluster.last_words(member)
+    for node in cluster.nodes:
+        answer = cluster.get("/auth/users", node=node)
+        assert [user["user_id"] for user in answer.json["users"]] == ["admin", "alice"]
+    cluster.restart(member)
+    cluster.wait_healthy()

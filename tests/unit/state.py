@@ -40,6 +40,14 @@ class State:
         self.entries: list[Entry] = []
         self.apply(bootstrap(write_quorum=write_quorum, rules=rules))
 
+    @classmethod
+    def over_store(cls, path: Path, store: Store) -> "State":
+        """Of a store that has been used before: it goes on there."""
+        state = cls.__new__(cls)
+        state.path, state.store, state.entries = path, store, []
+        state.log_index, state.at_ms = store.applied_index(), 1_000_000
+        return state
+
     def apply(
         self,
         command: commands.AnyCommand,

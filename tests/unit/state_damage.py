@@ -1,11 +1,13 @@
 """Damage of the database of a coordinator, which may run: pages of one table or index, as a disk does it."""
 
+import os
 import sqlite3
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 PAGE_BYTES = 4096
+_OPEN: list[int] = []  # for the life of the process
 
 
 def zero(page: bytes) -> bytes:
@@ -20,17 +22,41 @@ def pages_of(state: Path, name: str) -> list[int]:
 
 
 def spoil(state: Path, name: str, change: Callable[[bytes], bytes] = zero) -> None:
-    """Change every page of a table or index behind the back of the process that has it open."""
+    """Change every page of a table or index."""
     pages = pages_of(state, name)
-    with state.open("r+b", buffering=0) as file:
+    with as_a_disk_does(state) as file:
         for page in pages:
-            file.seek((page - 1) * PAGE_BYTES)
-            before = file.read(PAGE_BYTES)
-            file.seek((page - 1) * PAGE_BYTES)
-            file.write(change(before))
+            before = os.pread(file, PAGE_BYTES, (page - 1) * PAGE_BYTES)
+            os.pwrite(file, change(before), (page - 1) * PAGE_BYTES)
+
+
+@contextmanager
+def as_a_disk_does(state: Path) -> Iterator[int]:
+    """The file, to be written behind the back of who has it open. Its time stays.
+
+    In the process that has it open the descriptor stays open: to close it would end the locks of SQLite.
+    """
+    times = state.stat()
+    file = os.open(state, os.O_RDWR | os.O_CLOEXEC)
+    _OPEN.append(file)
+    yield file
+    os.utime(state, ns=(times.st_atime_ns, times.st_mtime_ns))
 
 
 def rows_of(state: Path, table: str) -> int:
     """How many rows a table has, in the database of a process that runs."""
     with closing(sqlite3.connect(f"{state.absolute().as_uri()}?mode=ro", uri=True)) as db:
         return int(db.execute(f"SELECT COUNT(*) FROM {table}").fetchone()[0])
+
+
+def flip(page: bytes) -> bytes:
+    """One bit in the last byte, which is in the first row or key of a leaf: rows grow from the end."""
+    return page[:-1] + bytes([page[-1] ^ 1])
+
+
+def swap_pages(state: Path, first: int, second: int) -> None:
+    """Each lies where the other one was."""
+    with as_a_disk_does(state) as file:
+        pages = [os.pread(file, PAGE_BYTES, (number - 1) * PAGE_BYTES) for number in (first, second)]
+        os.pwrite(file, pages[1], (first - 1) * PAGE_BYTES)
+        os.pwrite(file, pages[0], (second - 1) * PAGE_BYTES)
