@@ -85,17 +85,21 @@ def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
 
 
 def integrity_of(path: Path, table: str, stop: threading.Event) -> str:
-    """What contradicts itself in a table and its indexes, "" for nothing or when `stop` is set meanwhile.
+    """What contradicts itself in a table and its indexes, "" for nothing.
 
-    Works a quarter of the time: with few processors, requests need them. Raises sqlite3.Error.
+    Works a quarter of the time: with few processors, requests need them. Given up when `stop` is set, and
+    when the WAL, which cannot begin anew meanwhile, grows too long. Raises sqlite3.Error.
     """
+    wal = path.with_name(f"{path.name}-wal")
+    is_given_up = False
     rested_s = time.monotonic()
 
     def rest() -> int:
-        nonlocal rested_s
+        nonlocal rested_s, is_given_up
         time.sleep(min(3 * (time.monotonic() - rested_s), REST_S_MAX))
         rested_s = time.monotonic()
-        return int(stop.is_set())
+        is_given_up = stop.is_set() or wal.stat().st_size > WAL_BYTES_MAX
+        return int(is_given_up)
 
     with closing(
         sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
@@ -104,9 +108,9 @@ def integrity_of(path: Path, table: str, stop: threading.Event) -> str:
         try:
             (found,) = db.execute("SELECT * FROM pragma_integrity_check(?)", (table,)).fetchone()
         except sqlite3.OperationalError:
-            if stop.is_set():
-                return ""
-            raise
+            if not is_given_up:
+                raise
+            return ""
     return "" if found == "ok" else str(found)
 
 

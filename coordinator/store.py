@@ -365,7 +365,7 @@ class Store:
 
     def compare_indexes(self, table: str, stop: threading.Event) -> None:
         """Compare a table with its indexes, entry by entry, at a quarter of the speed that the disk and the
-        processor have. Any thread; ends soon after `stop`. Raises StateDamaged.
+        processor have. Any thread; ends soon after `stop`, and when many changes come. Raises StateDamaged.
         """
         if self._path is None:
             return

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from coordinator import database
 from coordinator.damage import StateDamaged
 from coordinator.store import Store
 from tests.unit.state import ADMIN, State, create
@@ -109,6 +110,15 @@ def test_index_that_contradicts_its_table_is_found_though_every_page_is_well_for
         assert "files" in store.tables()
         with pytest.raises(StateDamaged):
             store.compare_indexes("files", threading.Event())
+
+
+def test_comparison_of_indexes_is_given_up_when_the_wal_grows_too_long(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil(tmp_path / "state.sqlite", "files_by_owner", lambda page: page.replace(b"admin", b"admim"))
+    monkeypatch.setattr(database, "WAL_BYTES_MAX", 0)
+    monkeypatch.setattr(database, "STEPS_AT_ONCE", 100)
+    store.compare_indexes("files", threading.Event())
 
 
 def test_comparison_of_indexes_ends_when_it_is_told(store: Store) -> None:
