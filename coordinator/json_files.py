@@ -1,12 +1,27 @@
 """JSON that others wrote, a disk or a peer: everything that is wrong with it is one kind of error. No I/O
 here.
+
+A small file bears a checksum of its content, and says whose it is where that matters: a digit that a disk
+changed would be read like any other, and so would the file of another member. Files of older versions bear
+none, and are read as they are.
 """
 
-from typing import TypeVar
+import zlib
+from typing import Any, Final, TypeVar
 
 import msgspec
+from msgspec import Raw, Struct
 
 _T = TypeVar("_T")
+_INDENT: Final = 2
+
+
+class _Sealed(Struct, frozen=True, forbid_unknown_fields=True):
+    """What lies on the disk. `crc32` covers `of` and the very bytes of `content`, in hexadecimal."""
+
+    crc32: str
+    of: str
+    content: Raw
 
 
 def decode_foreign(raw: bytes, expected: type[_T]) -> _T:
@@ -17,3 +32,29 @@ def decode_foreign(raw: bytes, expected: type[_T]) -> _T:
         return msgspec.json.decode(raw, type=expected)
     except UnicodeDecodeError as error:
         raise msgspec.DecodeError(f"not UTF-8 ({error.reason} at byte {error.start})") from error
+
+
+def sealed(content: Any, *, of: str = "") -> bytes:
+    """A small file, with its checksum. `of`: the member whose file it is, "" where it is the same on all."""
+    encoded = msgspec.json.format(msgspec.json.encode(content), indent=_INDENT)
+    return msgspec.json.encode(_Sealed(_checksum(encoded, of), of, Raw(encoded))) + b"\n"
+
+
+def unsealed(raw: bytes, expected: type[_T], *, of: str = "") -> _T:
+    """The content of a small file, or of one that an older version left, without a checksum.
+
+    Raises msgspec.MsgspecError for a damaged one, and for one of another member.
+    """
+    try:
+        found = decode_foreign(raw, _Sealed)
+    except msgspec.MsgspecError:
+        return decode_foreign(raw, expected)  # what was sealed is none of the forms that were kept before
+    if found.crc32 != _checksum(bytes(found.content), found.of):
+        raise msgspec.DecodeError("its checksum is wrong")
+    if found.of != of:
+        raise msgspec.DecodeError(f"it is the file of {found.of or 'no member'}")
+    return decode_foreign(bytes(found.content), expected)
+
+
+def _checksum(content: bytes, of: str) -> str:
+    return f"{zlib.crc32(content, zlib.crc32(of.encode())):08x}"

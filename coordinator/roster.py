@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from ca.secretfiles import write_durable
-from coordinator.json_files import decode_foreign
+from coordinator.json_files import sealed, unsealed
 from coordinator.records import CoordinatorRecord
 
 _log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ def _where(record: CoordinatorRecord) -> tuple[str, int]:
 
 def known_in(path: Path) -> list[CoordinatorRecord]:
     """The list that `write_known` left. Raises OSError, msgspec.MsgspecError."""
-    return decode_foreign(path.read_bytes(), list[CoordinatorRecord])
+    return unsealed(path.read_bytes(), list[CoordinatorRecord])
 
 
 def read_known(path: Path, otherwise: Sequence[CoordinatorRecord]) -> list[CoordinatorRecord]:
@@ -79,4 +79,4 @@ def read_known(path: Path, otherwise: Sequence[CoordinatorRecord]) -> list[Coord
 
 def write_known(path: Path, coordinators: Sequence[CoordinatorRecord]) -> None:
     """Keep the list for the next start. Blocks. Raises OSError."""
-    write_durable(path, msgspec.json.format(msgspec.json.encode(coordinators), indent=2) + b"\n")
+    write_durable(path, sealed(coordinators))

@@ -155,9 +155,9 @@ async def _run(
         why = f"coordinator.json: address: {error.details}. `coordinator rebuild --address` moves it."
         raise InvalidRequest(why) from error
     coordinators = await asyncio.to_thread(read_known, files.known, config.members)
-    removed, instance = asyncio.Event(), await asyncio.to_thread(count_start, files.instance)
+    removed, instance = asyncio.Event(), await asyncio.to_thread(count_start, files.instance, config.id)
     transport = Transport(identity, coordinators, contexts.client, removed.set, instance=instance)
-    known = KnownInstances(files.instances)
+    known = KnownInstances(files.instances, config.id)
     await asyncio.to_thread(known.read)
     metadata = MetadataClient(identity, coordinators, contexts.client)
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0), known=files.known, on_coordinators=transport.update)

@@ -24,7 +24,7 @@ from ca.errors import InsufficientStorage, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
 from coordinator.bounds import Count
 from coordinator.filedigests import sha256_of
-from coordinator.json_files import decode_foreign
+from coordinator.json_files import sealed, unsealed
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.store import Store, members_in
 
@@ -168,7 +168,7 @@ class Incoming:
     def _begin(self, note: _Note) -> None:
         _check_room(self._path.parent, note.size_bytes)
         self._path.unlink(missing_ok=True)
-        write_durable(self._note_path, msgspec.json.encode(note), mode=SECRET_MODE)
+        write_durable(self._note_path, sealed(note), mode=SECRET_MODE)
         reserve_secret(self._path)
         self._note = note
 
@@ -205,7 +205,7 @@ class SnapshotStore:
             return meta
         note = _Note(meta=meta, size_bytes=making.stat().st_size, sha256=sha256_of(making))
         path = self._directory / f"{_name(meta)}.snapshot"
-        write_durable(path.with_suffix(".json"), msgspec.json.encode(note), mode=SECRET_MODE)
+        write_durable(path.with_suffix(".json"), sealed(note), mode=SECRET_MODE)
         making.replace(path)
         sync_directory(self._directory)
         self._outgoing = note
@@ -345,8 +345,8 @@ def _check_room(directory: Path, size_bytes: int) -> None:
 
 def _read_note(path: Path) -> _Note | None:
     try:
-        return decode_foreign(path.read_bytes(), _Note)
-    except (FileNotFoundError, msgspec.MsgspecError):
+        return unsealed(path.read_bytes(), _Note)
+    except (OSError, msgspec.MsgspecError):
         return None
 
 

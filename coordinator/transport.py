@@ -34,7 +34,7 @@ class Transport:
     """Sends to every other coordinator; `run` keeps the connections up until it is cancelled.
 
     `on_removed` is called when a peer says that this coordinator was removed from the cluster. `instance`
-    says which directory and start of it this is; `run` raises Displaced when a peer knows of another.
+    says which directory and start of it this is; `run` raises Displaced when most others know of another.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Transport:
         self._on_removed = on_removed
         self._headers = {} if instance is None else {HEADER: str(instance)}
         self._is_open = asyncio.Event()
+        self._contradicted_by: set[str] = set()  # whose last word is that this is not who they know
         self._roster = Roster(())
         self._outboxes: dict[str, Outbox] = {}  # of those that are connected
         self.update(coordinators)
@@ -99,6 +100,7 @@ class Transport:
             try:
                 async with await self._dial(session, member) as socket:
                     redial_s = REDIAL_S_MIN
+                    self._contradicted_by.discard(member.coordinator_id)
                     await self._pump(socket, member.coordinator_id)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 _log.debug("coordinator %s is not reachable: %s", member.coordinator_id, error)
@@ -106,9 +108,23 @@ class Transport:
                     if error.status == HTTPStatus.GONE:
                         self._on_removed()
                     elif error.status == HTTPStatus.CONFLICT:
-                        raise Displaced(member.coordinator_id) from error
+                        self._contradicted(member.coordinator_id)
             await asyncio.sleep(redial_s)
             redial_s = min(redial_s * 2, REDIAL_S_MAX)
+
+    def _contradicted(self, by: str) -> None:
+        """One of the others knows this one by another directory or start. Raises Displaced when most do."""
+        if by not in self._contradicted_by:
+            self._contradicted_by.add(by)
+            _log.error(
+                "coordinator %s knows this one by another directory, or by a later start of it, and takes no"
+                " messages from here. If this one was neither made anew nor put back from a copy, it is the"
+                " instances.json of %s that is wrong; this one ends only if most others say the same",
+                by,
+                by,
+            )
+        if 2 * len(self._contradicted_by & self._known) > len(self._known):
+            raise Displaced(self._contradicted_by & self._known)
 
     async def _dial(
         self, session: aiohttp.ClientSession, member: CoordinatorRecord

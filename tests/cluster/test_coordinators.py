@@ -14,6 +14,7 @@ import pytest
 from ca.errors import Forbidden, Unauthorized
 from coordinator.commands import ReportHash
 from coordinator.records import CoordinatorRecord, HashReport
+from coordinator.roster import known_in
 from deploy.development import Member
 from deploy.processes import Child, free_ports, start_child, stop_children, wait_until
 from tests.cluster.harness import Cluster, run_filestore
@@ -101,8 +102,8 @@ def test_added_coordinator_votes_leads_and_ends_when_it_is_removed(small_cluster
         add(cluster, guest)
         wait_voter(cluster, guest.id)
         assert cluster.get(f"/project-files/{file_uuid}", node=guest.member).status == 200
-        known = json.loads((cluster.data(cluster.nodes[0]) / "coordinators.json").read_bytes())
-        assert guest.id in {record["coordinator_id"] for record in known}
+        known = known_in(cluster.data(cluster.nodes[0]) / "coordinators.json")
+        assert guest.id in {record.coordinator_id for record in known}
         assert "c4 leads." in done(cluster, "coordinator", "transfer-leader", "--to", guest.id)
         cluster.create()
         # Of four voters three are a majority, one of which is the new one.

@@ -1,5 +1,6 @@
 """Directories that no process may run on: each is refused in one line that says what to do."""
 
+import json
 import os
 import shutil
 import sqlite3
@@ -153,9 +154,10 @@ def test_earlier_copy_of_a_coordinator_is_refused(own_cluster: Cluster, tmp_path
 
 def is_known_by_all(cluster: Cluster, member: Member) -> bool:
     """Whether every other coordinator has kept the present start of this one."""
-    own = (cluster.data(member) / "instance.json").read_bytes()
+    own = json.loads((cluster.data(member) / "instance.json").read_bytes())["content"]
     others = [other for other in cluster.coordinators if other != member]
-    return all(own in (cluster.data(other) / "instances.json").read_bytes() for other in others)
+    known = [json.loads((cluster.data(other) / "instances.json").read_bytes()) for other in others]
+    return all(each["content"].get(member.id) == own for each in known)
 
 
 def test_coordinator_that_was_made_anew_under_its_old_name_is_refused(
@@ -176,6 +178,11 @@ def test_coordinator_that_was_made_anew_under_its_old_name_is_refused(
     )
     assert done.returncode == 0, done.stderr
     cluster.restart(away)
-    assert "knows this one by another directory" in until_refused(cluster, first)
+    cluster.restart(first)
+    refused = "knows this one by another directory"
+    wait_until(lambda: refused in cluster.logs()[first.id], what="its refusal", timeout_s=20)
+    assert cluster.get(f"/files/{stored}").status == 503  # the two have not come together
     cluster.restart(remembers)
+    wait_until(lambda: not cluster.runs(first), what="its end", timeout_s=20)
+    assert "know this one by another directory" in cluster.last_words(first)
     wait_until(lambda: cluster.get(f"/files/{stored}").status == 200, what="what was stored", timeout_s=30)

@@ -13,7 +13,7 @@ from ca.tls import Credential, Peer
 from coordinator.client import MetadataClient
 from coordinator.contexts import MemberContexts
 from coordinator.records import CoordinatorRecord
-from coordinator.rpc import CallHandler, PeerPort
+from coordinator.rpc import Admission, CallHandler, PeerPort
 from coordinator.web import new_application, serve
 
 CLUSTER = "lab"
@@ -52,10 +52,13 @@ async def serving(
     authority: Authority,
     *,
     check: Callable[[Peer], None] = lambda _: None,
+    admit: Admission | None = None,
 ) -> AsyncIterator[CoordinatorRecord]:
-    """A coordinator at its peer port: `handle` answers the calls, `check` raises for strangers."""
+    """A coordinator at its peer port: `handle` answers the calls, `check` raises for strangers, `admit` for
+    coordinators that are not who they were.
+    """
     contexts = contexts_of(coordinator_id, directory, authority)
-    port = PeerPort(handle, lambda _: None, check)
+    port = PeerPort(handle, lambda _: None, check, admit=admit)
     app = new_application(port.routes(), component="peer")
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=contexts.peer.listening, peer=True)
     try:

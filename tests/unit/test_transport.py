@@ -1,13 +1,22 @@
-"""Raft messages to coordinators that are not known where they are to go."""
+"""Raft messages to coordinators that are not known where they are to go, and to some that refuse them."""
 
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+import msgspec
 import pytest
 
 from ca.certificates import Authority
 from ca.identity import Identity, Role
+from ca.tls import Peer
 from coordinator import transport as transport_module
+from coordinator.calls import AnyCall
+from coordinator.instances import Displaced, Instance, KnownInstances
 from coordinator.raft.messages import Message, MessageKind
 from coordinator.transport import Transport
-from tests.unit.peer_ports import CLUSTER, contexts_of
+from tests.unit.peer_ports import CLUSTER, contexts_of, serving
 from tests.unit.state import coordinator
 
 
@@ -26,3 +35,68 @@ def test_stranger_that_stays_one_is_told_once(
     for _ in range(3):
         transport.send(answers)
     assert [each.args for each in caplog.records] == [("c9",)]
+
+
+OWN = Instance("a" * 16, 5, "1" * 16)
+OTHER = msgspec.structs.replace(OWN, directory="b" * 16)
+DEADLINE_S = 20.0
+
+
+async def nothing(_peer: Peer, _call: AnyCall) -> bytes:
+    return b""
+
+
+@asynccontextmanager
+async def dialling_out(
+    known_as: Sequence[Instance], directory: Path, authority: Authority
+) -> AsyncIterator[tuple[list[KnownInstances], "asyncio.Task[None]"]]:
+    """The transport of c0, among coordinators of which each has seen it as one of `known_as`."""
+    async with AsyncExitStack() as stack:
+        memories, records = [], []
+        for number, instance in enumerate(known_as, 1):
+            memory = KnownInstances(directory / f"instances-{number}.json", f"c{number}")
+            await memory.admit("c0", instance)
+            serving_it = serving(f"c{number}", nothing, directory, authority, admit=memory.admit)
+            records.append(await stack.enter_async_context(serving_it))
+            memories.append(memory)
+        contexts = contexts_of("c0", directory, authority)
+        transport = Transport(
+            Identity(CLUSTER, Role.COORDINATOR, "c0"), records, contexts.client, instance=OWN
+        )
+        transport.open()
+        running = asyncio.create_task(transport.run())
+        try:
+            yield memories, running
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+async def until_logged(caplog: pytest.LogCaptureFixture, *words: str) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not any(all(word in record.getMessage() for word in words) for record in caplog.records):
+            await asyncio.sleep(0.01)
+
+
+async def test_word_of_one_coordinator_of_two_ends_nobody(
+    tmp_path: Path, peer_authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    async with dialling_out([OTHER, OWN], tmp_path, peer_authority) as (_, running):
+        await until_logged(caplog, "coordinator c1 knows this one by another directory", "instances.json")
+        await until_logged(caplog, "connected to coordinator c2")
+        await until_logged(caplog, "coordinator c0 is known here by another directory", "remove")
+        assert not running.done()
+
+
+@pytest.mark.parametrize("known_as", [[OTHER], [OTHER, OTHER], [OTHER, OWN, OTHER]])
+async def test_word_of_most_coordinators_ends_a_member(
+    tmp_path: Path, peer_authority: Authority, known_as: list[Instance]
+) -> None:
+    async with dialling_out(known_as, tmp_path, peer_authority) as (_, running):
+        await asyncio.wait([running], timeout=DEADLINE_S)
+        assert running.done()
+        group = running.exception()
+        assert isinstance(group, BaseExceptionGroup)
+        assert group.subgroup(Displaced) is not None
+        assert "filestore coordinator rebuild" in str(group.exceptions[0])
