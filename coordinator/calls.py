@@ -207,8 +207,9 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     """One member of the Raft group as it sees itself.
 
     `followers` only from a leader, itself included; `disk_full`: it takes no changes until there is room;
-    `diverged`: members whose state is known to be another than that of the majority; `cache_leases`: how many
-    processes of nodes may keep records, 0 but from a leader.
+    `recovering`: it has lost the end of its log, and neither votes nor leads until a leader of a later term
+    has brought it up to date; `diverged`: members whose state is known to be another than that of the
+    majority; `cache_leases`: how many processes of nodes may keep records, 0 but from a leader.
     """
 
     id: str
@@ -222,6 +223,7 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     followers: list[FollowerStatus] = []
     diverged: list[str] = []
     cache_leases: int = 0
+    recovering: bool = False
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):

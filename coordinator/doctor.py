@@ -243,7 +243,10 @@ def _compare(
         what = f"knows of no term beyond {known_term}, and the database is of {term}: its end was lost"
         findings.problem(files.log, what, _REBUILD)
     elif at > index.last or index.term(at) != term:
-        findings.fact(f"the log ends at {index.last}: a start goes on behind the snapshot in the database")
+        findings.fact(
+            f"the log ends at {index.last}: a start goes on behind the snapshot in the database; or, if none"
+            " was being installed, without a vote until a leader of a later term has brought it up to date"
+        )
 
 
 def _check_snapshots(findings: Findings, directory: Path, *, deep: bool) -> None:

@@ -1,21 +1,24 @@
 """What a coordinator has on disk, opened in the order that mends what a crash left. Blocking."""
 
 import contextlib
+import logging
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ca.secretfiles import create_secret
 from coordinator.config import CoordinatorFiles
 from coordinator.damage import StateDamaged, damage_in
 from coordinator.filedigests import write_digest
 from coordinator.log import SegmentLog
-from coordinator.member import recover
+from coordinator.reopening import recover
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store
 
 ENTRY_BYTES = 1  # of entries to read: one is always read
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +42,14 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(closing(SegmentLog.open(files.log, sync=sync)))
         snapshots = SnapshotStore(files.snapshots, files.state)
-        snapshots.recover()
         try:
+            _end_installation(snapshots, log)
             store = opened.enter_context(closing(Store(files.state)))
             if files.state_damaged.exists():
                 raise StateDamaged(files.state_damaged.read_text("utf-8").strip())
             store.check()
-            recover(log, store)
+            if lost := recover(log, store):
+                _log.error(lost)
         except (sqlite3.Error, StateDamaged) as error:
             if (damage := damage_in(error)) is None:
                 raise
@@ -53,6 +57,13 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
         _keep_genesis(files, log)
         opened.pop_all()
     return Ledger(log, store, snapshots)
+
+
+def _end_installation(snapshots: SnapshotStore, log: SegmentLog) -> None:
+    """End the installation of a snapshot in which the process died. Older versions did not mark it."""
+    if (meta := snapshots.unfinished()) is not None:
+        log.promise(replace(log.promised, installing=(meta.index, meta.term)))
+        snapshots.recover()
 
 
 def _keep_genesis(files: CoordinatorFiles, log: SegmentLog) -> None:

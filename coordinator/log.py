@@ -19,6 +19,7 @@ from coordinator import segment as form
 from coordinator.disk import NO_ROOM_ERRORS, Directory, File, LogInUse, OsDirectory
 from coordinator.entry_cache import EntryCache
 from coordinator.log_index import Locations, LogIndex, Segment
+from coordinator.promises import Promised, Promises
 from coordinator.raft.messages import Entry, HardState
 from coordinator.recovery import recover
 from coordinator.segment import Header, HeaderFlag, LogDamaged
@@ -64,6 +65,7 @@ class SegmentLog:
         self._index = LogIndex()
         self._cache = EntryCache(cache_bytes_max)
         self._hard_state = HardState()
+        self._promises = Promises(directory)
         self._spare: File | None = None
         self._forgotten: deque[Forgotten] = deque()
         self._head_bytes = 0  # header and hard state of the last segment, if this process made it
@@ -117,6 +119,7 @@ class SegmentLog:
             self._position_bytes = self._synced_bytes = recovered.end_bytes
             if not self._index.segments:
                 self._index.begin(self._make_segment(Header(1, 1, 0, b""), HardState()))
+            self._promises.open()
         except OSError as error:
             where = self._directory.path("")
             raise LogFailed(f"The log in {where} could not be opened: {error}") from error
@@ -131,6 +134,21 @@ class SegmentLog:
     def is_new(self) -> bool:
         """True if nothing was ever written: `bootstrap` is allowed."""
         return self._index.last == 0 and self._hard_state == HardState()
+
+    @property
+    def promised(self) -> Promised:
+        """What this member has promised, as the file beside the segments has it: it may know of terms and
+        votes that the segments have lost.
+        """
+        return self._promises.newest
+
+    def promise(self, promised: Promised) -> None:
+        """Replace what that file says, durable on return. Blocks. Raises LogFailed, for good."""
+        self._check_alive()
+        try:
+            self._promises.write(promised)
+        except OSError as error:
+            raise self._fail("written", error) from error
 
     @classmethod
     def bootstrap(cls, directory: Path, hard_state: HardState, entries: Sequence[Entry]) -> None:
@@ -161,11 +179,16 @@ class SegmentLog:
         for position, entry in enumerate(entries, last + 1):
             assert entry.index == position, f"entry {entry.index} leaves a gap after {position - 1}"
         records = [form.encode_entry(entry) for entry in entries]
+        promise = hard_state if sync else None
         try:
             if self._needs_segment(truncate_from, sum(map(len, records))):
                 self._rotate(hard_state, last)
                 hard_state = truncate_from = None
             start = self._write_batch(hard_state, truncate_from, records, sync=sync)
+            if (
+                promise is not None
+            ):  # behind the log, whose end may be lost: what is told of it is known here too
+                self._promises.keep(promise)
         except OSError as error:
             raise self._fail("written", error) from error
         with self._lock:
@@ -283,7 +306,8 @@ class SegmentLog:
     def reset(self, hard_state: HardState, index: int, term: int) -> None:
         """Begins the log anew after a snapshot that ends at `index`: what it held is void. Blocks.
 
-        Durable on return, and one step: after a crash there is the old log or the new one.
+        Durable on return, and one step: after a crash there is the old log or the new one. An installation
+        that `promised` tells of has ended with it.
         """
         self._check_alive()
         assert hard_state.term >= self._hard_state.term, f"term {hard_state.term} falls back"
@@ -295,6 +319,8 @@ class SegmentLog:
                 self._cache.clear(index + 1)
                 self._hard_state = hard_state
             self._remove(void)
+            settled = replace(self.promised, term=hard_state.term, vote=hard_state.vote, installing=(0, 0))
+            self._promises.write(settled)
         except OSError as error:
             raise self._fail("written", error) from error
 
@@ -399,6 +425,7 @@ class SegmentLog:
             each.file.close()
         if self._spare is not None:
             self._spare.close()
+        self._promises.close()
         self._forgotten.clear()
         self._index.segments, self._spare = [], None
         self._directory.close()

@@ -21,13 +21,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ca.errors import Conflict, Internal, Unavailable
+from ca.errors import Conflict, Unavailable
 from coordinator.log import SegmentLog
 from coordinator.raft.config import Config
 from coordinator.raft.core import MemberProgress, NotLeader, ProposalRefused, Raft, Status
 from coordinator.raft.messages import Entry, HardState, Members, Message, Ready, SnapshotMeta
 from coordinator.raft.progress import ProgressState
-from coordinator.store import Store, replay
+from coordinator.store import Store
 
 PROPOSALS_WAITING_MAX = 16_384
 PROPOSED_AT_ONCE_MAX = 1024  # the core takes all of a slice or nothing
@@ -35,10 +35,6 @@ READS_WAITING_MAX = 65_536
 ROUND_TICKS_MAX = 5  # a ReadIndex round whose answer was lost is asked again after this
 LOG_BYTES_MAX = 512 << 20  # beyond it a member that lags catches up by a snapshot
 KEPT_ENTRIES = 20_000  # behind what the database holds: a member that was away for seconds needs no snapshot
-
-
-class StateLost(Internal):
-    """The database is older than the beginning of the log; the process must not run on it."""
 
 
 class Waiter(Protocol):
@@ -82,35 +78,6 @@ class _Round:
     readers: list[Waiter] = field(default_factory=list)
 
 
-def recover(log: SegmentLog, store: Store) -> None:
-    """Makes log and database agree at start, before anything else runs. Blocking.
-
-    A database beyond the log is a snapshot whose installation was interrupted: the log begins anew behind it.
-    Raises StateLost if the log no longer holds what the database lacks, or if it was lost: with it went the
-    votes that this member gave, and entries that it acknowledged (dissertation, 3.8).
-    """
-    index, term = store.applied()
-    if index and log.is_new:
-        raise StateLost(
-            "The log is empty, the database is not: the log was lost. Set this member up again with"
-            " `filestore coordinator rebuild`."
-        )
-    if index < log.first_index() - 1:
-        raise StateLost(
-            f"The database ends at index {index}, the log begins at {log.first_index()}: the database was"
-            " lost or replaced. Set this member up again with `filestore coordinator rebuild`."
-        )
-    known = log.hard_state
-    if known.term < term:
-        raise StateLost(
-            f"The database is of term {term}, the log knows of none beyond {known.term}: its end was lost."
-            " Set this member up again with `filestore coordinator rebuild`."
-        )
-    if index > log.last_index() or log.term(index) != term:
-        log.reset(HardState(known.term, known.vote, index), index, term)
-    replay(log, log.hard_state.commit, store)
-
-
 def configured(config: Config, store: Store) -> Config:
     """The configuration with the membership as the applied state has it."""
     members = store.members()
@@ -135,7 +102,7 @@ class Member:
         known = log.hard_state
         # The database may hold entries whose commit index did not reach the disk: they are committed.
         hard_state = HardState(known.term, known.vote, max(known.commit, index))
-        self._raft = Raft(config, log, hard_state, index, rand)
+        self._raft = Raft(config, log, hard_state, index, rand, lost_term=log.promised.lost_term)
         self._log = log
         self._store = store
         self._snapshots = snapshots
@@ -364,10 +331,11 @@ class Member:
         """Writes hard state, snapshot, truncation and entries, in this order. Blocking."""
         hard_state = ready.hard_state
         if ready.snapshot is not None:
-            # A crash between the two is seen at start, as the database is then beyond the log: `recover`.
+            # A crash between the two leaves a database beyond the log: a start must know why (`reopening`).
+            index, term = ready.snapshot.index, ready.snapshot.term
+            self._log.promise(replace(self._log.promised, installing=(index, term)))
             self._snapshots.install(ready.snapshot, self._store)
-            state = hard_state or self._log.hard_state
-            self._log.reset(state, ready.snapshot.index, ready.snapshot.term)
+            self._log.reset(hard_state or self._log.hard_state, index, term)
             hard_state = None
         if hard_state is not None or ready.entries or ready.truncate_from is not None:
             self._log.append(hard_state, ready.truncate_from, ready.entries, sync=ready.must_sync)

@@ -149,6 +149,10 @@ class CoordinatorMetrics:
                 "1 while the disk of this coordinator has no room for changes.",
                 lambda s: int(s.disk_full),
             ),
+            "filestore_raft_recovering": (
+                "1 while this coordinator neither votes nor leads, as it has lost the end of its log.",
+                lambda s: int(s.recovering),
+            ),
             "filestore_raft_diverged_members": (
                 "Other members whose state is known to differ from that of the majority.",
                 lambda s: len(s.diverged),

@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 
 from ca.errors import FilestoreError, InsufficientStorage
 from ca.secretfiles import sync_directory, write_durable
@@ -20,8 +21,8 @@ from coordinator.config import CoordinatorFiles
 from coordinator.damage import StateDamaged
 from coordinator.link import end
 from coordinator.log import SegmentLog
-from coordinator.member import StateLost
 from coordinator.raft.messages import HardState, SnapshotMeta
+from coordinator.reopening import StateLost
 from coordinator.snapshots import Incoming, SnapshotStore
 
 KEPT_MAX = 2  # damaged databases: each is as large as the state
@@ -58,7 +59,7 @@ async def rebuild(
     snapshots = SnapshotStore(files.snapshots, files.state)
     if index_min > 0:
         meta = await _fetch(connect(), files, snapshots, index_min, damage)
-        await asyncio.to_thread(_raise_term, files, meta.term, sync)
+        await asyncio.to_thread(_mark, files, meta, sync)
         await asyncio.to_thread(snapshots.place, meta)
     await asyncio.to_thread(_set_aside, files)
     await asyncio.to_thread(snapshots.recover)
@@ -72,12 +73,15 @@ def _log_follows(files: CoordinatorFiles, sync: Callable[[int], None]) -> int:
         return log.first_index() - 1
 
 
-def _raise_term(files: CoordinatorFiles, term: int, sync: Callable[[int], None]) -> None:
-    """As a message of that term would: the vote that was given in the term before stays true."""
+def _mark(files: CoordinatorFiles, meta: SnapshotMeta, sync: Callable[[int], None]) -> None:
+    """As a message of its term would, and as an installation does: the vote that was given in the term before
+    stays true, and a log that ends before the snapshot is not one that has lost its end.
+    """
     with closing(SegmentLog.open(files.log, sync=sync)) as log:
         known = log.hard_state
-        if term > known.term:
-            log.append(HardState(term, "", known.commit), None, [], sync=True)
+        if meta.term > known.term:
+            log.append(HardState(meta.term, "", known.commit), None, [], sync=True)
+        log.promise(replace(log.promised, installing=(meta.index, meta.term)))
 
 
 async def _fetch(

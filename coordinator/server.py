@@ -40,7 +40,7 @@ from coordinator.jobs import check_schedules
 from coordinator.ledger import Ledger, open_ledger
 from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.link import end
-from coordinator.member import StateLost, configured
+from coordinator.member import configured
 from coordinator.member_metrics import MemberMetrics
 from coordinator.metrics import CoordinatorMetrics, Metrics, timed_sync
 from coordinator.node_orders import NodeOrders
@@ -53,6 +53,7 @@ from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.quotas import QuotaKeeper
 from coordinator.reconcile.works import Reconcilers
+from coordinator.reopening import StateLost
 from coordinator.roster import read_known
 from coordinator.rpc import PeerPort
 from coordinator.served_calls import ServedCalls

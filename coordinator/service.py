@@ -426,6 +426,7 @@ class Service:
             ],
             diverged=self._digests.diverged,
             cache_leases=self._driver.following.subscribers,
+            recovering=status.recovering,
         )
 
     def node_states(self) -> list[str]:

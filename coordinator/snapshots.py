@@ -7,6 +7,7 @@ Two members' snapshots of the same entry hold the same rows, but not the same by
 is named by its digest too.
 """
 
+import logging
 import os
 import shutil
 import sqlite3
@@ -23,7 +24,7 @@ from msgspec import Meta, Struct
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
 from coordinator.bounds import Count
-from coordinator.filedigests import sha256_of
+from coordinator.filedigests import digest_beside, matches_digest, sha256_of
 from coordinator.json_files import sealed, unsealed
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.store import Store, members_in
@@ -35,6 +36,8 @@ SNAPSHOT_RESERVE_BYTES = 256 << 20  # left free for the log and the database whe
 
 SizeBytes = Annotated[int, Meta(ge=1, le=SNAPSHOT_BYTES_MAX)]
 Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+_log = logging.getLogger(__name__)
 
 
 class Chunk(Struct, frozen=True, kw_only=True):
@@ -150,8 +153,7 @@ class Incoming:
         except OSError:
             self.restart()  # the same bytes would seem to be durable at the next try
             raise
-        self._path.replace(self._verified_path)
-        self._note_path.unlink()
+        self._path.replace(self._verified_path)  # its note stays: what is installed is looked at once more
         sync_directory(self._path.parent)
 
     def restart(self) -> None:
@@ -270,12 +272,46 @@ class SnapshotStore:
 
     def place(self, meta: SnapshotMeta) -> None:
         """Decide that the verified snapshot becomes the database: `recover` puts it there."""
+        note_path = self._directory / f"{_name(meta)}.part.json"
+        digest_path = digest_beside(self._intent_path)
+        if (note := _read_note(note_path)) is not None:
+            write_durable(digest_path, f"{note.sha256}  {self._intent_path.name}\n".encode(), SECRET_MODE)
+        else:
+            digest_path.unlink(missing_ok=True)  # of an installation before
         self._disk.replace(self._directory / f"{_name(meta)}.verified", self._intent_path)
         self._disk.sync(self._state_path.parent)
         self._disk.sync(self._directory)
+        note_path.unlink(missing_ok=True)
+
+    def unfinished(self) -> SnapshotMeta | None:
+        """What an installation that was interrupted is going to make the state; None if there is none.
+
+        What lies there and is no such thing is set aside: the state is as it was before. Blocks, and reads
+        all of it. Raises OSError.
+        """
+        if not self._intent_path.exists():
+            return None
+        try:
+            if matches_digest(self._intent_path):
+                return _checked(self._intent_path)
+            why = "it is not what came"
+        except (sqlite3.Error, InvalidRequest) as error:
+            why = str(error)
+        aside = self._intent_path.with_name(f"{self._intent_path.name}.damaged")
+        self._disk.replace(self._intent_path, aside)
+        self._disk.sync(aside.parent)
+        _log.error(
+            "the snapshot that was being installed is damaged (%s) and lies in %s: this coordinator goes on"
+            " from the state before, and fetches it again. Look at its disk, and delete the file",
+            why,
+            aside,
+        )
+        return None
 
     def recover(self) -> None:
-        """Finish an installation that was interrupted. Called before the database is opened at start."""
+        """Finish an installation that was interrupted. Called before the database is opened at start, for
+        what `unfinished` found.
+        """
         if not self._intent_path.exists():
             return
         # Durable before the rename: with the new database, the old WAL would be taken for its own.
@@ -284,6 +320,7 @@ class SnapshotStore:
         self._disk.sync(self._state_path.parent)
         self._disk.replace(self._intent_path, self._state_path)
         self._disk.sync(self._state_path.parent)
+        digest_beside(self._intent_path).unlink(missing_ok=True)
 
     def _sidecar(self, ending: str) -> Path:
         return self._state_path.with_name(self._state_path.name + ending)
@@ -309,6 +346,16 @@ def describe(path: Path) -> SnapshotMeta:
         if row is None:
             raise InvalidRequest("snapshot: it holds no entry.")
         return SnapshotMeta(row[0], row[1], members_in(db))
+
+
+def _checked(path: Path) -> SnapshotMeta:
+    """The same, after a look at every page: not each bears a digest. Raises sqlite3.Error, InvalidRequest."""
+    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+        (said,) = db.execute("PRAGMA integrity_check(1)").fetchone()
+    if said != "ok":
+        raise InvalidRequest(f"snapshot: {said}")
+    return describe(path)
 
 
 def damage_of(path: Path, *, deep: bool) -> str:

@@ -73,6 +73,7 @@ class Status:
     first_index: int
     members: Members
     messages_refused: int
+    recovering: bool
     progress: Mapping[str, MemberProgress]
 
 
@@ -100,14 +101,25 @@ class Raft:
     """One member. Not safe for threads: all calls come from one."""
 
     def __init__(
-        self, config: Config, storage: Storage, hard_state: HardState, applied_index: int, rand: random.Random
+        self,
+        config: Config,
+        storage: Storage,
+        hard_state: HardState,
+        applied_index: int,
+        rand: random.Random,
+        *,
+        lost_term: int = 0,
     ) -> None:
+        """`lost_term`: what this member promised in terms up to that is forgotten; `hard_state` is of a later
+        one then.
+        """
+        assert lost_term == 0 or hard_state.term > lost_term, "a member goes on in a term that it forgot"
         memberships = MembershipHistory(config.id, Members(config.members, config.learners))
         log = LogView(storage, commit=hard_state.commit, applied=applied_index, memberships=memberships)
         assert log.last_term <= hard_state.term, (
             f"the log holds term {log.last_term}, the member {hard_state.term}"
         )
-        self._state = State(config, log, hard_state, rand)
+        self._state = State(config, log, hard_state, rand, lost_term)
         self._written = hard_state  # the last hard state that a Ready carried
         self._in_flight: Ready | None = None
 
@@ -280,7 +292,7 @@ class Raft:
 
     def campaign(self) -> None:
         """Starts an election as if the timeout had passed. For tests and the first start."""
-        if not self._state.is_leader and self._state.log.memberships.may_stand:
+        if not self._state.is_leader and self._state.may_stand:
             election.campaign(self._state)
 
     def has_ready(self) -> bool:
@@ -417,5 +429,6 @@ class Raft:
             first_index=state.log.first_index,
             members=state.membership.members,
             messages_refused=state.messages_refused,
+            recovering=state.is_recovering,
             progress=progress,
         )

@@ -17,7 +17,7 @@ def tick_waiting(state: State) -> None:
     """
     state.election_elapsed += 1
     patience = state.config.election_ticks if state.reluctant else 0
-    if state.election_elapsed >= state.election_timeout + patience and state.log.memberships.may_stand:
+    if state.election_elapsed >= state.election_timeout + patience and state.may_stand:
         campaign(state)
 
 
@@ -36,7 +36,7 @@ def check_quorum(state: State) -> None:
 def campaign(state: State) -> None:
     """Asks whether an election could be won, without disturbing anyone: neither term nor vote changes."""
     assert not state.is_leader, "a leader campaigns"
-    assert state.log.memberships.may_stand, "a member without a vote campaigns"
+    assert state.may_stand, "a member without a vote campaigns"
     state.enter(state.term, Role.PRE_CANDIDATE, "")
     state.votes[state.own_id] = True
     state.send_now.extend(
@@ -80,6 +80,7 @@ def on_pre_vote(state: State, message: Message) -> None:
     Nothing is promised, so the answer need not wait for a sync.
     """
     grants = message.term > state.term and state.log.is_up_to_date(message.log_index, message.log_term)
+    grants = grants and not state.is_recovering
     term = message.term if grants else state.term
     reply = Message(MessageKind.PRE_VOTE_REPLY, state.own_id, message.source, term, reject=not grants)
     state.send_now.append(reply)
@@ -89,11 +90,13 @@ def on_vote(state: State, message: Message) -> None:
     """Votes once per term, first come, for a log at least as good as ours.
 
     The answer waits for the sync of the vote. A learner answers too: it may have been promoted by an entry
-    that it does not hold yet, and the candidate knows whose vote counts.
+    that it does not hold yet, and the candidate knows whose vote counts. One that recovers grants none: its
+    log may lack what it acknowledged.
     """
     assert message.term == state.term, "terms were not aligned"
     may_vote = state.vote == message.source or (not state.vote and not state.leader)
     grants = may_vote and state.log.is_up_to_date(message.log_index, message.log_term)
+    grants = grants and not state.is_recovering
     if grants:
         state.vote = message.source
         state.election_elapsed = 0
@@ -136,5 +139,5 @@ def count_vote(state: State, voter: str, *, granted: bool) -> None:
 
 def on_timeout_now(state: State, message: Message) -> None:
     """Our leader hands over to us: elect at once, without pre-vote (dissertation, 3.10)."""
-    if state.role is Role.FOLLOWER and message.source == state.leader and state.log.memberships.may_stand:
+    if state.role is Role.FOLLOWER and message.source == state.leader and state.may_stand:
         start_vote(state, transfer=True)

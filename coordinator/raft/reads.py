@@ -92,8 +92,8 @@ def on_read_index_reply(state: State, message: Message) -> None:
     if message.reject:
         state.reads.refuse(batch.contexts)
     else:
-        replication.learn_commit(state, message)
         state.reads.answer(batch.contexts, message.log_index)
+        replication.learn_commit(state, message)
 
 
 def serve_confirmed(state: State) -> None:

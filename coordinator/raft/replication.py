@@ -287,13 +287,18 @@ def on_heartbeat(state: State, message: Message) -> None:
             message.source,
             state.term,
             round=message.round,
-            reject=state.reluctant,
+            reject=state.reluctant or state.is_recovering,
         )
     )
 
 
 def learn_commit(state: State, message: Message) -> None:
     """The leader's commit index, as far as it knows that our log matches."""
+    if message.commit > state.log.last_index and state.is_recovering:
+        # What was lost is of its term too, which nobody knew: only a later leader asks anew what we have.
+        state.lost_term = state.term
+        state.become_follower(state.term + 1, "")
+        return
     if message.commit > state.log.last_index:
         raise AcknowledgedLost(f"{message.source} counts on entries that we never acknowledged")
     state.log.commit_to(message.commit)

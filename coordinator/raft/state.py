@@ -102,6 +102,7 @@ class State:
         "heartbeat_elapsed",
         "leader",
         "log",
+        "lost_term",
         "messages_refused",
         "offer",
         "own_id",
@@ -122,13 +123,16 @@ class State:
         "votes",
     )
 
-    def __init__(self, config: Config, log: LogView, hard_state: HardState, rand: random.Random) -> None:
+    def __init__(
+        self, config: Config, log: LogView, hard_state: HardState, rand: random.Random, lost_term: int
+    ) -> None:
         self.config = config
         self.own_id = config.id
         self.rand = rand
         self.log = log
         self.term = hard_state.term
         self.vote = hard_state.vote
+        self.lost_term = lost_term  # what it promised in terms up to this is forgotten, 0 for nothing
         self.role = Role.FOLLOWER
         self.leader = ""
         self.election_elapsed = 0
@@ -158,6 +162,20 @@ class State:
     def membership(self) -> Membership:
         """The latest in the log, committed or not (dissertation, 4.1)."""
         return self.log.memberships.latest
+
+    @property
+    def is_recovering(self) -> bool:
+        """True while this member must neither vote nor lead: it has forgotten promises, and its log holds no
+        entry yet of a term that began without them. Alone there is nobody to whom it has promised anything.
+        """
+        if not self.lost_term or not self.membership.voting_peers:
+            return False
+        return self.log.term(self.log.stable_last) <= self.lost_term
+
+    @property
+    def may_stand(self) -> bool:
+        """Whether this member may stand for election."""
+        return self.log.memberships.may_stand and not self.is_recovering
 
     @property
     def is_leader(self) -> bool:

@@ -24,6 +24,7 @@ COLUMNS = (
     "replication",
     "active",
     "disk_full",
+    "recovering",
     "diverged",
 )
 
@@ -87,7 +88,8 @@ def status(connection: Connection, as_json: bool) -> int:
         if not answer["leader"]:
             click.echo("! No coordinator leads: nothing can be changed.")
     is_well = all(
-        each["role"] != "unreachable" and not each["diverged"] and not each.get("disk_full")
+        each["role"] != "unreachable"
+        and not any(each.get(name) for name in ("diverged", "disk_full", "recovering"))
         for each in coordinators
     )
     return 0 if answer["leader"] and is_well else 1

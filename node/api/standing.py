@@ -88,6 +88,11 @@ def _of_coordinators(
             found.append(f"The coordinator {each.id} answers, but not to the leader.")
         if each.disk_full is True and each.id != leader:
             found.append(f"The disk of the coordinator {each.id} is full.")
+        if each.recovering is True:
+            found.append(
+                f"The coordinator {each.id} has lost the end of its log: it neither votes nor leads until a"
+                " leader of a later term has brought it up to date. Look at its disk."
+            )
         if each.diverged:
             found.append(f"The state of the coordinator {each.id} is wrong: rebuild it.")
     return found

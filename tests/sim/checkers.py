@@ -45,6 +45,7 @@ class Disk:
     commit: int = 0
     term: int = 0
     role: Role = Role.FOLLOWER
+    is_hurt: bool = False  # it lost the end of its log, and no start was on what is left yet
 
     @property
     def last(self) -> int:
@@ -129,7 +130,12 @@ class Checkers:
         disk.term, disk.role = 0, Role.FOLLOWER
 
     def _check_kept(self, machine: "Machine", disk: Disk) -> None:
-        """What was durable is there, but for what a batch took away that was being written."""
+        """What was durable is there, but for what a batch took away that was being written, and for what the
+        disk has lost.
+        """
+        if disk.is_hurt:
+            disk.is_hurt = False
+            return
         log, known = machine.log, disk.hard_state
         found = log.hard_state
         if found.term < known.term or (found.term == known.term and known.vote not in ("", found.vote)):
@@ -140,6 +146,16 @@ class Checkers:
         for index in range(max(disk.base + 1, log.first_index()), min([disk.last + 1, *truncated])):
             if index > log.last_index() or log.term(index) != disk.term_at(index):
                 self._fail(f"{machine.name} forgot entry {index}, which was on its disk")
+
+    def lost(self, machine: "Machine") -> None:
+        """Its disk has lost the end of the log. What it promised is still held against it."""
+        self.disks[machine.name].is_hurt = True
+
+    def told(self, machine: "Machine", *, is_lost: bool) -> None:
+        """What a start said of the log: a loss is always told, and nothing else for one."""
+        is_hurt = self.disks[machine.name].is_hurt
+        if is_hurt != is_lost:
+            self._fail(f"{machine.name} {'lost' if is_hurt else 'did not lose'} the end of its log")
 
     # Disk and network
 

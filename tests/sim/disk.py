@@ -239,6 +239,11 @@ class SimulatedDirectory:
         """Flips bits of a byte on the disk."""
         self._nodes[name].content[offset] ^= bits
 
+    def zero(self, name: str, offset: int) -> None:
+        """The disk loses a file's end."""
+        content = self._nodes[name].content
+        content[offset:] = bytes(len(content) - offset)
+
     def names(self) -> list[str]:
         return sorted(self._nodes)
 

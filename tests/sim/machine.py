@@ -9,10 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ca.errors import Unavailable
+from coordinator import segment as form
 from coordinator.log import SegmentLog
-from coordinator.member import Member, Waiter, configured, recover
+from coordinator.member import Member, Waiter, configured
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, HardState, Members, Message, Ready
+from coordinator.reopening import recover
 from coordinator.store import Store
 from tests.sim.checkers import Checkers
 from tests.sim.database import Database
@@ -75,6 +77,7 @@ class Machine:
         self.paused_until = 0
         self.clock_rate = 1.0
         self.is_applying = False
+        self.has_lost = False  # the end of its log
         self._ready: Ready | None = None
         if genesis is not None:
             log = self._open_log()
@@ -104,7 +107,10 @@ class Machine:
             self.log = self._open_log()
             self.store = self.database.open()
             replayed_after = self.store.applied_index()
-            recover(self.log, self.store)
+            told = recover(self.log, self.store)
+            if told:
+                self.surroundings.note(lambda: f"{self.name}: {told}")
+            self.surroundings.checkers.told(self, is_lost=bool(told))
         except Crashed:
             self._end(power=True)
             return
@@ -143,9 +149,36 @@ class Machine:
         self.member.fail_all(Unavailable("The process died."))
         self._end(power=power)
 
+    def lose_end(self, rand: random.Random) -> bool:
+        """The disk of a machine that is down loses the end of its log, from an entry on that its database
+        has applied, or from its last vote on. False if there is no such place in the last segment.
+        """
+        assert self.member is None, f"{self.name} runs"
+        name = [name for name in self.directory.names() if name.endswith(form.SEGMENT_SUFFIX)][-1]
+        row = self.database.connection.execute("SELECT log_index FROM applied").fetchone()
+        places = []
+        for record in form.read_records(self.directory.content(name), form.HEADER_BYTES):
+            entry = form.decode_entry(record.payload) if record.kind == form.RecordKind.ENTRY else None
+            if entry is not None and row is not None and entry.index <= row[0]:
+                places.append(record.offset)
+        if not places:
+            return False
+        self.directory.zero(name, rand.choice(places))
+        self.has_lost = True
+        self.surroundings.checkers.lost(self)
+        return True
+
+    @property
+    def is_recovering(self) -> bool:
+        """Whether it has lost something and is not known to have made it good."""
+        if self.has_lost and self.member is not None and not self.member.status().recovering:
+            self.has_lost = False
+        return self.has_lost
+
     def _end(self, *, power: bool) -> None:
         self.epoch += 1
         self.member = self._ready = self.fetch = None
+        self.snapshots.dies_in_install = False  # the process died before it
         if power:
             self.directory.crash()
             self.database.lose_power()

@@ -183,6 +183,18 @@ DISK = (
         "            self._synced_bytes = self._position_bytes\n",
     ),
     _bug(
+        "forgotten votes given again",
+        "raft/state",
+        "return self.log.term(self.log.stable_last) <= self.lost_term",
+        "return False",
+    ),
+    _bug(
+        "loss of a log taken for an installation",
+        "reopening",
+        "elif is_behind and promised.installing != (index, term):",
+        "elif is_behind and promised.installing == (1, 1):",
+    ),
+    _bug(
         "acknowledged before the sync",
         "raft/replication",
         "    state.send_after_sync.append(\n        Message(MessageKind.APPEND_REPLY, state.own_id, leader,",
@@ -210,7 +222,7 @@ DISK = (
         ),
     ),
     _bug(
-        "applied twice after a restart", "member", "hard_state, index, rand)", "hard_state, index - 1, rand)"
+        "applied twice after a restart", "member", "hard_state, index, rand,", "hard_state, index - 1, rand,"
     ),
     _bug(
         "compaction beyond the durable state",

@@ -25,6 +25,7 @@ by hand. After every line everything that is not held back comes to rest. The la
     step a                  one step of a's disk or state machine, which hangs otherwise
     die a after a write     the next time; `die a power after a write`: it loses power then
     crash a, crash a power  now
+    lose_end a              its disk loses the end of its log; it is down
     restart a
     propose a x=1           a client asks a to write; the same text again is a retry
     propose a x=2 next      the same; the client has seen the replies to all its writes before
@@ -250,6 +251,9 @@ class Scenario(Lockstep):
     def _do_crash(self, name: str, power: str = "") -> None:
         self.machines[name].crash(power=bool(power))
 
+    def _do_lose_end(self, name: str) -> None:
+        assert self.machines[name].lose_end(self.machines[name].rand), f"{name} has nothing to lose"
+
     def _do_restart(self, name: str) -> None:
         assert not self.machines[name].is_up, f"{name} did not die"
         self.machines[name].weather = self.weather
@@ -338,6 +342,11 @@ class Scenario(Lockstep):
     def _expect_refused(self, text: str) -> bool:
         """A proposal or a read was refused, also by a member that does not lead."""
         return self._asked[text].state in ("refused", "not leader")
+
+    def _expect_recovering(self, name: str) -> bool:
+        """It has forgotten promises, and does not vote."""
+        member = self.machines[name].member
+        return member is not None and member.status().recovering
 
     def _expect_term(self, name: str, term: str) -> bool:
         """The term that it is in."""

@@ -58,6 +58,10 @@ class World:
             for number in range(self.weather.clients)
         ]
         self.administrator = Administrator(self)
+        # Dice of its own: other faults come as they came before there was this one.
+        self._losses = random.Random(-1 - seed)
+        may_lose = self.weather.membership_every == NEVER and self.weather.voters >= 3
+        self._loss_share = self._losses.choice((0.0, 0.1, 0.5)) if may_lose else 0.0
 
     # The clock
 
@@ -280,7 +284,16 @@ class World:
             power = self.rand.random() < self.weather.power_share
             self.faults["crash with power loss" if power else "crash of the process"] += 1
             machine.crash(power=power)
+            self._maybe_lose_end(machine)
             self._restart_later(machine)
+
+    def _maybe_lose_end(self, machine: Machine) -> None:
+        """One at a time: what two have forgotten may be all that there was."""
+        if self._losses.random() >= self._loss_share or machine.is_up:
+            return
+        if not any(each.is_recovering for each in self.machines.values()) and machine.lose_end(self._losses):
+            self.faults["loss of the end of a log"] += 1
+            self.note(lambda: f"{machine.name} loses the end of its log")
 
     def _part(self) -> None:
         self.after_about(self.weather.partition_every, self._part)

@@ -17,12 +17,13 @@ from coordinator.damage import StateDamaged
 from coordinator.disk import OsDirectory
 from coordinator.driver import Driver
 from coordinator.log import SegmentLog
-from coordinator.member import StateLost, configured, recover
+from coordinator.member import configured
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Message, SnapshotOffer
 from coordinator.raft.progress import ProgressState
 from coordinator.records import CoordinatorRecord
+from coordinator.reopening import StateLost, recover
 from coordinator.segment import segment_name
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store

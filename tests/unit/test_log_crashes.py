@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from coordinator import segment
+from coordinator import promises, segment
 from coordinator.log import Forgotten, LogDamaged, LogFailed, SegmentLog
 from coordinator.raft.messages import Entry, EntryKind, HardState
 from tests.sim.disk import Crashed, SimulatedDirectory
@@ -262,6 +262,11 @@ def make_log(disk: SimulatedDirectory, *, entries: int = 0) -> SegmentLog:
     return log
 
 
+def segments_of(disk: SimulatedDirectory) -> list[str]:
+    """The files in the directory of a log, without the one beside the segments."""
+    return [name for name in disk.names() if name != promises.NAME]
+
+
 @pytest.fixture
 def disk() -> SimulatedDirectory:
     return SimulatedDirectory(random.Random(1))
@@ -269,18 +274,18 @@ def disk() -> SimulatedDirectory:
 
 def test_missing_segment_in_the_middle_is_damage(disk: SimulatedDirectory) -> None:
     make_log(disk, entries=30).close()
-    names = disk.names()
+    names = segments_of(disk)
     assert len(names) > 4
     disk.remove(names[2])
 
     with pytest.raises(LogDamaged, match="does not follow the one before"):
         make_log(disk)
-    assert len(disk.names()) == len(names) - 1, "damage leaves every file as it was"
+    assert len(segments_of(disk)) == len(names) - 1, "damage leaves every file as it was"
 
 
 def test_segment_under_another_name_is_damage(disk: SimulatedDirectory) -> None:
     make_log(disk, entries=30).close()
-    disk.rename(disk.names()[0], segment.segment_name(0))
+    disk.rename(segments_of(disk)[0], segment.segment_name(0))
 
     with pytest.raises(LogDamaged, match="by its header"):
         make_log(disk)
@@ -297,7 +302,7 @@ def test_log_after_a_reset_begins_behind_the_snapshot(disk: SimulatedDirectory) 
 
     assert (log.first_index(), log.last_index(), log.term(100), log.term(101)) == (101, 101, 4, 5)
     assert log.hard_state == HardState(5, "c2", 100)
-    assert len(disk.names()) == 1
+    assert len(segments_of(disk)) == 1
 
 
 def test_reset_to_an_earlier_term_stops_the_process(disk: SimulatedDirectory) -> None:
@@ -310,7 +315,7 @@ def test_reset_to_an_earlier_term_stops_the_process(disk: SimulatedDirectory) ->
 
 def test_older_segments_that_a_crash_left_before_a_base_are_removed(disk: SimulatedDirectory) -> None:
     log = make_log(disk, entries=30)
-    before = {name: disk.content(name) for name in disk.names()}
+    before = {name: disk.content(name) for name in segments_of(disk)}
     log.reset(HardState(5, "c2", 100), 100, 4)
     log.close()
     for name, content in before.items():
@@ -319,23 +324,23 @@ def test_older_segments_that_a_crash_left_before_a_base_are_removed(disk: Simula
     log = make_log(disk)
 
     assert (log.first_index(), log.last_index()) == (101, 100)
-    assert not set(before) & set(disk.names())
+    assert not set(before) & set(segments_of(disk))
 
 
 def test_compaction_frees_whole_segments_and_keeps_the_last(disk: SimulatedDirectory) -> None:
     log = make_log(disk, entries=30)
-    before_bytes, names = log.size_bytes(), disk.names()
+    before_bytes, names = log.size_bytes(), segments_of(disk)
 
     forgotten = log.forget(20)
 
     assert 15 < log.first_index() <= 21
     assert log.term(log.first_index() - 1) == 1
-    assert disk.names() == names, "files go with discard"
+    assert segments_of(disk) == names, "files go with discard"
     assert log.size_bytes() == before_bytes - forgotten.size_bytes
     log.discard(forgotten)
-    assert disk.names() == names[len(forgotten.segments) :]
+    assert segments_of(disk) == names[len(forgotten.segments) :]
     log.discard(log.forget(30))
-    assert (len(disk.names()), log.last_index()) == (1, 30)
+    assert (len(segments_of(disk)), log.last_index()) == (1, 30)
     log.close()
     assert make_log(disk).last_index() == 30
 
@@ -351,13 +356,13 @@ def test_segments_are_discarded_in_order_only(disk: SimulatedDirectory) -> None:
 
 def test_truncation_below_the_segment_begins_a_new_one_that_needs_no_older(disk: SimulatedDirectory) -> None:
     log = make_log(disk, entries=30)
-    segments = len(disk.names())
+    segments = len(segments_of(disk))
 
     log.append(HardState(9, "c3", 3), 4, [Entry(4, 9, EntryKind.COMMAND, b"new")], sync=True)
 
-    assert len(disk.names()) == segments + 1
+    assert len(segments_of(disk)) == segments + 1
     log.discard(log.forget(3))
-    assert (len(disk.names()), log.first_index(), log.term(3), log.term(4)) == (1, 4, 1, 9)
+    assert (len(segments_of(disk)), log.first_index(), log.term(3), log.term(4)) == (1, 4, 1, 9)
     log.close()
     log = make_log(disk)
     assert (log.first_index(), log.last_index(), log.hard_state) == (4, 4, HardState(9, "c3", 3))
@@ -375,7 +380,7 @@ def test_spare_lets_a_full_disk_take_one_more_segment(disk: SimulatedDirectory) 
             break
         log.append(None, None, [entry], sync=True)
 
-    assert len(disk.names()) == 2
+    assert len(segments_of(disk)) == 2
     disk.capacity_bytes = disk.used_bytes
     assert not log.prepare_spare()
     assert not log.is_spare_ready
@@ -390,7 +395,7 @@ def test_last_segment_takes_entries_while_the_next_one_has_no_room(disk: Simulat
     entries = [Entry(index, 1, EntryKind.COMMAND, bytes(90)) for index in range(1, 41)]
     while log._position_bytes + SEGMENT_BYTES // 4 < 2 * SEGMENT_BYTES:
         log.append(None, None, [entries[log.last_index()]], sync=True)
-    assert len(disk.names()) == 1
+    assert len(segments_of(disk)) == 1
     kept = log.last_index()
     disk.crash()
     log = make_log(disk)

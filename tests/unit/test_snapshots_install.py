@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from coordinator.log import SegmentLog
-from coordinator.member import recover
 from coordinator.raft.messages import Entry, EntryKind, HardState, SnapshotMeta
+from coordinator.reopening import recover
 from coordinator.snapshots import Disk, SnapshotStore
 from coordinator.store import Store
 from tests.unit.snapshot_files import fetch, meta_of

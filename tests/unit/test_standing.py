@@ -97,6 +97,7 @@ def test_blobs_that_lack_replicas_degrade_a_cluster(wanted: int, hope: str) -> N
     [
         ([coordinator(role="unreachable")], NODES, "c1 does not answer at 10.0.0.1:1."),
         ([coordinator(), coordinator("c2", disk_full=True)], NODES, "disk of the coordinator c2 is full"),
+        ([coordinator(), coordinator("c2", recovering=True)], NODES, "c2 has lost the end of its log"),
         ([coordinator(diverged=True)], NODES, "rebuild"),
         ([coordinator(), coordinator("c2", role="follower", active=False)], NODES, "c2 answers, but not to"),
         ([coordinator()], [*NODES[:2], node("n3", state="suspect")], "n3 is suspect"),

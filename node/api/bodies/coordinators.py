@@ -88,6 +88,16 @@ class CoordinatorState(Struct, frozen=True, kw_only=True):
     disk_full: (
         Annotated[bool, Meta(description="Its disk has no room: it serves reads only.")] | UnsetType
     ) = UNSET
+    recovering: (
+        Annotated[
+            bool,
+            Meta(
+                description="It has lost the end of its log: it neither votes nor leads until a leader of a "
+                "later term has brought it up to date."
+            ),
+        ]
+        | UnsetType
+    ) = UNSET
     match: Annotated[Amount, Meta(description="What is durable there.", examples=[4711])] | UnsetType = UNSET
     lag: (
         Annotated[Amount, Meta(description="How many entries are missing there.", examples=[0])] | UnsetType
