@@ -6,11 +6,14 @@ every chain passes OpenSSL's VERIFY_X509_STRICT. RFC 5280. Time is an argument; 
 
 import hashlib
 import ipaddress
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509 import verification
@@ -196,6 +199,28 @@ def check_leaf_matches(
     if identity is not None and named != identity:
         raise UntrustedCertificate(f"the certificate names {named.uri}, not {identity.uri}")
     return named
+
+
+def check_signed(chain: Sequence[x509.Certificate], root_pem: str) -> None:
+    """Raises UntrustedCertificate unless each certificate is signed by the next, and the last by a root.
+
+    Looks at no time: one that has ended is as it was written, and may be renewed.
+    """
+    try:
+        for certificate, issuer in pairwise(chain):
+            certificate.verify_directly_issued_by(issuer)
+        if not any(_is_issued_by(chain[-1], root) for root in certificates_in(root_pem)):
+            raise UntrustedCertificate("the certificate does not lead to the cluster's root")
+    except (InvalidSignature, TypeError, *X509_FAILURES) as error:
+        raise UntrustedCertificate("the certificate is not what was signed: it is damaged") from error
+
+
+def _is_issued_by(certificate: x509.Certificate, issuer: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(issuer)
+    except (InvalidSignature, TypeError, *X509_FAILURES):
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

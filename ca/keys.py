@@ -47,7 +47,7 @@ def key_from_pem(pem: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = serialization.load_pem_private_key(pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UnreadableKey("the private key is not an unencrypted PEM key") from error
+        raise UnreadableKey("the private key is not an unencrypted PEM key, or it is damaged") from error
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
         raise UnreadableKey("the private key is not on the curve P-256")
     return key

@@ -84,6 +84,8 @@ def read_secret(path: Path) -> bytes:
         _check_private(path, os.fstat(descriptor))
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(SECRET_BYTES_MAX)
+    except OSError as error:  # of a disk that fails
+        raise UnsafeSecretFile(f"{path} cannot be read: {error.strerror}. Look at the disk.") from error
     finally:
         os.close(descriptor)
 

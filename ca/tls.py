@@ -23,13 +23,14 @@ from ca.certificates import (
     Renewal,
     UntrustedCertificate,
     certificates_in,
+    check_signed,
     renewal_of,
     serial_hex,
     validity_ms,
 )
 from ca.errors import Internal, Unauthorized
 from ca.identity import X509_FAILURES, Identity, Role
-from ca.keys import key_to_pem
+from ca.keys import UnreadableKey, key_from_pem, key_to_pem
 from ca.secretfiles import write_secret
 
 _ALPN: Final = ["http/1.1"]
@@ -38,6 +39,11 @@ _TLS12_CIPHERS: Final = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _PEERS_REMEMBERED_MAX: Final = 1024
 _NO_CHECK_TIME: Final = ssl.VerifyFlags(0x200000)  # X509_V_FLAG_NO_CHECK_TIME, which Python has no name for
 _NOT_YET_VALID, _HAS_EXPIRED = 9, 10  # of X509_STORE_CTX_get_error(3), which Python has no names for
+
+_ADVICE: Final = (
+    "Put it back from a backup, or compare the ca.pem beside it with that of another member. Without both, a"
+    " node joins anew, and a coordinator is rebuilt."
+)
 
 _Tls = ssl.SSLObject | ssl.SSLSocket
 _Connection = asyncio.BaseTransport | _Tls | None
@@ -52,7 +58,9 @@ def read_roots(path: Path) -> str:
     try:
         certificates_in(pem := _text_of(path))
     except (OSError, UntrustedCertificate) as error:
-        raise UnusableCredential(f"{path} cannot be used: {_reason_of(error)}") from error
+        raise UnusableCredential(
+            f"{path} cannot be used: {_reason_of(error)}. Copy it from another member, it is the same on all."
+        ) from error
     return pem
 
 
@@ -93,11 +101,18 @@ class Credential:
         return renewal_of(*validity_ms(self.chain()[0]), random.uniform(-1, 1))
 
     def require(self, identity: Identity) -> None:
-        """Raises UnusableCredential when the certificate on disk is another member's, or none."""
+        """Raises UnusableCredential when the certificate on disk is another member's, or none; when it is not
+        for the key beside it, or does not lead to the root that is trusted here: with a damaged one every
+        handshake would fail, and nobody would say why. Its time is not looked at.
+        """
         try:
-            named = Identity.from_certificate(self.chain()[0])
-        except (OSError, UntrustedCertificate, Unauthorized) as error:
-            raise UnusableCredential(f"{self.path} cannot be used: {_reason_of(error)}") from error
+            chain = self.chain()
+            named = Identity.from_certificate(chain[0])
+            if key_from_pem(self.path.read_bytes()).public_key() != chain[0].public_key():
+                raise UntrustedCertificate("the certificate is for another key than the one beside it")
+            check_signed(chain, self.root_pem)
+        except (OSError, UntrustedCertificate, Unauthorized, UnreadableKey) as error:
+            raise UnusableCredential(f"{self.path} cannot be used: {_reason_of(error)}. {_ADVICE}") from error
         if named != identity:
             raise UnusableCredential(f"{self.path} is the certificate of {named.uri}, not of {identity.uri}")
 

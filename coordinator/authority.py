@@ -14,7 +14,7 @@ from ca.certificates import (
     check_authority,
     new_intermediate,
 )
-from ca.errors import InvalidRequest
+from ca.errors import Internal, InvalidRequest
 from ca.identity import Identity
 from ca.keys import UnreadableKey, WrongClusterKey, key_from_pem, key_to_pem, unwrap, wrap
 from ca.tls import Credential
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 INTERMEDIATE_PURPOSE = "intermediate"
 USER_TOKEN_PURPOSE = "user_token"  # noqa: S105 (a purpose, not a password)
+_DAMAGED = "state.sqlite is damaged: set this member up again with `filestore coordinator rebuild`."
+
+
+class KeyDamaged(Internal):
+    """A key that the state holds is not what was written there; the process must not run on it."""
 
 
 class Intermediate(NamedTuple):
@@ -70,9 +75,41 @@ class ClusterAuthority:
         self.root_pem = root_pem
 
     def require_key(self) -> None:
-        """Raises WrongClusterKey for the key of another cluster: it would show when this member leads."""
+        """Raises WrongClusterKey for the key of another cluster, KeyDamaged when a key in the state is not
+        what was written: both would show when this member leads.
+        """
+        opened_by_purpose, failure = {}, None
         for purpose in (INTERMEDIATE_PURPOSE, USER_TOKEN_PURPOSE):
-            unwrap(self._cluster_key, self._store.key(purpose)[2], purpose=purpose)
+            try:
+                opened_by_purpose[purpose] = unwrap(
+                    self._cluster_key, self._stored(purpose)[2], purpose=purpose
+                )
+            except WrongClusterKey as error:
+                failure = error
+        if failure is not None and not opened_by_purpose:
+            raise failure  # of both: it is the key file
+        if failure is not None:
+            raise KeyDamaged(f"{failure.details}, which opens another one. {_DAMAGED}") from failure
+        try:
+            newest = Authority(
+                self.root_pem, self._newest().pem, key_from_pem(opened_by_purpose[INTERMEDIATE_PURPOSE])
+            )
+            is_sound = certificates_in(newest.intermediate_pem)[0].public_key() == (
+                newest.intermediate_key.public_key()
+            )
+            kid, _, _ = self._stored(USER_TOKEN_PURPOSE)
+            usertoken.public_jwk(SigningKey(kid, opened_by_purpose[USER_TOKEN_PURPOSE]))
+        except (UntrustedCertificate, UnreadableKey) as error:
+            raise KeyDamaged(f"A stored key is damaged: {error.details}. {_DAMAGED}") from error
+        if not is_sound:
+            raise KeyDamaged(f"The stored intermediate certificate is not for the stored key. {_DAMAGED}")
+
+    def _stored(self, purpose: str) -> tuple[str, str, bytes]:
+        """The newest key with this purpose. Raises KeyDamaged without one that is well formed."""
+        try:
+            return self._store.key(purpose)
+        except (Internal, TypeError, ValueError) as error:
+            raise KeyDamaged(f"There is no {purpose} key in the state. {_DAMAGED}") from error
 
     def sign_leaf(self, public_key: "PublicKey", identity: Identity, address: str) -> LeafCertificate:
         """A leaf for a member, signed by the newest intermediate."""

@@ -101,8 +101,15 @@ class CoordinatorFiles:
             raise NotInitialised(
                 f"{self.data} holds no coordinator: run `filestore coordinator init`"
             ) from None
+        except OSError as error:
+            raise NotInitialised(
+                f"{self.config} cannot be read: {error.strerror}. Look at the disk."
+            ) from error
         except msgspec.MsgspecError as error:
-            raise NotInitialised(f"{self.config} cannot be read: {error}") from error
+            raise NotInitialised(
+                f"{self.config} cannot be read: {error}. Put it back from a backup, or write it anew after"
+                " the example of another coordinator."
+            ) from error
 
     def write_config(self, config: CoordinatorConfig) -> None:
         """Replace coordinator.json. It comes last when a coordinator begins: it makes the directory one."""

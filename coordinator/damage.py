@@ -7,7 +7,7 @@ the other coordinators have the same state whole.
 import sqlite3
 from typing import Final
 
-from ca.errors import Unavailable
+from ca.errors import Internal, Unavailable
 
 _PRIMARY: Final = 0xFF  # an extended code has the primary one in its lowest byte
 _CORRUPT: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
@@ -19,6 +19,7 @@ _UNREADABLE: Final = frozenset(
         sqlite3.SQLITE_IOERR_CORRUPTFS,
     }
 )
+_REFUSED: Final = frozenset({sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY})
 _NO_TEXT: Final = "Could not decode to UTF-8"  # of the sqlite3 module itself, without a code
 
 
@@ -38,3 +39,19 @@ def damage_in(error: BaseException) -> StateDamaged | None:
     else:
         is_damage = code & _PRIMARY in _CORRUPT or code in _UNREADABLE
     return StateDamaged(f"state.sqlite is damaged: {error}") if is_damage else None
+
+
+class StateUnreadable(Internal):
+    """The disk does not give the database, or does not take it. That is no damage yet."""
+
+
+def unreadable_in(error: BaseException) -> StateUnreadable | None:
+    """What is told of a database that the disk refuses; None of another trouble."""
+    if not isinstance(error, sqlite3.Error):
+        return None
+    if getattr(error, "sqlite_errorcode", 0) & _PRIMARY not in _REFUSED:
+        return None
+    return StateUnreadable(
+        f"state.sqlite cannot be used: {error}. Look at the disk, and at who owns the files; if they are"
+        " lost, set this member up again with `filestore coordinator rebuild`."
+    )

@@ -172,5 +172,12 @@ def mark_diverged(marker: Path, own_id: str) -> StateDiverged:
 
 def check_not_diverged(marker: Path) -> None:
     """Raises StateDiverged when `mark_diverged` was called on this directory."""
-    if marker.exists():
-        raise StateDiverged(marker.read_text("utf-8").strip())
+    try:
+        said = marker.read_text("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        said = f"{marker}, which says that the state is wrong, cannot be read: {error.strerror}."
+    raise StateDiverged(
+        said or f"{marker} is there, and says nothing: the state of this coordinator is wrong."
+    )

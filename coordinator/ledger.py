@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from ca.secretfiles import create_secret
 from coordinator.config import CoordinatorFiles
-from coordinator.damage import StateDamaged, damage_in
+from coordinator.damage import StateDamaged, damage_in, unreadable_in
 from coordinator.filedigests import write_digest
 from coordinator.log import SegmentLog
 from coordinator.reopening import recover
@@ -51,9 +51,7 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
             if lost := recover(log, store):
                 _log.error(lost)
         except (sqlite3.Error, StateDamaged) as error:
-            if (damage := damage_in(error)) is None:
-                raise
-            raise damage from error
+            raise damage_in(error) or unreadable_in(error) or error from error
         _keep_genesis(files, log)
         opened.pop_all()
     return Ledger(log, store, snapshots)

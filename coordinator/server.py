@@ -28,7 +28,7 @@ from coordinator.clock import now_ms
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.contexts import MemberContexts
-from coordinator.damage import StateDamaged, damage_in
+from coordinator.damage import StateDamaged, damage_in, unreadable_in
 from coordinator.digests import Digests, StateDiverged, check_not_diverged
 from coordinator.driver import Driver
 from coordinator.fetching import Fetcher
@@ -40,6 +40,7 @@ from coordinator.jobs import check_schedules
 from coordinator.ledger import Ledger, open_ledger
 from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
 from coordinator.link import end
+from coordinator.log import LogDamaged, LogFailed
 from coordinator.member import configured
 from coordinator.member_metrics import MemberMetrics
 from coordinator.metrics import CoordinatorMetrics, Metrics, timed_sync
@@ -101,8 +102,8 @@ async def run_coordinator(
 
     `application` builds what the client port serves; `http` is an extra plain listener for a proxy on this
     host; `down_after_s` goes before that of coordinator.json. Raises NotInitialised, InvalidRequest for a
-    schedule of no job, UnsafeSecretFile, WrongClusterKey, CannotListen, LogDamaged, StateLost, StateDiverged,
-    TooOld, or what made it impossible to go on.
+    schedule of no job, UnsafeSecretFile, WrongClusterKey, KeyDamaged, CannotListen, LogDamaged, StateLost,
+    StateUnreadable, StateDiverged, TooOld, or what made it impossible to go on.
     """
     raise_descriptor_limit()
     files = CoordinatorFiles(data)
@@ -365,12 +366,12 @@ async def _until(event: asyncio.Event) -> None:
 
 def _reason(group: BaseExceptionGroup) -> Exception | None:
     """What an operator can do something about, if that ended the process."""
-    for kind in (StateDiverged, TooOld, CannotListen, Displaced):
+    for kind in (StateDiverged, TooOld, CannotListen, Displaced, LogDamaged, LogFailed):
         if (found := _first(group, kind)) is not None:
             return found
     error = _first(group, StateDamaged) or _first(group, sqlite3.Error)
-    if error is not None and (damage := damage_in(error)):
-        return damage
+    if error is not None and (trouble := damage_in(error) or unreadable_in(error)) is not None:
+        return trouble
     if (lost := _first(group, AcknowledgedLost)) is not None:
         return StateLost(
             f"Entries are gone that this member acknowledged ({lost}): its directory is an earlier copy."

@@ -251,10 +251,11 @@ class Store:
         return row is not None
 
     def key(self, purpose: str) -> tuple[str, str, bytes]:
-        """The newest key with this purpose: (kid, public half, wrapped private half)."""
+        """The newest key with this purpose: (kid, public half, wrapped private half). Raises Internal."""
         with self._read() as db:
             found = newest_key(db, purpose)
-        assert found is not None, f"no key for {purpose}"
+        if found is None:
+            raise Internal(f"the state holds no {purpose} key")
         return found
 
     def token_generation(self, user_id: str) -> int | None:

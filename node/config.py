@@ -133,8 +133,13 @@ class NodeFiles:
             return decode_foreign(self.config.read_bytes(), NodeConfig)
         except FileNotFoundError:
             raise NotJoined(f"{self.data} holds no node: run `filestore node join`") from None
+        except OSError as error:
+            raise NotJoined(f"{self.config} cannot be read: {error.strerror}. Look at the disk.") from error
         except msgspec.MsgspecError as error:
-            raise NotJoined(f"{self.config} cannot be read: {error}") from error
+            raise NotJoined(
+                f"{self.config} cannot be read: {error}. Put it back from a backup, or write it anew after"
+                " the example of another node."
+            ) from error
 
     def write_config(self, config: NodeConfig) -> None:
         """Replace node.json. It comes last when a node joins: with it the directory holds a node."""

@@ -232,15 +232,15 @@ DISK = (
     ),
     _bug(
         "vote forgotten with the log behind a snapshot",
-        "member",
+        "reopening",
         "log.reset(HardState(known.term, known.vote, index), index, term)",
         'log.reset(HardState(known.term, "", index), index, term)',
     ),
     _bug(
         "log of another history kept behind a snapshot",
-        "member",
-        "if index > log.last_index() or log.term(index) != term:",
-        "if index > log.last_index():",
+        "reopening",
+        "is_behind = index > log.last_index() or log.term(index) != term",
+        "is_behind = index > log.last_index()",
     ),
 )
 
