@@ -51,13 +51,20 @@ from coordinator.snapshots import describe
 from coordinator.store import Store, newest_key
 
 COPY_BYTES = 1 << 20
-STATE_FILES = ("state.sqlite", "state.sqlite-wal", "state.sqlite-shm", "state.sqlite.install")
+STATE_FILES = (
+    "state.sqlite",
+    "state.sqlite-wal",
+    "state.sqlite-shm",
+    "state.sqlite.install",
+    "state.sqlite.install.sha256",
+)
 _NEWER_ELSEWHERE = (
     "What this directory knew of later certificates cannot be read: make a bundle on another coordinator, and"
     " add a new one with it, in a directory of its own."
 )
 _ASIDE = "damaged-"  # directories of what was set aside, followed by its name
-SET_ASIDE = ("log", *STATE_FILES, "snapshots", "diverged", "state.damaged")
+_INSTANCE_FILES = ("instance.json", "instance.json.copy", "instances.json")  # of who was here before
+SET_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", "diverged", "state.damaged")
 
 
 def write_bundle(data: Path, output: Path) -> None:
