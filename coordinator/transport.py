@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 class Transport:
     """Sends to every other coordinator; `run` keeps the connections up until it is cancelled.
 
-    `on_removed` is called when a peer says that this coordinator was removed from the cluster. `instance`
+    `on_removed` is called when most others say that this coordinator was removed from the cluster. `instance`
     says which directory and start of it this is; `run` raises Displaced when most others know of another.
     """
 
@@ -53,6 +53,7 @@ class Transport:
         self._headers = {} if instance is None else {HEADER: str(instance)}
         self._is_open = asyncio.Event()
         self._contradicted_by: set[str] = set()  # whose last word is that this is not who they know
+        self._removed_by: set[str] = set()
         self._roster = Roster(())
         self._outboxes: dict[str, Outbox] = {}  # of those that are connected
         self.update(coordinators)
@@ -101,12 +102,13 @@ class Transport:
                 async with await self._dial(session, member) as socket:
                     redial_s = REDIAL_S_MIN
                     self._contradicted_by.discard(member.coordinator_id)
+                    self._removed_by.discard(member.coordinator_id)
                     await self._pump(socket, member.coordinator_id)
             except (aiohttp.ClientError, OSError, TimeoutError) as error:
                 _log.debug("coordinator %s is not reachable: %s", member.coordinator_id, error)
                 if isinstance(error, aiohttp.WSServerHandshakeError):
                     if error.status == HTTPStatus.GONE:
-                        self._on_removed()
+                        self._removed(member.coordinator_id)
                     elif error.status == HTTPStatus.CONFLICT:
                         self._contradicted(member.coordinator_id)
             await asyncio.sleep(redial_s)
@@ -123,8 +125,22 @@ class Transport:
                 by,
                 by,
             )
-        if 2 * len(self._contradicted_by & self._known) > len(self._known):
+        if self._are_most(self._contradicted_by):
             raise Displaced(self._contradicted_by & self._known)
+
+    def _removed(self, by: str) -> None:
+        """One of the others says that this one was removed: its state may be damaged, that of most is not."""
+        if by not in self._removed_by:
+            self._removed_by.add(by)
+            _log.warning(
+                "coordinator %s says that this one was removed from the cluster: it ends if most do",
+                by,
+            )
+        if self._are_most(self._removed_by):
+            self._on_removed()
+
+    def _are_most(self, coordinators: set[str]) -> bool:
+        return 2 * len(coordinators & self._known) > len(self._known)
 
     async def _dial(
         self, session: aiohttp.ClientSession, member: CoordinatorRecord

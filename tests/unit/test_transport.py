@@ -1,7 +1,7 @@
 """Raft messages to coordinators that are not known where they are to go, and to some that refuse them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -9,12 +9,14 @@ import msgspec
 import pytest
 
 from ca.certificates import Authority
+from ca.errors import Gone
 from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator import transport as transport_module
 from coordinator.calls import AnyCall
 from coordinator.instances import Displaced, Instance, KnownInstances
 from coordinator.raft.messages import Message, MessageKind
+from coordinator.records import CoordinatorRecord
 from coordinator.transport import Transport
 from tests.unit.peer_ports import CLUSTER, contexts_of, serving
 from tests.unit.state import coordinator
@@ -67,6 +69,38 @@ async def dialling_out(
         running = asyncio.create_task(transport.run())
         try:
             yield memories, running
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
+async def test_only_most_coordinators_can_say_that_a_member_was_removed(
+    tmp_path: Path, peer_authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_peer: Peer) -> None:
+        raise Gone("This coordinator was removed from the cluster.")
+
+    caplog.set_level("INFO")
+    removed = asyncio.Event()
+    async with AsyncExitStack() as stack:
+
+        async def serve(name: str, check: Callable[[Peer], None] = lambda _: None) -> CoordinatorRecord:
+            serving_it = serving(name, nothing, tmp_path, peer_authority, check=check)
+            return await stack.enter_async_context(serving_it)
+
+        records = [await serve("c1", refuse), await serve("c2")]
+        contexts = contexts_of("c0", tmp_path, peer_authority)
+        identity = Identity(CLUSTER, Role.COORDINATOR, "c0")
+        transport = Transport(identity, records, contexts.client, removed.set)
+        transport.open()
+        running = asyncio.create_task(transport.run())
+        try:
+            await until_logged(caplog, "coordinator c1 says that this one was removed")
+            await until_logged(caplog, "connected to coordinator c2")
+            assert not removed.is_set()
+            transport.update([records[0], await serve("c3", refuse)])
+            async with asyncio.timeout(DEADLINE_S):
+                await removed.wait()
         finally:
             running.cancel()
             await asyncio.wait([running])
