@@ -16,8 +16,8 @@ from ca.tls import UnusableCredential, read_roots
 from coordinator.authority import ClusterAuthority, KeyDamaged
 from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
 from coordinator.contexts import MemberContexts
-from coordinator.digests import StateDiverged, check_not_diverged
 from coordinator.damage import unreadable_in
+from coordinator.digests import StateDiverged, check_not_diverged
 from coordinator.records import CoordinatorRecord
 from coordinator.setup import init_cluster
 from coordinator.store import Store
