@@ -15,7 +15,7 @@ from pathlib import Path
 from ca.secretfiles import SECRET_MODE, reserve_secret
 from coordinator.machine.blobs import FILL_TOTALS
 from coordinator.machine.files import RETENTION_MS
-from coordinator.machine.replicas import FILL_MISSING
+from coordinator.machine.replicas import FILL_MISSING, FILL_REPLICA_TOTALS
 from coordinator.records import HEALTHY, VOTER
 
 WAL_KEPT_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
@@ -125,6 +125,8 @@ def prepare(writer: sqlite3.Connection) -> None:
     writer.executescript(files("coordinator").joinpath("schema.sql").read_text("utf-8"))
     if writer.execute("SELECT 1 FROM blob_totals").fetchone() is None:
         writer.execute(FILL_TOTALS)
+    if writer.execute("SELECT 1 FROM replica_totals LIMIT 1").fetchone() is None:
+        writer.execute(FILL_REPLICA_TOTALS)
     writer.execute("INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)")
 
 

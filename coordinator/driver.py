@@ -29,7 +29,7 @@ from coordinator.machine.rules import SINCE
 from coordinator.member import KEPT_ENTRIES, Member
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
-from coordinator.raft.messages import Entry, Members, Message, Ready, SnapshotMeta, SnapshotOffer
+from coordinator.raft.messages import Entry, EntryKind, Members, Message, Ready, SnapshotMeta, SnapshotOffer
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store, StoreFull, members_of
 from coordinator.worker import Worker
@@ -384,8 +384,8 @@ class Driver:
         """Apply a batch; on a full disk again and again, until there is room."""
         while True:
             try:
-                if len(entries) <= APPLIED_INLINE_MAX and self._is_apply_short():
-                    replies = self._member.apply(entries)
+                if self._is_apply_short(entries):
+                    replies = self._member.apply(entries, may_sync=False)
                 else:
                     replies = await self._on_state(self._member.apply, entries)
                 self._is_stuck = False
@@ -397,9 +397,14 @@ class Driver:
                 self._member.has_room = False
             await asyncio.sleep(FULL_PAUSE_S)
 
-    def _is_apply_short(self) -> bool:
-        """Whether a few entries are applied sooner here than a thread is woken: nothing is synced."""
-        return not self._state_lock.locked() and not self._store.is_checkpoint_near
+    def _is_apply_short(self, entries: Sequence[Entry]) -> bool:
+        """Whether these are applied sooner here than a thread is woken: a few, of a few rows each."""
+        return (
+            len(entries) <= APPLIED_INLINE_MAX
+            and not self._state_lock.locked()
+            and not self._store.is_checkpoint_due
+            and not any(entry.kind == EntryKind.COMMAND and commands.is_long(entry.data) for entry in entries)
+        )
 
     async def _on_state(self, work: Callable[..., _T], *arguments: object) -> _T:
         """Run in the thread of the database, one piece of work at a time."""

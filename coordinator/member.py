@@ -376,9 +376,9 @@ class Member:
         self._due.clear()
         return entries
 
-    def apply(self, entries: Sequence[Entry]) -> list[bytes]:
+    def apply(self, entries: Sequence[Entry], *, may_sync: bool = True) -> list[bytes]:
         """The encoded Reply to each. Blocking."""
-        return self._store.apply(entries)
+        return self._store.apply(entries, may_sync=may_sync)
 
     def applied(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
         """The batch of the last `next_to_apply` is applied: whoever waits for it is told."""

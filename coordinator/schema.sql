@@ -336,6 +336,14 @@ CREATE TABLE IF NOT EXISTS blob_replicas (
 CREATE INDEX IF NOT EXISTS blob_replicas_by_node ON blob_replicas (node_id);
 CREATE INDEX IF NOT EXISTS blob_replicas_doomed ON blob_replicas (node_id, sha256) WHERE doomed_at IS NOT NULL;
 
+-- How many replicas each node has in `blob_replicas`, by the triggers at the end: whatever changes that table, and whichever
+-- version of the program does. Counting would read all of them. No row for a node without any.
+CREATE TABLE IF NOT EXISTS replica_totals (
+    node_id   TEXT PRIMARY KEY,
+    replicas  INTEGER NOT NULL,
+    doomed    INTEGER NOT NULL                    -- of these
+) STRICT, WITHOUT ROWID;
+
 -- Copies that their nodes have put aside as damaged, and keep: they count for nothing, and some of their bytes are sound.
 CREATE TABLE IF NOT EXISTS damaged_copies (
     sha256   TEXT NOT NULL REFERENCES blobs (sha256) ON DELETE CASCADE,
@@ -362,3 +370,19 @@ CREATE TABLE IF NOT EXISTS burials (
     PRIMARY KEY (sha256, node_id)
 ) STRICT, WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS burials_by_age ON burials (at_ms, log_index);
+
+-- Behind all indexes, where VACUUM puts them: the same state is the same text.
+CREATE TRIGGER IF NOT EXISTS replica_added AFTER INSERT ON blob_replicas BEGIN
+    INSERT OR IGNORE INTO replica_totals (node_id, replicas, doomed) VALUES (NEW.node_id, 0, 0);
+    UPDATE replica_totals SET replicas = replicas + 1, doomed = doomed + (NEW.doomed_at IS NOT NULL)
+        WHERE node_id = NEW.node_id;
+END;
+CREATE TRIGGER IF NOT EXISTS replica_doomed AFTER UPDATE OF doomed_at ON blob_replicas BEGIN
+    UPDATE replica_totals SET doomed = doomed + (NEW.doomed_at IS NOT NULL) - (OLD.doomed_at IS NOT NULL)
+        WHERE node_id = NEW.node_id;
+END;
+CREATE TRIGGER IF NOT EXISTS replica_gone AFTER DELETE ON blob_replicas BEGIN
+    UPDATE replica_totals SET replicas = replicas - 1, doomed = doomed - (OLD.doomed_at IS NOT NULL)
+        WHERE node_id = OLD.node_id;
+    DELETE FROM replica_totals WHERE node_id = OLD.node_id AND replicas = 0;
+END;

@@ -37,8 +37,8 @@ from coordinator.raft.storage import Storage
 from coordinator.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
-CHECKPOINT_CHANGES = 4000  # of rows: some thousand pages in the WAL
-CHECKPOINT_MARGIN = 100  # more rows than a few commands change
+CHECKPOINT_CHANGES = 4000  # of rows that lie together: some thousand pages in the WAL
+SCATTERED_WEIGHT = 4  # as many count rows of long commands, each in a page of its own
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 _log = logging.getLogger(__name__)
@@ -171,18 +171,19 @@ class Store:
         finally:
             copied.close()
 
-    def apply(self, entries: Sequence[Entry]) -> list[bytes]:
+    def apply(self, entries: Sequence[Entry], *, may_sync: bool = True) -> list[bytes]:
         """Apply consecutive committed entries in one transaction; an encoded Reply for each (b"" for no
-        command).
+        command). `may_sync`: and copy the WAL into the database, if that is due.
 
-        Called in a worker thread. Raises StoreFull when there is no room, TooOld. Any other exception is a
-        broken invariant. In all cases nothing of the batch is kept.
+        Called in a worker thread; a few short ones without `may_sync` anywhere. Raises StoreFull when there
+        is no room, TooOld. Any other exception is a broken invariant. In all cases nothing of the batch is
+        kept.
         """
         assert entries, "a batch has entries"
         assert entries[0].index == self._applied[0] + 1, f"entry {entries[0].index} is not the next to apply"
         self._check_sound()
-        db = self._writer
-        last = entries[-1]
+        db, last = self._writer, entries[-1]
+        changes_before = db.total_changes
         try:
             db.execute("BEGIN IMMEDIATE")
             batch = machine.Batch(db)
@@ -203,17 +204,17 @@ class Store:
         self._applied = (last.index, last.term)
         self._view_version = view_version
         self._rules = rules
-        if self._changes_since_checkpoint() >= CHECKPOINT_CHANGES:
+        if batch.is_long:
+            self._checkpointed_changes -= (SCATTERED_WEIGHT - 1) * (db.total_changes - changes_before)
+        if may_sync and self.is_checkpoint_due:
             self._shorten_wal()
         return replies
 
     @property
-    def is_checkpoint_near(self) -> bool:
-        """Whether one of the next calls of `apply` takes longer: it ends with a checkpoint, two syncs."""
-        return self._changes_since_checkpoint() >= CHECKPOINT_CHANGES - CHECKPOINT_MARGIN
-
-    def _changes_since_checkpoint(self) -> int:
-        return 0 if self._path is None else self._writer.total_changes - self._checkpointed_changes
+    def is_checkpoint_due(self) -> bool:
+        """Whether the next `apply` that may sync takes longer: it ends with a checkpoint, two syncs."""
+        changes = self._writer.total_changes - self._checkpointed_changes
+        return self._path is not None and changes >= CHECKPOINT_CHANGES
 
     def _shorten_wal(self) -> None:
         """Copy the WAL into the database, so that it begins anew at the next change.

@@ -274,6 +274,18 @@ OWN_COMMANDS = (
     ReportOrphans,
 )  # of these: what it may propose for itself only
 
+# Each changes, or looks at, up to a page of rows, which may lie anywhere in the state.
+LONG_COMMANDS = (
+    HashState,
+    Expire,
+    Collect,
+    CollectOverQuota,
+    RecountReplicas,
+    ReportDropped,
+    ReportLost,
+    ReportOrphans,
+)
+
 
 class Envelope(Struct, frozen=True, array_like=True):
     """One log entry. `session` 0 means no duplicate suppression (the command is idempotent by itself).
@@ -300,6 +312,24 @@ _ENVELOPE_ENCODER = msgspec.msgpack.Encoder()
 _ENVELOPE_DECODER = msgspec.msgpack.Decoder(Envelope)
 
 
+class _Kind(Struct, frozen=True, rename={"tag": "type"}):
+    """Of a command: nothing but what it is."""
+
+    tag: str
+
+
+class _EnvelopeOf(Struct, frozen=True, array_like=True):
+    session: Count
+    sequence: Count
+    acknowledged_below: Count
+    at_ms: Count
+    command: _Kind
+
+
+_KIND_DECODER = msgspec.msgpack.Decoder(_EnvelopeOf)
+_LONG_TAGS = frozenset(command.__struct_config__.tag for command in LONG_COMMANDS)
+
+
 def encode_envelope(envelope: Envelope) -> bytes:
     """The bytes of a log entry (MessagePack)."""
     return _ENVELOPE_ENCODER.encode(envelope)
@@ -308,3 +338,8 @@ def encode_envelope(envelope: Envelope) -> bytes:
 def decode_envelope(data: bytes) -> Envelope:
     """The envelope in a log entry. Raises msgspec.MsgspecError on bytes that no version of ours wrote."""
     return _ENVELOPE_DECODER.decode(data)
+
+
+def is_long(data: bytes) -> bool:
+    """Whether a log entry's command is one of LONG_COMMANDS; the rest of it is not decoded."""
+    return _KIND_DECODER.decode(data).command.tag in _LONG_TAGS

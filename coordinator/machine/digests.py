@@ -49,7 +49,7 @@ TABLES = (
     "replies",
 )
 # From these rules on; coordinators that know older ones alone do not have these tables.
-TABLES_SINCE = {rules.DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs")}
+TABLES_SINCE = {rules.DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs", "replica_totals")}
 # These move once for each batch, and where a batch ends is each member's own business.
 COLUMNS_LEFT_OUT = {"applied": ("log_index", "term")}
 # Columns that older members do not have, and from which rules on every member has them.

@@ -152,15 +152,17 @@ _encode = msgspec.msgpack.Encoder().encode
 class Batch:
     """Commands that are applied inside one transaction of the caller's, in the order of the log.
 
-    What they all look at is read once and written once. `end` comes before the commit.
+    What they all look at is read once and written once. `end` comes before the commit. `is_long`: one of them
+    was of LONG_COMMANDS.
     """
 
-    __slots__ = ("_db", "_sessions", "_users")
+    __slots__ = ("_db", "_sessions", "_users", "is_long")
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._users = Users(db)
         self._sessions = Sessions(db)
+        self.is_long = False
 
     def apply(self, log_index: int, envelope: Envelope) -> bytes:
         """Apply one log entry; the encoded Reply.
@@ -169,6 +171,7 @@ class Batch:
         the same.
         """
         change = Change(self._db, log_index, envelope.at_ms, self._users, self._sessions)
+        self.is_long |= isinstance(envelope.command, commands.LONG_COMMANDS)
         if envelope.session == 0:
             return _run(change, envelope)
         try:

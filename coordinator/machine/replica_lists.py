@@ -177,13 +177,12 @@ def count_collectable(question: Question, query: CountCollectable) -> int:
 
 
 def of_node(question: Question, query: GetNodeReplicas) -> NodeReplicas:
-    """Counted exactly, off an index: some 20 ms for a million."""
+    """Exact, and as quick for a million as for none: they are kept count of."""
     row = question.db.execute(
-        "SELECT (SELECT COUNT(*) FROM blob_replicas WHERE node_id = :node_id),"
-        " (SELECT COUNT(*) FROM blob_replicas WHERE node_id = :node_id AND doomed_at IS NOT NULL)",
-        {"node_id": query.node_id},
+        "SELECT replicas, doomed FROM replica_totals WHERE node_id = ?", (query.node_id,)
     ).fetchone()
-    return NodeReplicas(replicas=row[0] - row[1], doomed=row[1])
+    replicas, doomed = (0, 0) if row is None else row
+    return NodeReplicas(replicas=replicas - doomed, doomed=doomed)
 
 
 def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:

@@ -38,6 +38,12 @@ MISSING = (
 
 
 FILL_MISSING = f"UPDATE blobs SET missing = {MISSING}"  # in a database of an older version
+FILL_REPLICA_TOTALS = (  # likewise; triggers keep it true
+    "INSERT INTO replica_totals (node_id, replicas, doomed)"
+    " SELECT node_id, COUNT(*), (SELECT COUNT(*) FROM blob_replicas d"
+    "  WHERE d.node_id = blob_replicas.node_id AND d.doomed_at IS NOT NULL)"
+    " FROM blob_replicas GROUP BY node_id"
+)
 
 
 def insert(change: Change, sha256: str, node_ids: Sequence[str]) -> None:

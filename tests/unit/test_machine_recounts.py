@@ -218,6 +218,8 @@ def test_database_of_an_older_version_learns_which_blobs_are_short(state: State)
     with closing(sqlite3.connect(state.path)) as db:
         for index in ("blobs_by_release", "blobs_by_missing", "blobs_by_bucket", "blob_replicas_doomed"):
             db.execute(f"DROP INDEX {index}")
+        for trigger in ("replica_added", "replica_doomed", "replica_gone"):
+            db.execute(f"DROP TRIGGER {trigger}")
         for table, column in (
             ("cluster", "burial_floor"),
             ("nodes", "state"),
@@ -228,6 +230,7 @@ def test_database_of_an_older_version_learns_which_blobs_are_short(state: State)
         ):
             db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
         db.execute("DROP TABLE burials")
+        db.execute("DROP TABLE replica_totals")
         db.execute("DROP TABLE blob_totals")
         db.execute("DROP TABLE recounts")
     state.store = Store(state.path)

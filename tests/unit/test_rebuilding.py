@@ -19,7 +19,7 @@ from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.damage import StateDamaged
 from coordinator.ledger import Ledger, open_ledger
 from coordinator.log import SegmentLog
-from coordinator.member import StateLost
+from coordinator.reopening import StateLost
 from coordinator.raft.messages import Entry, HardState
 from coordinator.rebuilding import note_damage, rebuild
 from coordinator.records import CoordinatorRecord
