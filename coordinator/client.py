@@ -49,6 +49,7 @@ from coordinator.calls import (
 )
 from coordinator.commands import SESSION_ENDED, SESSION_NUMBER_MIN, AnyCommand, OpenSession
 from coordinator.link import dialling
+from coordinator.patience import bounded_s
 from coordinator.peerlink import LinkDown, PeerLink
 from coordinator.queries import AnyQuery
 from coordinator.raft.messages import SnapshotMeta
@@ -61,6 +62,8 @@ RETRY_S_MAX = 0.25
 STATUS_PAUSES_S = (0.05, 0.1, 0.2, 0.4)  # in which a coordinator that is a little behind has caught up
 TRY_TIMEOUT_S = 2.0  # one try; a coordinator that is silent for so long is left for another
 PASSED_OVER_S = 15.0  # one that failed at a call is asked last for so long
+UNLED_S = 5.0  # of heartbeats that no leader has answered; an election takes less
+UNLED_TRY_S = 0.5  # for a change then: the leader that is back is known by the next heartbeat
 
 GONE_S = 60  # what a bucket has released leaves the disks within minutes: see machine/quotas.py
 GUESSABLE_S = 600.0  # a session with a number by older rules is used so long before another is asked for
@@ -117,6 +120,7 @@ class MetadataClient:
         self.update(coordinators)
         self._session: _Session | None = None
         self._opening = asyncio.Lock()
+        self._led_at_s = self._beaten_at_s = 0.0  # when a leader answered, and when a heartbeat ended
 
     def update(self, coordinators: Iterable[CoordinatorRecord]) -> None:
         """These are the coordinators from now on. A call to one that goes is made again elsewhere."""
@@ -143,7 +147,9 @@ class MetadataClient:
     ) -> _T:
         """Apply a command, once.
 
-        What it replies; raises what it is refused with, or Unavailable after `timeout_s`.
+        What it replies; raises what it is refused with, or Unavailable after `timeout_s`; sooner for a client
+        that has waited long enough (`coordinator/patience.py`), and where the leader does not answer this
+        member's heartbeats either.
         """
 
         def call(session: int, sequence: int, acknowledged_below: int) -> AnyCall:
@@ -155,7 +161,7 @@ class MetadataClient:
         """The linearizable answer to a query; raises what it is refused with, or Unavailable after
         `timeout_s`.
         """
-        answer = await self._anywhere(ReadCall(query), _ends_at(timeout_s))
+        answer = await self._anywhere(ReadCall(query), _ends_at(bounded_s(timeout_s)))
         return msgspec.msgpack.decode(answer, type=reply_type)
 
     async def join(self, call: JoinCall) -> JoinReply:
@@ -281,7 +287,11 @@ class MetadataClient:
             answer = await self._one(link, call)
         except (LinkDown, TimeoutError, FilestoreError):
             return None
+        finally:
+            self._beaten_at_s = asyncio.get_running_loop().time()
         reply = msgspec.msgpack.decode(answer, type=HeartbeatReply)
+        if reply.leader == coordinator_id:
+            self._led_at_s = asyncio.get_running_loop().time()
         if reply.leader in self._links:
             self._leader = reply.leader
         return reply
@@ -305,7 +315,8 @@ class MetadataClient:
         """Send a change under a session, and once more under a new one if the old had ended before it was
         sent.
         """
-        ends_at = _ends_at(timeout_s)
+        is_unled = self._led_at_s > 0 and self._beaten_at_s - self._led_at_s > UNLED_S
+        ends_at = _ends_at(bounded_s(min(timeout_s, UNLED_TRY_S) if is_unled else timeout_s))
         for _ in range(2):
             session = await self._open_session(ends_at)
             sequence = session.begin()
@@ -358,6 +369,7 @@ class MetadataClient:
                 if _is_unknown(call, answer):
                     raise _too_old()
                 if answer.status not in (wire.NOT_LEADER, wire.RETRY):
+                    self._led_at_s = asyncio.get_running_loop().time()
                     return _value(answer)
                 named = answer.details if answer.status == wire.NOT_LEADER else ""
                 self._leader = named if named in self._links else ""

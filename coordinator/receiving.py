@@ -15,6 +15,7 @@ from ca.errors import InvalidRequest
 from coordinator.answers import ClientGone
 from coordinator.body_ring import BodyRing
 from coordinator.chunks import Chunks, Framing, KnownLength, MalformedBody
+from coordinator.patience import client_sends
 from coordinator.rates import BodyPace
 
 PIECE_BYTES_MAX: Final = 1 << 20  # of a streamed body: what one hand-over to a worker thread is worth
@@ -103,7 +104,8 @@ async def _from_ring(ring: BodyRing, pace: BodyPace) -> AsyncGenerator[Batch, No
     try:
         while not ring.is_drained:
             started_s = now_s()
-            pieces = await ring.next_pieces(pace.left_s)
+            with client_sends():
+                pieces = await ring.next_pieces(pace.left_s)
             pace.arrived(sum(map(len, pieces)), waited_s=now_s() - started_s)
             if pieces:
                 yield pieces
@@ -140,7 +142,8 @@ async def _awaited_piece(request: web.Request, pace: BodyPace) -> bytes | None:
     """What has arrived, after waiting for it at the client's pace: None for nothing yet, b"" at the end."""
     now_s = asyncio.get_running_loop().time
     started_s = now_s()
-    piece = await _next_piece(request, pace.left_s)
+    with client_sends():
+        piece = await _next_piece(request, pace.left_s)
     pace.arrived(len(piece or b""), waited_s=now_s() - started_s)
     return piece
 

@@ -30,6 +30,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from ca.errors import InsufficientStorage, Unavailable
+from coordinator.patience import PATIENCE_S, bounded_s, moved
 from coordinator.telling import counted
 from coordinator.view import View
 from node.laid import next_laid
@@ -38,7 +39,7 @@ from node.metrics import NodeMetrics
 from node.peers import PeerClient, PeerFailed
 
 RETRY_S = 5.0  # before a member that failed is tried again
-LACKING_S = 8.0  # without a write quorum of members: two that hang are passed over in this time
+LACKING_S = PATIENCE_S  # without a write quorum of members: one that hangs is passed over in this time
 AGREEING_S = 20.0  # the same while this node hashes what it has: what is hashed by then is not hashed again
 FUTILE_MAX = 2  # failures of a member that got no further by it, before it counts for nothing till it does
 UNHEARD_S = 1.0  # without a write quorum, before others stand in for members that are silent
@@ -80,6 +81,7 @@ class Chain:
         self._failed_at_s: dict[str, float] = {}
         self._full: set[str] = set()  # of those that failed
         self._best: dict[str, int] = {}  # what was durable there when it failed, the most
+        self._reached: dict[str, int] = {}  # what was durable there, the most; hashed here: ""
         self._futile: Counter[str] = Counter()  # how often it failed since without more
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -140,16 +142,20 @@ class Chain:
                     f" {self._needed + 1} must:"
                     f" delete files or add nodes. Full: {', '.join(sorted(self._full)[:SHOWN_MAX])}."
                 )
-            raise Unavailable(
-                f"Fewer than {self._needed + 1} nodes take these bytes: ask for the offset, and go on there.",
-                retry_after_s=2,
-            )
+            raise _too_few(self._needed)
 
     async def reach(self, offset: int) -> None:
-        """Wait until so many bytes are durable on the write quorum. Raises as `require` does."""
+        """Wait until so many bytes are durable on the write quorum. Raises as `require` does, and when the
+        client has waited long enough: who kept it waiting is for others to stand in for, the next time.
+        """
         while self.quorum_offset() < offset:
             self.require()
+            self._note_progress()
+            if not bounded_s(PATIENCE_S):
+                self._note_silent()
+                raise _too_few(self._needed)
             await self._wait()
+        moved()
 
     def end(self) -> None:
         """No more bytes come."""
@@ -165,8 +171,7 @@ class Chain:
         moved_at_s, known = self._loop.time(), self.durable()
         while any(self._first_lacking(link) not in silent for link in self._links):
             if self._loop.time() - moved_at_s >= GRACE_S:
-                for name in filter(None, map(self._first_lacking, self._links)):
-                    silent.note(name)
+                self._note_silent()
                 return
             await self._wait()
             if self.durable() != known:
@@ -261,6 +266,19 @@ class Chain:
                 self._failed_at_s.setdefault(name, float("-inf"))  # once more at once, past the one before it
         self._wake()
 
+    def _note_progress(self) -> None:
+        """The client waits anew when a member has more than any of its links has ever brought it to, or this
+        node has hashed more of what it has.
+        """
+        reached = self.durable() | {"": self._source.hashed_bytes}
+        if any(stop > self._reached.get(name, 0) for name, stop in reached.items()):
+            moved()
+        self._reached |= {name: max(stop, self._reached.get(name, 0)) for name, stop in reached.items()}
+
+    def _note_silent(self) -> None:
+        for name in filter(None, map(self._first_lacking, self._links)):
+            self._peers.silent.note(name)
+
     def _note_lacking(self) -> None:
         if sum(map(self._is_sound, self.durable().items())) >= self._needed:
             self._lacking_since_s = None
@@ -287,3 +305,10 @@ class Chain:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+
+
+def _too_few(needed: int) -> Unavailable:
+    return Unavailable(
+        f"Fewer than {needed + 1} nodes take these bytes: ask for the offset, and go on there.",
+        retry_after_s=2,
+    )

@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import NoReturn
 
 from ca.errors import (
@@ -28,6 +29,7 @@ from ca.errors import (
     Unavailable,
 )
 from coordinator.commands import DeclareSize, RecordProgress, RewindUpload
+from coordinator.patience import moved
 from coordinator.records import VM, Caller, UploadRecord
 from node.chain import BEHIND_BYTES_MAX, Chain
 from node.handover import hand_over, known_nodes
@@ -134,11 +136,8 @@ class Holding:
             file_uuid, with_md5 = record.file_uuid, record.kind == VM
             if uploads.opens_quickly(file_uuid, record.offset_bytes):
                 return await disk.run(uploads.open, file_uuid, None, with_md5=with_md5)
-
-            def step(bytes_max: int) -> Upload:
-                return uploads.open(file_uuid, None, with_md5=with_md5, hash_bytes_max=bytes_max)
-
-            return await opened_in_steps(disk, step)
+            step = partial(uploads.open, file_uuid, None, with_md5=with_md5)
+            return await opened_in_steps(disk, lambda most: step(hash_bytes_max=most))
 
         try:
             return await opened()
@@ -252,6 +251,7 @@ class Holding:
         Raises FilestoreError when that cannot be done; Overtaken.
         """
         durable_offset = await self._services.disk.run(self.upload.sync)
+        moved()
         if durable_offset == self.record.offset_bytes and self._chain is None:
             return
         assert durable_offset == self.upload.offset, "no piece is on hold when bytes are settled"
@@ -496,4 +496,5 @@ class Holding:
         """What the log answered is news of it only while this node holds the upload. Raises Overtaken."""
         if record.placement[:1] != [self._services.node_id]:
             raise Overtaken("the upload has ended, or another node holds it")
+        moved()
         self.record = record

@@ -36,7 +36,7 @@ READ_BYTES = 64 << 10  # what is read is encrypted while a core's cache has it
 STRETCH_BYTES = 512 << 10  # what is sent as one chunk
 TELL_S = 0.5  # how often a member says that it lives
 SILENCE_S = 3.0  # without a word a member is given up, even one that hashes what it has: it goes on with that
-STALL_S = 10.0  # it speaks, and takes none of the bytes that wait for it
+STALL_S = 3.0  # it speaks, and takes none of the bytes that wait for it
 END_S = 40.0  # it has all bytes and does not say that they are durable: some 16 MiB on a busy disk
 HASH_BYTES = 64 << 20  # in one job for the disk's threads; whoever leaves waits for it
 MARK_BYTES = 1 << 20  # the prefix hash is kept this often, so that few must be read back
@@ -121,6 +121,12 @@ class Source:
         """No more comes."""
         self.ended = True
         self._wake()
+
+    @property
+    def hashed_bytes(self) -> int:
+        """How far what is here has been read to compare it with what a member has; 0 while it need not be."""
+        prefix = self._upload.prefix
+        return 0 if prefix is None else prefix.size_bytes
 
     def mark_below(self, stop: int) -> tuple[int, str] | None:
         """The last mark that is not above `stop`."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from ca.errors import Unavailable
+from coordinator.patience import moved
 from node.disk import DiskWorkers
 from node.hashed import HashingUnfinished
 
@@ -29,6 +30,7 @@ async def opened_in_steps(disk: DiskWorkers, step: Callable[[int], _T], *, withi
         try:
             return await disk.run_long(step, STEP_BYTES)
         except HashingUnfinished as unfinished:
+            moved()
             if loop.time() >= until_s:
                 raise Unavailable(
                     "This node still reads what it has of the upload: ask again.", retry_after_s=1

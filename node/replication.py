@@ -10,12 +10,14 @@ are given up: a peer that hangs does not delay the client.
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 from ca.errors import Unavailable
 from coordinator.client import MetadataClient
+from coordinator.patience import PATIENCE_S, SPARE_S, bounded_s, is_client_waiting, moved
 from coordinator.queries import FindBlob
 from coordinator.records import HEALTHY, BlobRecord
 from coordinator.view import View
@@ -33,6 +35,7 @@ ASK_TIMEOUT_S = 5.0  # for a peer to say whether it holds a blob: it opens two f
 SYNC_S = 10.0  # after its last byte: a peer has at most 64 MiB left to sync, on a slow disk
 FINISH_S = 30.0  # for a member to put what it has into place; one that hashes it first goes on with that
 VERIFY_S = 20.0  # for a peer to read a copy that it had before; what it has read is trusted for an hour
+VERIFY_BYTES_PER_S = 50_000_000  # of a disk that others read too: less content has less of that time
 ASKED_BYTES_MIN = 64 << 10  # below it sending the copy costs less than asking first who has one
 GRACE_S = 5.0  # without progress, for a copy that is not needed any more for the write quorum
 KNOWN_ASKED_MAX = 8  # nodes that are asked whether they hold it already: more than replicas are wanted
@@ -43,15 +46,24 @@ _log = logging.getLogger(__name__)
 
 
 class _Attempt:
-    """One copy on its way to one node. `quiet_until_s`: until when silence is no reason to give it up."""
+    """One copy on its way to one node. `quiet_until_s`: until when silence is no reason to give it up;
+    `works_until_s`: the same while a client waits.
+    """
 
     def __init__(self, node_id: str) -> None:
         self.node_id = node_id
-        self.quiet_until_s = 0.0
+        self.quiet_until_s = self.works_until_s = 0.0
+        self.moved_at_s = asyncio.get_running_loop().time()
 
     def allow(self, timeout_s: float) -> None:
-        """It moved; its next step may take so long."""
+        """Its next step may take so long."""
         self.quiet_until_s = asyncio.get_running_loop().time() + timeout_s
+
+    def moved(self, *, works_s: float = 0.0) -> None:
+        """It got further, and so did the request; `works_s`: what its next step takes as a rule."""
+        self.moved_at_s = asyncio.get_running_loop().time()
+        self.works_until_s = self.moved_at_s + works_s
+        moved(allow_s=works_s)
 
 
 class Replication:
@@ -116,14 +128,17 @@ class Replication:
         silent = self._peers.silent
         wanted = [node_id for node_id in placement if node_id not in holders]
         awake = [node_id for node_id in wanted if node_id not in silent]
-        holders += await self._copy_to(awake, blob, needed=write_quorum - len(holders))
-        for substitute in self._substitutes(holders, placement):
+        hoped_for = [node_id for node_id in wanted if node_id in silent]
+        others = self._substitutes(holders, placement)
+        is_last = not (others or hoped_for)
+        holders += await self._copy_to(awake, blob, needed=write_quorum - len(holders), is_last=is_last)
+        for substitute in others:
             if len(holders) >= write_quorum:
                 break
-            holders += await self._copy_to([substitute], blob)
+            is_last = substitute == others[-1] and not hoped_for
+            holders += await self._copy_to([substitute], blob, is_last=is_last)
         if len(holders) < write_quorum:
-            hoped_for = [node_id for node_id in wanted if node_id not in awake]
-            holders += await self._copy_to(hoped_for, blob, needed=write_quorum - len(holders))
+            holders += await self._copy_to(hoped_for, blob, needed=write_quorum - len(holders), is_last=True)
         if not await self._disk.run(self._blobs.has, blob.sha256):
             raise Unavailable("The copy on this node was found damaged: ask for the offset and try again.")
         if len(holders) < write_quorum:
@@ -156,22 +171,34 @@ class Replication:
         return await self._try_all(held[:KNOWN_ASKED_MAX], needed, lambda attempt: self._holds(attempt, blob))
 
     async def _copy_to(
-        self, node_ids: Sequence[str], blob: FinishedBlob, *, needed: int | None = None
+        self,
+        node_ids: Sequence[str],
+        blob: FinishedBlob,
+        *,
+        needed: int | None = None,
+        is_last: bool = False,
     ) -> list[str]:
-        """Which of these nodes took a copy. Once `needed` have (default: all), stalled ones are given up."""
+        """Which of these nodes took a copy. Once `needed` have (default: all), stalled ones are given up.
+
+        `is_last`: no others can be tried after them, so a client's patience may end with them.
+        """
         enough = len(node_ids) if needed is None else needed
-        return await self._try_all(node_ids, enough, lambda attempt: self._copy(attempt, blob))
+        patience_s = PATIENCE_S if is_last else SPARE_S
+        return await self._try_all(node_ids, enough, lambda each: self._copy(each, blob), patience_s)
 
     async def _try_all(
         self,
         node_ids: Sequence[str],
         needed: int,
         work: Callable[[_Attempt], Coroutine[Any, Any, bool]],
+        patience_s: float = SPARE_S,
     ) -> list[str]:
-        """The nodes where it came out true. Once `needed` are, those without progress are given up."""
+        """The nodes where it came out true. Once `needed` are, those without progress are given up; while a
+        client waits also before that, after `patience_s`.
+        """
         copies = {asyncio.create_task(work(attempt)): attempt for attempt in map(_Attempt, node_ids)}
         try:
-            for left in await _until_enough(copies, needed):
+            for left in await _until_enough(copies, needed, patience_s):
                 self._peers.silent.note(copies[left].node_id)
         finally:
             for copy in copies:
@@ -184,9 +211,10 @@ class Replication:
         """Whether the node has a sound copy: it says so at once, and again after it has read it."""
         path = f"/blobs/{blob.sha256}"
         try:
-            return await self._affirms(attempt, blob, path, ASK_TIMEOUT_S) and await self._affirms(
-                attempt, blob, f"{path}?verify=1", VERIFY_S
-            )
+            if not await self._affirms(attempt, blob, path, ASK_TIMEOUT_S):
+                return False
+            attempt.moved(works_s=min(blob.size_bytes / VERIFY_BYTES_PER_S, VERIFY_S))
+            return await self._affirms(attempt, blob, f"{path}?verify=1", VERIFY_S)
         except PeerFailed as failure:
             facts = {"peer": attempt.node_id, "reason": failure.reason}
             _log.warning("peer does not answer", extra=facts)
@@ -233,6 +261,7 @@ class Replication:
                 async for piece in reading:
                     yield piece
                     attempt.allow(GRACE_S)
+                    attempt.moved()
                     sent_bytes.inc(len(piece))
         except BlobDamaged as damage:
             await withdraw(self._disk, self._blobs, self._metrics, damage)
@@ -241,9 +270,10 @@ class Replication:
 
 
 async def _until_enough(
-    copies: Mapping[asyncio.Task[bool], _Attempt], needed: int
+    copies: Mapping[asyncio.Task[bool], _Attempt], needed: int, patience_s: float
 ) -> Collection[asyncio.Task[bool]]:
-    """Wait for the copies; once `needed` were taken, no longer than the others make progress.
+    """Wait for the copies; once `needed` were taken, no longer than the others make progress. While a client
+    waits no longer than `patience_s` without progress before that, and SPARE_S after it.
 
     Returns those that made none.
     """
@@ -251,13 +281,27 @@ async def _until_enough(
     enough_at_s: float | None = None
     pending = set(copies)
     while pending:
-        timeout_s = None
-        if sum(copy.result() for copy in copies if copy.done()) >= needed:
-            enough_at_s = enough_at_s or now_s()
-            until_s = {copy: max(enough_at_s + GRACE_S, copies[copy].quiet_until_s) for copy in pending}
-            moving = {copy for copy in pending if until_s[copy] > now_s()}
-            if not moving:
-                return pending
-            timeout_s = min(until_s[copy] for copy in moving) - now_s()
+        if enough_at_s is None and sum(copy.result() for copy in copies if copy.done()) >= needed:
+            enough_at_s = now_s()
+            if needed > 0:
+                moved()
+        until_s = {copy: _given_up_at_s(copies[copy], enough_at_s, patience_s) for copy in pending}
+        moving = [at_s for at_s in until_s.values() if at_s > now_s()]
+        if not moving:
+            return pending
+        timeout_s = None if min(moving) == math.inf else min(moving) - now_s()
         _, pending = await asyncio.wait(pending, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
     return pending
+
+
+def _given_up_at_s(attempt: _Attempt, enough_at_s: float | None, patience_s: float) -> float:
+    """When, unless it moves. `enough_at_s`: since when it is not needed any more."""
+    ends_at_s = math.inf
+    if enough_at_s is not None:
+        ends_at_s = max(enough_at_s + GRACE_S, attempt.quiet_until_s)
+    if is_client_waiting():
+        waits_s = patience_s if enough_at_s is None else SPARE_S
+        patient_until_s = asyncio.get_running_loop().time() + bounded_s(math.inf)
+        working_until_s = max(attempt.moved_at_s + waits_s, attempt.works_until_s)
+        ends_at_s = min(ends_at_s, working_until_s, patient_until_s)
+    return ends_at_s

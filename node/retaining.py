@@ -13,6 +13,7 @@ import msgspec
 
 from ca.errors import FilestoreError, Unavailable
 from coordinator.commands import CompleteUpload
+from coordinator.patience import bounded_s, moved
 from coordinator.queries import GetUpload, KnownReplicas
 from coordinator.records import ContentRecord, UploadRecord
 from coordinator.replica_records import KnownReplica
@@ -55,6 +56,7 @@ async def _look_again(services: NodeServices, command: CompleteUpload) -> Comple
     if record.placement[:1] != [services.node_id] or record.epoch != command.epoch:
         return None
     # From here on the nodes are looked at later than `record.as_of`.
+    moved()
     placement = [node_id for node_id in record.placement if node_id not in still]
     replicas = await services.replication.spread(FinishedBlob(sha256, command.size_bytes), placement)
     return msgspec.structs.replace(command, replicas=replicas, as_of=record.as_of)
@@ -75,7 +77,7 @@ async def _is_doomed(services: NodeServices, sha256: str, node_id: str) -> bool:
 async def _retain(services: NodeServices, sha256: str, node_id: str) -> None:
     path, facts = f"/blobs/{sha256}/retain", {"sha256": sha256, "holder": node_id}
     try:
-        async with asyncio.timeout(2 * RETAIN_TIMEOUT_S):
+        async with asyncio.timeout(bounded_s(2 * RETAIN_TIMEOUT_S)):
             if node_id != services.node_id:
                 asking = services.peers.request(node_id, "POST", path, answer_timeout_s=RETAIN_TIMEOUT_S)
             elif services.custody is not None:

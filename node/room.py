@@ -11,6 +11,7 @@ from contextlib import suppress
 from aiohttp import web
 
 from ca.errors import FilestoreError, Unavailable
+from coordinator.patience import bounded_s
 from node.peers import PeerClient, PeerFailed
 from node.services import NODE
 
@@ -38,8 +39,10 @@ def room_routes() -> list[web.RouteDef]:
 
 
 async def _room_of(peers: PeerClient, node_id: str) -> int:
+    if not (within_s := bounded_s(ANSWER_TIMEOUT_S)):
+        return 0
     with suppress(PeerFailed, ValueError):
-        async with peers.ask(node_id, "HEAD", _PATH, within_s=ANSWER_TIMEOUT_S) as answer:
+        async with peers.ask(node_id, "HEAD", _PATH, within_s=within_s) as answer:
             return int(answer.headers.get(ROOM_HEADER, "0"))
     return 0
 

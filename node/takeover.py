@@ -20,6 +20,7 @@ from contextlib import suppress
 
 from ca.errors import Conflict, NotFound, Unavailable
 from coordinator.commands import RestartUpload, TakeOverUpload
+from coordinator.patience import bounded_s, moved
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, UploadRecord
 from node.link import SHA256_HEADER
@@ -29,18 +30,20 @@ from node.segments import SegmentHasher
 from node.services import NodeServices
 from node.uploads import QUICK_BYTES
 
-TAKEOVER_S = 8.0  # for the leader to miss the holder, and for members to answer
+TAKEOVER_S = 8.0  # for the leader to miss the holder, and for members to answer; less for a client
 RETRY_S = 0.5
 PROBE_S = 3.0
+SILENT_PROBE_S = 1.0  # for one that did not answer lately
 
 _log = logging.getLogger(__name__)
 
 
 async def is_reachable(services: NodeServices, node_id: str) -> bool:
     """Whether the node answers on its peer port now, and can go on with what it holds."""
+    probe_s = SILENT_PROBE_S if node_id in services.peers.silent else PROBE_S
     try:
         # No upload has this name: that it is not there is an answer.
-        asked = services.peers.ask(node_id, "HEAD", "/uploads/probe?stop=0", within_s=PROBE_S)
+        asked = services.peers.ask(node_id, "HEAD", "/uploads/probe?stop=0", within_s=probe_s)
         async with asked as answer:
             return answer.status != Unavailable.status
     except PeerFailed:
@@ -57,7 +60,7 @@ async def take_over(services: NodeServices, caller: Caller, record: UploadRecord
         return begun
     lost = record.placement[0]
     loop = asyncio.get_running_loop()
-    until_s = loop.time() + TAKEOVER_S
+    until_s = loop.time() + bounded_s(TAKEOVER_S)
     asked, successor = record, await _successor(services, record)
     while True:
         try:
@@ -67,7 +70,7 @@ async def take_over(services: NodeServices, caller: Caller, record: UploadRecord
                 raise Unavailable("No node that can be reached has the acknowledged bytes of this upload.")
             return await propose_takeover(services, caller, record, successor)
         except (Conflict, Unavailable) as error:
-            if loop.time() + RETRY_S >= until_s:
+            if loop.time() + RETRY_S + SILENT_PROBE_S >= until_s:
                 raise Unavailable(
                     f"Node {lost}, which holds this upload, cannot be reached, and no other can go on yet.",
                     retry_after_s=2,
@@ -109,6 +112,7 @@ async def begin_anew_if_lost(
         begun = await services.api.metadata.propose(command, UploadRecord)
     except Conflict:
         return None  # it went on meanwhile, or a node of this name has joined
+    moved()
     facts = {"file_uuid": record.file_uuid, "offset_bytes": record.offset_bytes}
     _log.error("an upload begins anew: nobody has its bytes any more", extra=facts)
     return begun
@@ -143,6 +147,7 @@ async def propose_takeover(
         offset_bytes=record.offset_bytes,
     )
     taken = await services.api.metadata.propose(command, UploadRecord)
+    moved()
     facts = {"file_uuid": record.file_uuid, "peer": successor, "offset_bytes": record.offset_bytes}
     _log.info("an upload was taken over", extra=facts)
     return taken
@@ -185,8 +190,10 @@ async def has_prefix(services: NodeServices, node_id: str, record: UploadRecord)
         except Unavailable:
             return None
     path = f"/uploads/{record.file_uuid}?stop={stop}"
+    if not (within_s := bounded_s(PROBE_S)):
+        return None
     try:
-        async with services.peers.ask(node_id, "HEAD", path, within_s=PROBE_S) as answer:
+        async with services.peers.ask(node_id, "HEAD", path, within_s=within_s) as answer:
             if answer.status not in (200, 404):
                 return None
             return not stop or answer.headers.get(SHA256_HEADER) == record.prefix_sha256
@@ -225,7 +232,7 @@ async def _is_member(services: NodeServices, node_id: str) -> bool:
     if services.api.view.node(node_id) is not None:
         return True
     with suppress(TimeoutError):
-        async with asyncio.timeout(PROBE_S):
+        async with asyncio.timeout(bounded_s(PROBE_S)):
             view = await services.api.view.renewed()
             return any(node.node_id == node_id for node in view.nodes)
     return True

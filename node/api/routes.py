@@ -10,6 +10,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from ca.errors import NotAcceptable
+from coordinator.patience import patient
 from node.api import (
     backups,
     buckets,
@@ -66,7 +67,7 @@ def mounted(operations: Iterable[Operation]) -> list[web.RouteDef]:
         web.route(
             operation.method,
             operation.path,
-            _json(operation.handler) if operation.is_json else watched(operation.handler),
+            _patient(_json(operation.handler) if operation.is_json else watched(operation.handler)),
             **({"allow_head": operation.path not in own_heads} if operation.method == hdrs.METH_GET else {}),
         )
         for operation in listed
@@ -83,6 +84,16 @@ def accepts_json(accept: str) -> bool:
             found = [match[1] for part in parameters if (match := _QUALITY.fullmatch(part))]
             best, quality = specific, found[0] if found else "1"
     return quality.strip("0.") != ""
+
+
+def _patient(handler: Handler) -> Handler:
+    """`handler`, for a client that waits no longer than PATIENCE_S where nothing gets further."""
+
+    async def answering(request: web.Request) -> web.StreamResponse:
+        async with patient():
+            return await handler(request)
+
+    return answering
 
 
 def _json(handler: Handler) -> Handler:

@@ -8,6 +8,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from ca.errors import FilestoreError, MethodNotAllowed, RateLimited, Unavailable, UploadLocked
+from coordinator.patience import moved, own_bounds
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, UploadRecord
 from coordinator.web import json_response
@@ -41,7 +42,11 @@ async def download_file(request: web.Request) -> web.StreamResponse:
     """Any node answers for any file: from its own replica, or streamed from a node that has one. Ranges,
     several of them too, and conditions are those of RFC 9110. Needs read on the file.
     """
-    caller = await authenticate(request)
+    with own_bounds():
+        return await _download(request, await authenticate(request))
+
+
+async def _download(request: web.Request, caller: Caller) -> web.StreamResponse:
     services = request.app[NODE]
     file_uuid = _file_uuid(request)
     content = await services.records.read(caller, file_uuid)
@@ -60,7 +65,8 @@ async def download_public(request: web.Request) -> web.StreamResponse:
     """Content for whoever has the link, as long as its token lives and whoever made it has admin permission
     on the file. An `Authorization` header is ignored.
     """
-    return await serve_public(request)
+    with own_bounds():
+        return await serve_public(request)
 
 
 async def upload_status(request: web.Request) -> web.StreamResponse:
@@ -221,7 +227,9 @@ async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadReco
     services = request.app[NODE]
     caller = await authenticate(request)
     query = GetUpload(caller=caller, file_uuid=_file_uuid(request))
-    return services, caller, await services.api.metadata.read(query, UploadRecord)
+    record = await services.api.metadata.read(query, UploadRecord)
+    moved()
+    return services, caller, record
 
 
 async def _settled(

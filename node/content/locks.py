@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 from ca.errors import RateLimited, UploadLocked
+from coordinator.patience import bounded_s
 
 TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then may another take over
 WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of those that it can hold
@@ -84,7 +85,7 @@ class UploadLocks:
     async def settled(self, file_uuid: str) -> bool:
         """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked."""
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + TAKEOVER_WAIT_S
+        until_s = loop.time() + bounded_s(TAKEOVER_WAIT_S)
         while (holder := self._holds.get(file_uuid)) is not None:
             if holder.is_live():
                 return False

@@ -9,7 +9,7 @@ views cannot play ball.
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +18,7 @@ from aiohttp import hdrs, web
 from multidict import CIMultiDict
 
 from ca.errors import FilestoreError, Unavailable
+from coordinator.patience import PATIENCE_S, moved
 from coordinator.rates import BodyPace
 from coordinator.web import ClientGone, body_chunks, request_id
 from node.peers import STALL_TIMEOUT_S, PeerFailed, pieces
@@ -27,8 +28,8 @@ from node.takeover import is_reachable
 PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
 _COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
-_WATCH_S = 2.0  # between two looks at a holder that has not answered yet
-_LOST_AFTER = 3  # looks in a row that found nobody: one may fall into a moment's load
+_WATCH_S = 1.0  # between two looks at a holder that has not answered yet
+_LOOK_AGAIN_S = 0.2  # after one that found nobody: it may have fallen into a moment's load
 _START_S = 10.0  # for a worker that is being started; some two seconds on an idle machine
 _NOT_PASSED = frozenset(
     {
@@ -156,10 +157,13 @@ async def _while_reachable(holder: Holder) -> AsyncIterator[None]:
 
 
 async def _watch(is_reachable: Callable[[], Awaitable[bool]], limit: asyncio.Timeout) -> None:
-    failed = 0
-    while failed < _LOST_AFTER:
-        await asyncio.sleep(_WATCH_S)
-        failed = 0 if await is_reachable() else failed + 1
+    with suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.sleep(_WATCH_S)
+                while not await is_reachable():
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+            moved()
     limit.reschedule(asyncio.get_running_loop().time())
 
 

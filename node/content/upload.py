@@ -25,6 +25,7 @@ from ca.errors import (
     Unavailable,
 )
 from coordinator.commands import CompleteUpload
+from coordinator.patience import failing, moved
 from coordinator.queries import GetUpload
 from coordinator.receiving import Batch
 from coordinator.records import PROJECT_FILE, Caller, ContentRecord, Manifest, UploadRecord
@@ -152,8 +153,7 @@ class Session:
         not match one of `checksums` (ChecksumMismatch), is malformed (InvalidRequest), comes from a caller
         who lost the permission meanwhile (Forbidden, Unauthorized), or `check`, which is handed the length of
         the whole body, raises one of these; nothing of the upload when all of it is here and does not hash to
-        `whole_sha256` (WrongContent). With checksums nothing is kept either of a body that ends early: nobody
-        could check it.
+        `whole_sha256` (WrongContent). With checksums nothing is kept of a body that ends early either.
         """
         start, start_sha256 = self.upload.offset, self.upload.sha256
         hashes = [checksum.new() for checksum in checksums]
@@ -188,7 +188,8 @@ class Session:
         except (*NO_ROOM, ChecksumMismatch, InvalidRequest, Forbidden, Unauthorized):
             await self._roll_back(start, start_sha256)
             raise
-        except BaseException:
+        except BaseException as error:
+            failing(error)
             with suppress(FilestoreError):
                 await (self._roll_back(start, start_sha256) if hashes else self._keep())
             raise
@@ -279,7 +280,8 @@ class Session:
                 with suppress(FilestoreError):  # else whoever may complete it would, with these bytes
                     await self.holding.drop_unrecorded()
             raise
-        except FilestoreError:
+        except FilestoreError as error:
+            failing(error)
             if self.kept is not None:
                 with suppress(FilestoreError):  # small content is nowhere else yet
                     await self._keep()
@@ -293,17 +295,20 @@ class Session:
             await holding.settle()
         await self._check_expected(sha256)
         blob = await services.disk.run(self.upload.finish)
+        moved()
         made = await services.replication.finish(holding.terms, blob, holding.made)
         record = self.record
         replicas = await services.replication.spread(blob, record.placement, made=made)
+        manifest, md5 = await self._manifest(blob.sha256), await services.disk.run(self.upload.md5)
+        moved()
         command = CompleteUpload(
             caller=self.caller,
             file_uuid=record.file_uuid,
             blob_sha256=blob.sha256,
             size_bytes=blob.size_bytes,
             replicas=replicas,
-            md5=await services.disk.run(self.upload.md5),
-            manifest=await self._manifest(blob.sha256),
+            md5=md5,
+            manifest=manifest,
             as_of=record.as_of,
             node_id=services.node_id,
             epoch=record.epoch,
@@ -351,6 +356,7 @@ class Session:
                 self.hold.receiving = False  # what the client waits for now is this node
                 self.services.metrics.upload_bytes.inc(sum(map(len, batch)))
                 yield batch
+                moved()  # this disk has taken it
                 await self.holding.keep_up()
                 self.hold.touch()
                 self.hold.receiving = True
@@ -388,6 +394,7 @@ async def upload_session(
         try:
             if record.placement and opens:
                 await holding.open()
+            moved()
             yield session
         except Overtaken as error:
             raise _held_elsewhere() from error

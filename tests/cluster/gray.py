@@ -16,14 +16,8 @@ from pathlib import Path
 
 from deploy.development import Member
 from deploy.processes import wait_until
-from node.chain import GRACE_S as LINGER_S
-from node.chain import UNHEARD_S
-from node.content.passing import _LOST_AFTER, _WATCH_S
 from node.content.sources import ANSWER_TIMEOUT_S
-from node.link import SILENCE_S, STALL_S
 from node.peers import CONNECT_TIMEOUT_S
-from node.replication import ASK_TIMEOUT_S, GRACE_S
-from node.takeover import PROBE_S, TAKEOVER_S
 from node.watch import HANG_S, LOOK_S
 from node.watch import PROBE_S as LOOK_AT_DISK_S
 from tests.cluster.faulty_disk import injected
@@ -35,11 +29,8 @@ DEADLINE_S = 100.0  # for all that a client does until it has what it wants
 ANSWER_S_MAX = 90.0  # no bound is longer: a client that waits so long has met none
 DELAY_US = 300_000_000
 
-# What a client waits for at most, by what is named in the product; none of it grows with the size.
-LINK_S = SILENCE_S + UNHEARD_S + LINGER_S  # a member is left out, and another stands in
-SPEAKING_S = STALL_S + LINGER_S  # one that speaks and takes nothing
-PLACE_S = ASK_TIMEOUT_S + GRACE_S  # a member that does not put the content into place
-LOST_S = _LOST_AFTER * (_WATCH_S + PROBE_S) + TAKEOVER_S + PROBE_S  # a holder that is not reached any more
+# What a client waits for at most, by what is named in the product; none of it grows with the size. For others
+# a request waits PATIENCE_S in all; a disk that hangs is found out by itself.
 DISK_S = LOOK_AT_DISK_S + HANG_S + 3 * LOOK_S  # a disk that is known to hang, and the second look
 READ_S = CONNECT_TIMEOUT_S + ANSWER_TIMEOUT_S  # for each replica that does not answer
 

@@ -16,19 +16,16 @@ import pytest
 from _pytest.mark import ParameterSet
 from _pytest.terminal import TerminalReporter
 
+from coordinator.patience import PATIENCE_S
 from coordinator.placement import Candidate, choose
 from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.gray import (
     DISK_S,
     HANGS,
-    LINK_S,
     LOAD_S,
-    LOST_S,
-    PLACE_S,
     READ_HANGS,
     READ_S,
-    SPEAKING_S,
     SYNC_HANGS,
     Failure,
     Impatient,
@@ -60,8 +57,8 @@ PHASES = (
     Phase("upload, last byte", 3, 3),
     Phase("completion", 3, 4),
 )
-MEMBER = {HANGS: LINK_S + PLACE_S, SYNC_HANGS: SPEAKING_S + PLACE_S, READ_HANGS: SPEAKING_S + PLACE_S}
-HOLDER = {HANGS: LOST_S, SYNC_HANGS: DISK_S + LOST_S, READ_HANGS: DISK_S + LOST_S}
+MEMBER = {HANGS: PATIENCE_S, SYNC_HANGS: PATIENCE_S, READ_HANGS: PATIENCE_S}
+HOLDER = {HANGS: PATIENCE_S, SYNC_HANGS: DISK_S + PATIENCE_S, READ_HANGS: DISK_S + PATIENCE_S}
 REMOTE = {HANGS: REPLICAS * READ_S, SYNC_HANGS: READ_S, READ_HANGS: REPLICAS * READ_S}
 LOCAL = {SYNC_HANGS: READ_S, READ_HANGS: DISK_S}
 QUICK = {
@@ -206,7 +203,7 @@ def test_nobody_waits_for_a_member_when_the_holder_is_lost(
     begun = phase_named("upload, last byte")
     assert steps.patch(0, 1).status == 204
     upload_through_from(well, steps, begun, {holder: HANGS, member: failure}, client, tmp_path / "log")
-    table.add(phase, "member", failure, size, LOST_S + MEMBER[failure], client)
+    table.add(phase, "member", failure, size, PATIENCE_S, client)
 
 
 def upload_through_from(
@@ -313,4 +310,4 @@ def test_drain_is_answered_and_serves_while_a_node_hangs(
             undrained = client.ask("DELETE", f"/cluster/nodes/{draining.id}/drain", asked)
             assert undrained is not None
             assert undrained.status == 200
-    table.add("drain", "target", failure, size, LOST_S + LINK_S + PLACE_S, client)
+    table.add("drain", "target", failure, size, PATIENCE_S, client)

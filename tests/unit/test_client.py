@@ -1,6 +1,7 @@
 """The client of the coordinators over real peer ports: deadlines, retries elsewhere, calls given up."""
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator import client as client_module
 from coordinator import peerlink, wire
-from coordinator.calls import AnyCall, ProposeCall, ReadCall
+from coordinator.calls import AnyCall, HeartbeatCall, ProposeCall, ReadCall
 from coordinator.client import MetadataClient
 from coordinator.commands import SESSION_ENDED, SESSION_NUMBER_MIN, AddIntermediate, HashState, OpenSession
 from coordinator.link import dialling
@@ -193,6 +194,29 @@ async def test_impatient_caller_does_not_make_the_client_forget_the_leader(
     leader.hangs_at = lambda _: False
     assert await change(client) == "c1"
     assert not other.calls
+
+
+async def test_change_at_a_member_that_the_leader_does_not_hear_is_refused_soon(
+    client: MetadataClient, coordinators: list[Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others still say who leads; they hear the member, and go on answering its reads."""
+    monkeypatch.setattr(client_module, "TRY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(client_module, "UNLED_S", 0.3)
+    leader, other = coordinators
+    leader.hangs_at = always
+    beat = HeartbeatCall(0, 0, 0)
+    async with asyncio.timeout(DEADLINE_S):
+        led_at_s = client._led_at_s
+        while client._beaten_at_s - led_at_s <= client_module.UNLED_S:
+            assert await client.heartbeat("c1", beat) is None
+        began_s = time.monotonic()
+        with pytest.raises(Unavailable):
+            await change(client, LONG_S)
+        assert time.monotonic() - began_s < 5 * client_module.UNLED_TRY_S
+        assert await read(client) == "c2"
+        leader.hangs_at = lambda _: False
+        assert await change(client, LONG_S) == "c1"  # the leader is tried all the same
+    assert other.calls
 
 
 async def test_caller_that_waits_for_the_session_of_another_has_its_own_deadline(
