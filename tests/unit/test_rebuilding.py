@@ -19,10 +19,10 @@ from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.damage import StateDamaged
 from coordinator.ledger import Ledger, open_ledger
 from coordinator.log import SegmentLog
-from coordinator.reopening import StateLost
 from coordinator.raft.messages import Entry, HardState
 from coordinator.rebuilding import note_damage, rebuild
 from coordinator.records import CoordinatorRecord
+from coordinator.reopening import StateLost
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store
 from tests.unit.peer_ports import CLUSTER, contexts_of, serving
