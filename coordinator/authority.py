@@ -2,6 +2,7 @@
 replicated state.
 """
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ from ca.identity import Identity
 from ca.keys import UnreadableKey, WrongClusterKey, key_from_pem, key_to_pem, unwrap, wrap
 from ca.tls import Credential
 from ca.usertoken import SigningKey
+from coordinator.clock import now_ms
 from coordinator.store import Store
 
 if TYPE_CHECKING:
@@ -56,11 +58,11 @@ def make_intermediate(
 
 
 def check_intermediate(
-    intermediate: Intermediate, *, root_pem: str, cluster: str, cluster_key: bytes
+    intermediate: Intermediate, *, root_pem: str, cluster: str, cluster_key: bytes, now: datetime
 ) -> None:
     """Raises InvalidRequest unless this cluster can sign with it from now on."""
     try:
-        check_authority(opened(intermediate, cluster_key, root_pem), cluster, now=datetime.now(UTC))
+        check_authority(opened(intermediate, cluster_key, root_pem), cluster, now=now)
     except (UntrustedCertificate, UnreadableKey, WrongClusterKey) as error:
         raise InvalidRequest(f"intermediate: {error.details}") from error
 
@@ -68,7 +70,17 @@ def check_intermediate(
 class ClusterAuthority:
     """Signs leaves and user tokens. The private keys are read when needed and kept nowhere else."""
 
-    def __init__(self, store: Store, cluster_key: bytes, cluster: str, root_pem: str) -> None:
+    def __init__(
+        self,
+        store: Store,
+        cluster_key: bytes,
+        cluster: str,
+        root_pem: str,
+        *,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        """`clock_ms`: the time that is signed."""
+        self._clock_ms = clock_ms
         self._store = store
         self._cluster_key = cluster_key
         self._cluster = cluster
@@ -114,7 +126,10 @@ class ClusterAuthority:
     def sign_leaf(self, public_key: "PublicKey", identity: Identity, address: str) -> LeafCertificate:
         """A leaf for a member, signed by the newest intermediate."""
         authority = opened(self._newest(), self._cluster_key, self.root_pem)
-        return authority.sign_leaf(public_key, identity, address, now=datetime.now(UTC))
+        return authority.sign_leaf(public_key, identity, address, now=self._now())
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
 
     def is_newer_than(self, credential: Credential) -> bool:
         """Whether the newest intermediate begins after the one that signed this certificate on disk."""
@@ -128,7 +143,11 @@ class ClusterAuthority:
     def check_intermediate(self, intermediate: Intermediate) -> None:
         """Raises InvalidRequest unless this cluster can sign with it from now on."""
         check_intermediate(
-            intermediate, root_pem=self.root_pem, cluster=self._cluster, cluster_key=self._cluster_key
+            intermediate,
+            root_pem=self.root_pem,
+            cluster=self._cluster,
+            cluster_key=self._cluster_key,
+            now=self._now(),
         )
 
     def _newest(self) -> Intermediate:

@@ -11,7 +11,6 @@ import msgspec
 
 from ca.errors import Unauthorized
 from ca.usertoken import Claims, Verifier
-from coordinator.clock import now_ms
 from coordinator.commands import AnyCommand, CompleteUpload, DeclareSize, RecordProgress, RewindUpload
 from coordinator.queries import AnyQuery
 from coordinator.records import Caller, ClusterView
@@ -23,10 +22,11 @@ _T = TypeVar("_T", AnyCommand, AnyQuery)
 
 
 class Callers:
-    """Verifies callers with the keys of the view of the cluster."""
+    """Verifies callers with the keys of the view of the cluster, by the time that `clock_ms` tells."""
 
-    def __init__(self, view: Callable[[], ClusterView]) -> None:
+    def __init__(self, view: Callable[[], ClusterView], clock_ms: Callable[[], int]) -> None:
         self._view = view
+        self._clock_ms = clock_ms
         self._version = -1
         self._verifier: Verifier | None = None
 
@@ -35,7 +35,7 @@ class Callers:
 
         Raises Unauthorized unless the token is valid now and is the caller's.
         """
-        return _match(caller, self._newest().verify(caller.token, now_ms=now_ms()))
+        return _match(caller, self._newest().verify(caller.token, now_ms=self._clock_ms()))
 
     def proved_in(self, asked: _T) -> _T:
         """The command or query with its caller proved; as it is when it has none."""

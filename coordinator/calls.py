@@ -208,8 +208,9 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
 
     `followers` only from a leader, itself included; `disk_full`: it takes no changes until there is room;
     `recovering`: it has lost the end of its log, and neither votes nor leads until a leader of a later term
-    has brought it up to date; `diverged`: members whose state is known to be another than that of the
-    majority; `cache_leases`: how many processes of nodes may keep records, 0 but from a leader.
+    has brought it up to date; `clock_wrong`: most others call its clock wrong, so it leads only if no other
+    can; `diverged`: members whose state is known to be another than that of the majority; `cache_leases`: how
+    many processes of nodes may keep records, 0 but from a leader.
     """
 
     id: str
@@ -220,6 +221,7 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     applied: int
     last_index: int
     disk_full: bool = False
+    clock_wrong: bool = False
     followers: list[FollowerStatus] = []
     diverged: list[str] = []
     cache_leases: int = 0
@@ -241,7 +243,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     free_bytes: int
     total_bytes: int
     uploads: int
-    clock_offset_ms: int | None = None  # its clock less this coordinator's; None while it is not known
+    clock_offset_ms: int | None = None  # its clock less what most show; None while it is not known
     disk: str = DISK_OK
     scrubbed_since_ms: int = 0  # see HeartbeatCall
     custody_stopped: list[str] = []
@@ -264,7 +266,9 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     """The cluster as this coordinator sees it; `coordinators` are the voters and learners.
 
     `schedules`: seconds between two runs of each job, as this coordinator would have them. `at_ms` is its
-    clock; `runs` those of jobs that have not ended; `certificates` those that end soon;
+    clock, which lacks `correction_ms` of what most clocks show.
+
+    `runs` those of jobs that have not ended; `certificates` those that end soon;
     `replicas` how the blobs stand, None from older versions; `replicas_wanted` of each blob, likewise 0.
     """
 
@@ -276,6 +280,7 @@ class StatusReply(Struct, frozen=True, kw_only=True):
     blobs: int
     blob_bytes: int
     at_ms: int = 0
+    correction_ms: int = 0
     write_quorum: int = 0
     replicas_wanted: int = 0
     runs: list[JobRunRecord] = []

@@ -8,7 +8,9 @@ import statistics
 from collections.abc import Iterable
 from typing import Final
 
-CLOCK_OFF_MAX_MS: Final = 60_000
+# Two clocks that differ by no more from most others' differ by less from each other than tokens are taken
+# before their time (`ca.usertoken.LEEWAY_S`, 30 s): what one leader mints the next one takes.
+CLOCK_OFF_MAX_MS: Final = 10_000
 CAUTION_SHARE: Final = 0.1
 CAUTION_BLOBS: Final = 100  # fewer never are too many
 CAUTION_S: Final = 7 * 86_400.0  # what has waited for an answer for so long goes without one
@@ -28,14 +30,17 @@ def clock_doubt(offsets_ms: Iterable[int]) -> str:
     ahead_ms = statistics.median_high([0, *(-offset_ms for offset_ms in offsets_ms)])
     if ahead_ms <= CLOCK_OFF_MAX_MS:
         return ""
-    return f"The clock of this coordinator is {ahead_ms // 1000} s ahead of the nodes' clocks."
+    return f"The clock of this coordinator is {ahead_ms // 1000} s ahead of most others'."
 
 
-def clock_behind_ms(offsets_ms: Iterable[int]) -> int:
-    """How far our clock is behind, where that is more than a minute: what it dates would end too early.
+def correction_ms(offsets_ms: Iterable[int]) -> int:
+    """What our clock lacks of the time that most clocks show; 0 while no majority calls it wrong.
 
-    Told by the same median; of an even number the earlier one is taken, which leaves a clock alone that only
-    half of the others contradict.
+    `offsets_ms`: other clocks less ours. The median of all, ours among them; of an even number the one that
+    is closer to ours. So there is no verdict of fewer than three clocks, nor where they are split in halves;
+    where most are wrong together, they are right.
     """
-    behind_ms = statistics.median_low([0, *offsets_ms])
-    return behind_ms if behind_ms > CLOCK_OFF_MAX_MS else 0
+    clocks_ms = [0, *offsets_ms]
+    low_ms, high_ms = statistics.median_low(clocks_ms), statistics.median_high(clocks_ms)
+    closest_ms = low_ms if low_ms > 0 else high_ms if high_ms < 0 else 0
+    return closest_ms if abs(closest_ms) > CLOCK_OFF_MAX_MS else 0

@@ -1,4 +1,4 @@
-"""The wall clock, read in one place: whatever must not read a clock does not import this."""
+"""The clocks of this machine, read in one place: whatever must not read a clock does not import this."""
 
 import time
 
@@ -6,3 +6,8 @@ import time
 def now_ms() -> int:
     """Milliseconds since 1970, UTC. Never for ordering: the log orders things."""
     return time.time_ns() // 1_000_000
+
+
+def boot_time_s() -> float:
+    """A clock that is never set, and goes on while the machine is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

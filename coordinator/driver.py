@@ -7,7 +7,6 @@ write or sync ends the process: the page cache may have dropped the data.
 """
 
 import asyncio
-import contextlib
 import logging
 import random
 import sqlite3
@@ -18,18 +17,28 @@ from typing import Any, TypeVar
 from ca.errors import Conflict, FilestoreError, InsufficientStorage, PayloadTooLarge, Unavailable
 from coordinator import commands
 from coordinator.cache_leases import LEASE_S
-from coordinator.clock import now_ms
 from coordinator.commands import AnyCommand, Envelope, encode_envelope
 from coordinator.damage import StateDamaged
+from coordinator.fitness import Fitness
 from coordinator.following import Following
 from coordinator.invalidation import invalidated
 from coordinator.link import end
 from coordinator.log import SegmentLog
 from coordinator.machine.rules import SINCE
 from coordinator.member import KEPT_ENTRIES, Member
+from coordinator.member_clocks import MemberClocks
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
-from coordinator.raft.messages import Entry, EntryKind, Members, Message, Ready, SnapshotMeta, SnapshotOffer
+from coordinator.raft.messages import (
+    Entry,
+    EntryKind,
+    Members,
+    Message,
+    MessageKind,
+    Ready,
+    SnapshotMeta,
+    SnapshotOffer,
+)
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store, StoreFull, members_of
 from coordinator.worker import Worker
@@ -43,6 +52,7 @@ SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
 TAKE_AGAIN_S = 30.0  # after no snapshot could be made
 APPLIED_INLINE_MAX = 4  # entries: less work than the hand-over to a thread and back
 FULL_PAUSE_S = 0.5  # between two tries to apply on a full disk
+SILENT_AFTER_S = 1.0  # a write that takes longer: longer than the shortest election timeout
 _T = TypeVar("_T")
 Applied = Callable[[Sequence[Entry], Sequence[bytes]], None]
 
@@ -95,7 +105,7 @@ class Driver:
         log_bytes_kept: int = LOG_BYTES_KEPT,
         kept_entries: int = KEPT_ENTRIES,
         cache_lease_s: float = LEASE_S,
-        clock_ms: Callable[[], int] = now_ms,
+        clocks: MemberClocks | None = None,
     ) -> None:
         self.id = config.id
         self.ticks = 0
@@ -105,7 +115,7 @@ class Driver:
         self._send = send
         self._fetch = fetch
         self._applied = applied
-        self._clock_ms = clock_ms  # the time that changes carry
+        self._clocks = clocks or MemberClocks()  # the time that changes carry
         self._log_bytes_kept = log_bytes_kept
         self._member = Member(config, log, store, snapshots, random.Random(), kept_entries=kept_entries)
         self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
@@ -115,6 +125,11 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None  # of the next tick
         self._tick_due_at_s = 0.0
         self._is_tick_due = False
+        self._writing: Ready | None = None  # what goes to the log now
+        self._writing_since_s = 0.0
+        self._is_writing_long = False  # a tick has passed meanwhile
+        self._is_meanwhile_due = False
+        self._fitness = Fitness(self._member, self._clocks)
         self._apply_due = asyncio.Event()
         self._state_lock = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
@@ -150,7 +165,12 @@ class Driver:
     @property
     def has_room(self) -> bool:
         """False while the disk of this member is nearly full: then only what makes room is taken."""
-        return self._member.has_room
+        return self._fitness.has_room
+
+    @property
+    def is_clock_wrong(self) -> bool:
+        """Whether most others call this member's clock wrong, and it leads only if no other can."""
+        return self._fitness.is_clock_wrong
 
     def status(self) -> Status:
         """This member as it sees itself."""
@@ -162,7 +182,7 @@ class Driver:
         Raises NotLeader, Conflict.
         """
         self._member.transfer_leader(target)
-        self._wake.set()
+        self._rouse()
 
     def step(self, message: Message) -> None:
         """A message came from a peer. What it breaks ends `run`, not the connection that it came on."""
@@ -170,9 +190,11 @@ class Driver:
             return  # there is no room for them; heartbeats, votes and reads go on
         try:
             self._member.step(message)
+            if self._fitness.pace.is_measuring and message.kind is MessageKind.APPEND_REPLY:
+                self._fitness.pace.others_have(self._member.others_match, at_s=time.monotonic())
         except AssertionError as error:
             self._broken = error
-        self._wake.set()
+        self._rouse()
 
     def snapshot(self, index_min: int) -> SnapshotMeta | None:
         """The snapshot that lies ready, of this entry or a later one; None while one is being made.
@@ -191,7 +213,7 @@ class Driver:
     def fetched(self, meta: SnapshotMeta) -> None:
         """A snapshot that was offered is fetched and verified."""
         self._member.fetched(meta)
-        self._wake.set()
+        self._rouse()
 
     async def propose(
         self, command: AnyCommand, *, session: int = 0, sequence: int = 0, acknowledged_below: int = 0
@@ -229,10 +251,9 @@ class Driver:
         """Its reply to come. Raises what `propose` does before anything was proposed."""
         self._check_leads()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        # What ends things by the clock goes by ours alone: it was compared before.
-        at_ms = now_ms() if isinstance(command, _ENDING) else self._clock_ms()
+        at_ms = self._clocks.ending_ms() if isinstance(command, _ENDING) else self._clocks.now_ms()
         self._member.propose(_encoded(command, *numbers, at_ms=at_ms), done)
-        self._wake.set()
+        self._rouse()
         return done
 
     async def change_members(self, before: Members, command: commands.RecordCoordinators) -> bytes:
@@ -246,8 +267,10 @@ class Driver:
         # What the log says and what the state records is one thing: a contradiction would stop every member.
         members = members_of(command.coordinators)
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._member.propose_membership(members, _encoded(command, 0, 0, 0, at_ms=self._clock_ms()), done)
-        self._wake.set()
+        self._member.propose_membership(
+            members, _encoded(command, 0, 0, 0, at_ms=self._clocks.now_ms()), done
+        )
+        self._rouse()
         return await done
 
     async def read_barrier(self) -> None:
@@ -258,7 +281,7 @@ class Driver:
         self._check_running()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._member.read(done)
-        self._wake.set()
+        self._rouse()
         await done
 
     def _leadership(self) -> tuple[int, str]:
@@ -313,6 +336,29 @@ class Driver:
         """The clock: a tick is due."""
         self._is_tick_due = True
         self._wake.set()
+        if self._writing is not None:
+            self._is_writing_long = True
+            self._meanwhile()
+
+    def _rouse(self) -> None:
+        """There is something to do, which need not wait for a disk that takes long."""
+        self._wake.set()
+        if self._is_writing_long and not self._is_meanwhile_due:
+            self._is_meanwhile_due = True
+            asyncio.get_running_loop().call_soon(self._meanwhile)
+
+    def _meanwhile(self) -> None:
+        """A turn without the disk, which is busy. One that hangs must show: its member falls silent then."""
+        self._is_meanwhile_due = False
+        at_s, ready = time.monotonic(), self._writing
+        if ready is None or at_s - self._writing_since_s > SILENT_AFTER_S or self._broken is not None:
+            return
+        try:
+            if self._is_tick_due and self._member.led_term:
+                self._tick()
+            self._send(self._member.meanwhile())
+        except AssertionError as error:
+            self._broken = error
 
     def _tick(self) -> None:
         loop = asyncio.get_running_loop()
@@ -321,6 +367,7 @@ class Driver:
         self._is_tick_due = False
         self._timer = loop.call_at(self._tick_due_at_s, self._ring)
         self._member.tick()
+        self._fitness.tick(at_s=time.monotonic())
         if self.ticks % TIDY_TICKS == 0 and (self._tidying is None or self._tidying.done()):
             self._tidying = asyncio.create_task(self._guard(self._tidy), name="tidy")
         self.ticks += 1
@@ -343,7 +390,10 @@ class Driver:
                 self._member.persist(ready)
             _log.info("installed the snapshot at index %d", ready.snapshot.index)
         elif self._member.needs_disk(ready):
-            await self._log_thread.run(self._member.persist, ready)
+            if ready.committed:
+                self._member.hand_out(ready)
+                self._apply_due.set()
+            await self._persist(ready)
         self._send(ready.send_after_sync)
         self._member.finish(ready)
         if ready.committed:
@@ -352,6 +402,18 @@ class Driver:
             self._fetch(ready.offer)
         if ready.take_snapshot:
             self._begin_snapshot()
+
+    async def _persist(self, ready: Ready) -> None:
+        at_s = self._writing_since_s = time.monotonic()
+        if ready.entries and self._member.led_term:
+            self._fitness.pace.sent(ready.entries[-1].index, at_s=at_s)
+        self._writing = ready
+        try:
+            await self._log_thread.run(self._member.persist, ready)
+        finally:
+            self._writing, self._is_writing_long = None, False
+        if ready.entries:
+            self._fitness.pace.own_has(ready.entries[-1].index, at_s=time.monotonic())
 
     def _begin_snapshot(self) -> None:
         is_free = self._taking is None or self._taking.done()
@@ -368,7 +430,7 @@ class Driver:
     def _fail(self, error: Exception) -> None:
         """End `run` with this."""
         self._broken = self._broken or error
-        self._wake.set()
+        self._rouse()
 
     async def _apply_for_ever(self) -> None:
         while True:
@@ -378,7 +440,7 @@ class Driver:
                 replies = await self._apply(entries)
                 self._member.applied(entries, replies)
                 self._applied(entries, replies)
-                self._wake.set()
+                self._rouse()
 
     async def _apply(self, entries: Sequence[Entry]) -> list[bytes]:
         """Apply a batch; on a full disk again and again, until there is room."""
@@ -394,7 +456,7 @@ class Driver:
                 if self.has_room:
                     _log.error("the disk is full: committed changes wait to be applied")
                 self._is_stuck = True
-                self._member.has_room = False
+                self._fitness.has_room = False
             await asyncio.sleep(FULL_PAUSE_S)
 
     def _is_apply_short(self, entries: Sequence[Entry]) -> bool:
@@ -413,7 +475,9 @@ class Driver:
 
     async def _tidy(self) -> None:
         """Look for room, keep a spare segment, and let the log forget what the database holds for good."""
-        self._look_for_room()
+        is_taking = self._takes_entries and not self._is_stuck
+        self._fitness.look(has_room=is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN)
+        self._rouse()  # another may have been asked to lead
         if not self._log.is_spare_ready:
             self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
         # The log must be able to follow up a snapshot that is being made.
@@ -423,19 +487,6 @@ class Driver:
             forgotten = self._log.forget(self._member.compactable(durable_index))
             await self._log_thread.run(self._log.discard, forgotten)
         await self._tidy_snapshot()
-
-    def _look_for_room(self) -> None:
-        had_room = self.has_room
-        is_taking = self._takes_entries and not self._is_stuck
-        has_room = self._member.has_room = is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN
-        if has_room and not had_room:
-            _log.warning("the disk has room again")
-        if had_room and not has_room:
-            _log.error("the disk has no room: no changes are taken, but those that make room")
-        # Again and again: it may have come to lead without room, or others have room by now.
-        if not has_room and self._member.has_successor:
-            with contextlib.suppress(NotLeader, Conflict):
-                self.transfer_leader()
 
     async def _tidy_snapshot(self) -> None:
         """A snapshot that nobody fetches goes; one that somebody can not fetch to its end is made anew."""
@@ -464,7 +515,7 @@ class Driver:
         _log.info("made a snapshot at index %d in %.1f s", meta.index, time.monotonic() - started_at)
         self._taken_at_s = time.monotonic()
         self._member.snapshot_taken(meta)
-        self._wake.set()
+        self._rouse()
 
 
 def _tell(

@@ -54,11 +54,6 @@ class NodeHealth:
         """Whether no node was ever heard: this coordinator knows nothing about them yet."""
         return not self._heard
 
-    def clock_offsets_ms(self, *, at_s: float) -> list[int]:
-        """The clocks of the nodes that answer now, less ours."""
-        heard = self._answering(at_s).values()
-        return [each.clock_offset_ms for each in heard if each.clock_offset_ms is not None]
-
     def last(self, node_id: str) -> Heard | None:
         """The last heartbeat of a node, or None."""
         return self._heard.get(node_id)

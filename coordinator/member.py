@@ -5,11 +5,11 @@ What `coordinator.driver` does on an event loop and the simulator does on simula
 both run the same code. A turn, in the order of the contract in coordinator/raft:
 
 1. `begin()`: hands waiting proposals and reads to the core; the Ready, None if there is nothing to do.
-2. `persist(ready)` if `needs_disk(ready)`: writes and syncs. Blocking; what it raises is the end of the
-process. 3. `finish(ready)`: persisted and sent. Its committed entries are now due, which `next_to_apply()`
-hands out. 4. `apply(entries)`, blocking, then `applied(entries, replies)`: another turn may begin and end
-meanwhile, so the
-   log syncs while the state machine works.
+2. If `needs_disk(ready)`: `hand_out(ready)`, then `persist(ready)`, which writes and syncs; blocking, and
+   what it raises is the end of the process. Beside it, while it takes long: `meanwhile()`.
+3. `finish(ready)`: persisted and sent. Its committed entries are due, which `next_to_apply()` hands out.
+4. `apply(entries)`, blocking, then `applied(entries, replies)`: another turn may begin and end meanwhile, so
+   the log syncs while the state machine works.
 
 All but `persist` and `apply` are called from one thread.
 """
@@ -25,9 +25,10 @@ from ca.errors import Conflict, Unavailable
 from coordinator.log import SegmentLog
 from coordinator.raft.config import Config
 from coordinator.raft.core import MemberProgress, NotLeader, ProposalRefused, Raft, Status
-from coordinator.raft.messages import Entry, HardState, Members, Message, Ready, SnapshotMeta
+from coordinator.raft.messages import Entry, HardState, Members, Message, Ready, Reluctance, SnapshotMeta
 from coordinator.raft.progress import ProgressState
 from coordinator.store import Store
+from coordinator.succession import successor, why_not
 
 PROPOSALS_WAITING_MAX = 16_384
 PROPOSED_AT_ONCE_MAX = 1024  # the core takes all of a slice or nothing
@@ -117,6 +118,7 @@ class Member:
         self._round_numbers = itertools.count(1)
         self._at_index: list[tuple[int, list[Waiter]]] = []  # reads that wait for an index to be applied
         self._due: deque[list[Entry]] = deque()  # committed and persisted, not handed out to be applied
+        self._early_entries = 0  # of a Ready that is not finished: due already
         self._is_applying = False
         self._fetched: SnapshotMeta | None = None
         self._taken_index = 0  # of the snapshot that lies ready, 0 if there is none
@@ -132,6 +134,16 @@ class Member:
     def led_term(self) -> int:
         """The term that this member leads, 0 if it leads none."""
         return self._raft.led_term
+
+    @property
+    def term(self) -> int:
+        """The term that this member is in."""
+        return self._raft.term
+
+    @property
+    def others_match(self) -> int:
+        """Up to which index a majority has a leader's log on disk, this member not counted; else 0."""
+        return self._raft.others_match
 
     @property
     def members(self) -> Members:
@@ -187,48 +199,29 @@ class Member:
         self._readers.append(waiter)
 
     def transfer_leader(self, target: str = "") -> None:
-        """If this member leads, asks `target` to take over, or the most advanced voter, of those that keep up
-        and have room if there are any; nothing is promised.
+        """If this member leads, asks `target` to take over, or who is fittest; nothing is promised.
 
-        Raises NotLeader; Conflict if `target` can not take over, or has no room as this member has.
+        Raises NotLeader; Conflict if `target` can not take over, or is more reluctant than this member.
         """
-        progress = self._live_voters()
-        ahead = [(_is_fit(each), each.match, voter) for voter, each in progress.items()]
-        if not target and ahead:
-            target = max(ahead)[2]
-        elif target in progress and progress[target].reluctant and self.has_room:
-            raise Conflict(f"The disk of {target} is full: it would take no changes.")
+        status = self._raft.status()
+        if not target:
+            target = successor(status, reluctance_max=max(Reluctance))
+        elif refusal := why_not(status, target, reluctance=self.reluctance):
+            raise Conflict(refusal)
         if target:
             try:
                 self._raft.transfer_leader(target)
-            except ProposalRefused as refusal:
-                raise Conflict(f"The lead can not be handed over: {refusal}.") from refusal
+            except ProposalRefused as refused:
+                raise Conflict(f"The lead can not be handed over: {refused}.") from refused
 
     @property
-    def has_room(self) -> bool:
-        """Without room this member leads only if no other can. True until it is said otherwise."""
-        return not self._raft.reluctant
+    def reluctance(self) -> Reluctance:
+        """Why this member leads only if no other can."""
+        return self._raft.reluctance
 
-    @has_room.setter
-    def has_room(self, has_room: bool) -> None:
-        self._raft.reluctant = not has_room
-
-    @property
-    def has_successor(self) -> bool:
-        """Whether this member leads, and knows of a voter that lives, keeps up with the log and has room.
-
-        To one that is far behind it could not hand over, and would take nothing while it tries.
-        """
-        return any(map(_is_fit, self._live_voters().values()))
-
-    def _live_voters(self) -> dict[str, MemberProgress]:
-        """The others, as their leader sees them."""
-        progress = self._raft.status().progress
-        return {
-            voter: progress[voter]
-            for voter in self.members.voters
-            if voter != self.id and voter in progress and progress[voter].active
-        }
+    @reluctance.setter
+    def reluctance(self, reluctance: Reluctance) -> None:
+        self._raft.reluctance = reluctance
 
     def fetched(self, meta: SnapshotMeta) -> None:
         """A snapshot that was offered lies ready to be installed."""
@@ -317,6 +310,13 @@ class Member:
             self._rounds[context] = _Round(self._ticks, readers)
             self._raft.read_index(context)
 
+    def hand_out(self, ready: Ready) -> None:
+        """What is committed and was on this disk before need not wait for `persist`: it is due."""
+        new_from = ready.entries[0].index if ready.entries else None
+        early = [each for each in ready.committed if new_from is None or each.index < new_from]
+        self._due.extend([early] if early else ())
+        self._early_entries = len(early)
+
     @staticmethod
     def needs_disk(ready: Ready) -> bool:
         """Whether `persist` has anything to write."""
@@ -346,8 +346,23 @@ class Member:
             self._take_over(ready.snapshot)
         if ready.offer is not None and ready.offer.meta != self._fetched:
             self._fetched = None  # the newer one takes its place on the disk
-        if ready.committed:
-            self._due.append(ready.committed)
+        if rest := ready.committed[self._early_entries :]:
+            self._due.append(rest)
+        self._early_entries = 0
+        self._settle_reads(ready)
+        self._raft.advance(ready)
+
+    def meanwhile(self) -> list[Message]:
+        """While `persist` takes long: what need not wait for it is sent by the caller, reads are served.
+
+        Not while it installs a snapshot.
+        """
+        self._start_round()
+        ready = self._raft.meanwhile()
+        self._settle_reads(ready)
+        return ready.send_now
+
+    def _settle_reads(self, ready: Ready) -> None:
         for context in ready.reads_refused:
             asked = self._rounds.pop(context, None)
             _fail(asked.readers if asked else (), Unavailable("There is no leader to confirm a read."))
@@ -355,7 +370,6 @@ class Member:
             if (asked := self._rounds.pop(state.context, None)) is not None:
                 self._at_index.append((state.index, asked.readers))
         self._release_reads()
-        self._raft.advance(ready)
 
     def _take_over(self, snapshot: SnapshotMeta) -> None:
         """The state is that of the snapshot: what became of our proposals in it is not known here."""
@@ -442,11 +456,6 @@ class Member:
 
 def _unknown() -> Unavailable:
     return Unavailable("Whether the change was made is not known; the same again will tell.")
-
-
-def _is_fit(progress: MemberProgress) -> bool:
-    """Whether a voter can take over at once, and take changes then."""
-    return not progress.reluctant and progress.state is ProgressState.REPLICATE
 
 
 def _is_fetching(progress: MemberProgress) -> bool:

@@ -153,6 +153,10 @@ class CoordinatorMetrics:
                 "1 while this coordinator neither votes nor leads, as it has lost the end of its log.",
                 lambda s: int(s.recovering),
             ),
+            "filestore_coordinator_clock_wrong": (
+                "1 while most other members call the clock of this coordinator wrong.",
+                lambda s: int(s.clock_wrong),
+            ),
             "filestore_raft_diverged_members": (
                 "Other members whose state is known to differ from that of the majority.",
                 lambda s: len(s.diverged),

@@ -68,7 +68,7 @@ class PeerPort:
     """The routes of the peer port.
 
     `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers, `admit` coordinators
-    that are not who they were, `calls` counts.
+    that are not who they were, `calls` counts. Certificates are compared with `clock_ms`.
     """
 
     def __init__(
@@ -78,8 +78,11 @@ class PeerPort:
         check: Callable[[Peer], None],
         calls: ServedCalls | None = None,
         admit: Admission | None = None,
+        *,
+        clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._handle = handle
+        self._clock_ms = clock_ms
         self._admit = admit
         self._step = step
         self._check = check
@@ -157,7 +160,7 @@ class PeerPort:
         started_s = time.monotonic()
         try:
             call = wire.decode_call(frame.call)
-            if not peer.is_current(now_ms()) and not isinstance(call, RenewCall):
+            if not peer.is_current(self._clock_ms()) and not isinstance(call, RenewCall):
                 raise Unavailable(
                     "The certificate of this node is not valid now; it has to be renewed first."
                 )
@@ -200,7 +203,7 @@ class PeerPort:
         """Who asks. `takes_expired`: it may be a node whose certificate can be renewed late, no more."""
         if request.transport is None:
             raise Unauthorized("the connection is gone")
-        peer, at_ms = peer_identity(request.transport), now_ms()
+        peer, at_ms = peer_identity(request.transport), self._clock_ms()
         if not peer.is_current(at_ms) and not (takes_expired and peer.may_renew(at_ms)):
             is_early = at_ms < peer.not_before_ms
             raise Unauthorized(f"the certificate {'is not valid yet' if is_early else 'has expired'}")

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import sqlite3
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,9 +21,7 @@ from ca.tls import UnusableCredential
 from coordinator.accepting import CannotListen, Places
 from coordinator.authority import ClusterAuthority
 from coordinator.calls import HeartbeatCall
-from coordinator.caution import clock_behind_ms
 from coordinator.client import MetadataClient
-from coordinator.clock import now_ms
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.contexts import MemberContexts
@@ -42,6 +39,7 @@ from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop
 from coordinator.link import end
 from coordinator.log import LogDamaged, LogFailed
 from coordinator.member import configured
+from coordinator.member_clocks import MemberClocks
 from coordinator.member_metrics import MemberMetrics
 from coordinator.metrics import CoordinatorMetrics, Metrics, timed_sync
 from coordinator.node_orders import NodeOrders
@@ -178,9 +176,7 @@ async def _run(
         failing_nodes=service.failing_nodes,
     )
     shell = Shell(config, files, metadata, view, metrics, member.readiness)
-    peer_port = PeerPort(
-        service.handle, member.driver.step, service.check, ServedCalls(metrics.registry), known.admit
-    )
+    peer_port = member.peer_port(service, ServedCalls(metrics.registry), known)
     async with orders, asyncio.TaskGroup() as group:
         owned = [
             group.create_task(member.driver.run(), name="driver"),
@@ -195,7 +191,7 @@ async def _run(
             group.create_task(member.keeper.run(), name="states of nodes"),
             group.create_task(member.quotas.run(), name="quotas"),
             group.create_task(member.job_runs.run(), name="background jobs"),
-            group.create_task(_renew(files, config, member.authority, contexts), name="renewal"),
+            group.create_task(_renew(files, config, member, contexts), name="renewal"),
         ]
         await _serve(shell, application, peer_port, contexts, member, http, on_open=transport.open)
         for task in owned:
@@ -223,20 +219,16 @@ class _Member:
         self._schedules = config.schedules
         self.removed = removed
         self.view = StateView(ledger.store)
+        self.clocks = MemberClocks()
         self.authority = ClusterAuthority(
-            ledger.store, files.read_cluster_key(), config.cluster, self._credential.root_pem
+            ledger.store,
+            files.read_cluster_key(),
+            config.cluster,
+            self._credential.root_pem,
+            clock_ms=self.clocks.now_ms,
         )
         self.authority.require_key()
-        self.driver = Driver(
-            configured(Config(config.id, (config.id,)), ledger.store),
-            ledger.log,
-            ledger.store,
-            ledger.snapshots,
-            transport.send,
-            lambda offer: self.fetcher.offer(offer),
-            self._applied,
-            clock_ms=self._time_of_a_change_ms,
-        )
+        self.driver = self._new_driver(transport)
         self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched)
         self.operations = Operations(config.id, self.driver, self.view)
         self.digests = Digests(
@@ -250,7 +242,13 @@ class _Member:
         self.upgrades = Upgrades(config.id, self.driver, ledger.store, metadata, self.view)
         self.health = NodeHealth()
         self.means = means = Means(
-            self.driver, ledger.store, self.view, self.health, orders, grace_ms=config.gc_grace_s * 1000
+            self.driver,
+            ledger.store,
+            self.view,
+            self.health,
+            orders,
+            clocks=self.clocks,
+            grace_ms=config.gc_grace_s * 1000,
         )
         self.keeper = NodeKeeper(means, down_after_s=config.down_after_s)
         self.quotas = QuotaKeeper(means)
@@ -263,6 +261,30 @@ class _Member:
             due=reconcilers.due(),
             schedules=config.schedules,
             clock_doubt=means.clock_doubt,
+        )
+
+    def _new_driver(self, transport: Transport) -> Driver:
+        ledger = self._ledger
+        return Driver(
+            configured(Config(self._own_id, (self._own_id,)), ledger.store),
+            ledger.log,
+            ledger.store,
+            ledger.snapshots,
+            transport.send,
+            lambda offer: self.fetcher.offer(offer),
+            self._applied,
+            clocks=self.clocks,
+        )
+
+    def peer_port(self, service: Service, calls: ServedCalls, known: KnownInstances) -> PeerPort:
+        """Where `service` is asked."""
+        return PeerPort(
+            service.handle,
+            self.driver.step,
+            service.check,
+            calls,
+            known.admit,
+            clock_ms=self.clocks.now_ms,
         )
 
     def service(self, identity: Identity) -> Service:
@@ -278,13 +300,10 @@ class _Member:
             operations=self.operations,
             digests=self.digests,
             credential=self._credential,
+            clocks=self.clocks,
             schedules=self._schedules,
             copy_failures=self.means.failures.sentences,
         )
-
-    def _time_of_a_change_ms(self) -> int:
-        """This clock; far behind the others', theirs: no retention period shall begin in the past."""
-        return now_ms() + clock_behind_ms(self.health.clock_offsets_ms(at_s=time.monotonic()))
 
     async def readiness(self) -> str:
         """`ready`, or `disk_full` while this coordinator takes no changes; it serves reads in both cases."""
@@ -397,7 +416,7 @@ def _first(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:
 
 
 async def _renew(
-    files: CoordinatorFiles, config: CoordinatorConfig, authority: ClusterAuthority, contexts: MemberContexts
+    files: CoordinatorFiles, config: CoordinatorConfig, member: _Member, contexts: MemberContexts
 ) -> None:
     """Renew this coordinator's own certificate at two thirds of its life, or when there is a newer
     intermediate than signed it: it holds the key of the CA.
@@ -405,9 +424,9 @@ async def _renew(
     A certificate that is good for longer is kept at start: one made by a clock that runs ahead would not be
     valid yet for the others.
     """
-    renewal = contexts.credential.renewal()
+    renewal, authority = contexts.credential.renewal(), member.authority
     while True:
-        if renewal.is_due(now_ms()) or authority.is_newer_than(contexts.credential):
+        if renewal.is_due(member.clocks.now_ms()) or authority.is_newer_than(contexts.credential):
             try:
                 new_leaf(files, config, authority.sign_leaf)
                 renewal = contexts.credential.renewal()

@@ -77,6 +77,7 @@ from coordinator.endings import ending_soon
 from coordinator.health import PLACEABLE_S, NodeHealth
 from coordinator.jobs import JOBS, check_parameters, job_kind
 from coordinator.machine.rules import RULES
+from coordinator.member_clocks import MemberClocks
 from coordinator.operations import Operations
 from coordinator.placement import Candidate, choose
 from coordinator.queries import (
@@ -116,6 +117,7 @@ class Service:
         operations: Operations,
         digests: Digests,
         credential: Credential,
+        clocks: MemberClocks,
         schedules: Mapping[str, float],
         copy_failures: Callable[[], Mapping[str, str]] = dict,
     ) -> None:
@@ -132,7 +134,8 @@ class Service:
         self._credential = credential
         self._schedules = {job.name: schedules.get(job.name, job.schedule_s) for job in JOBS}
         self._copy_failures = copy_failures
-        self._callers = Callers(view)
+        self._clocks = clocks
+        self._callers = Callers(view, clocks.now_ms)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
 
@@ -279,7 +282,7 @@ class Service:
         return self._answer(self._callers.proved_in(query))
 
     def _answer(self, query: AnyQuery) -> bytes:
-        return value_of(self._store.answer(query, at_ms=now_ms()))
+        return value_of(self._store.answer(query, at_ms=self._clocks.now_ms()))
 
     async def _require_admin(self, caller: Caller) -> None:
         """Raises Refused or Unauthorized. A token that was revoked is refused from then on, everywhere."""
@@ -291,10 +294,12 @@ class Service:
         return await asyncio.to_thread(self._snapshots.chunk, call.index, call.term, call.offset)
 
     async def _heartbeat(self, identity: Identity, call: HeartbeatCall) -> HeartbeatReply:
+        if call.is_primary and identity != self._identity:
+            self._clocks.hear(identity, call.at_ms)
         if identity.role is Role.NODE and call.is_primary:
             self._health.hear(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         await self._driver.read_barrier()
-        return HeartbeatReply(self._store.view_version(), self._driver.leader, now_ms())
+        return HeartbeatReply(self._store.view_version(), self._driver.leader, self._clocks.now_ms())
 
     async def _follow(self, identity: Identity, call: FollowCall) -> FollowReply:
         if identity.role is not Role.NODE:
@@ -370,7 +375,7 @@ class Service:
         command = AdmitUser(caller=caller, user_id=call.user_id, roles=call.roles, groups=call.groups)
         reply = await self._change(command, call.session, call.sequence, call.acknowledged_below)
         user = msgspec.msgpack.decode(reply, type=UserRecord)
-        at_ms = now_ms()
+        at_ms = self._clocks.now_ms()
         ttl_seconds = call.ttl_seconds or TTL_SECONDS_DEFAULT
         token = self._authority.sign_user_token(
             subject=user.user_id,
@@ -398,6 +403,7 @@ class Service:
             blobs=blobs,
             blob_bytes=blob_bytes,
             at_ms=at_ms,
+            correction_ms=self._clocks.correction_ms(),
             write_quorum=view.write_quorum,
             replicas_wanted=view.replicas,
             runs=self._store.running_runs(),
@@ -418,6 +424,7 @@ class Service:
             applied=self._driver.applied_index,
             last_index=status.last_index,
             disk_full=not self._driver.has_room,
+            clock_wrong=self._driver.is_clock_wrong,
             followers=[
                 FollowerStatus(id=name, match=p.match, state=p.state.value, active=p.active)
                 if name != status.id
@@ -448,10 +455,11 @@ class Service:
         return {node_id: found[node_id] for node_id in up if node_id in found}
 
     def _node_states(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
-        states, failing = [], self.failing_nodes()
+        states, failing, correction_ms = [], self.failing_nodes(), self._clocks.correction_ms()
         for node in view.nodes:
             heard = self._health.last(node.node_id)
             beat = heard.heartbeat if heard else HeartbeatCall(0, 0, 0)
+            offset_ms = heard.clock_offset_ms if heard else None
             states.append(
                 NodeStatus(
                     node=node,
@@ -460,7 +468,7 @@ class Service:
                     free_bytes=beat.free_bytes,
                     total_bytes=beat.total_bytes,
                     uploads=beat.uploads,
-                    clock_offset_ms=heard.clock_offset_ms if heard else None,
+                    clock_offset_ms=None if offset_ms is None else offset_ms - correction_ms,
                     disk=self._health.disk(node.node_id),
                     scrubbed_since_ms=min(beat.scrubbed_since_ms, now_ms()),
                     custody_stopped=beat.custody_stopped,

@@ -187,6 +187,7 @@ def check_signs(bundle: Bundle) -> None:
         root_pem=command.root_pem,
         cluster=command.cluster,
         cluster_key=bundle.cluster_key,
+        now=datetime.now(UTC),
     )
 
 

@@ -9,12 +9,12 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
 from collections.abc import Callable
 
 from ca.errors import FilestoreError
 from coordinator.calls import FollowCall
 from coordinator.client import MetadataClient
+from coordinator.clock import boot_time_s
 from coordinator.queries import GetContent
 from coordinator.records import Caller, ContentRecord
 from node.cached_records import CachedRecords
@@ -29,11 +29,6 @@ FOLLOW_AGAIN_S = 0.1  # after no answer
 _log = logging.getLogger(__name__)
 
 
-def boot_time_s() -> float:
-    """A clock that goes on while the machine is suspended, when leases run out like always."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 class RecordCache:
     """One per process. `run` is owned by it. For one event loop."""
 
@@ -42,7 +37,7 @@ class RecordCache:
         metadata: MetadataClient,
         metrics: NodeMetrics,
         *,
-        clock: Callable[[], float] = boot_time_s,
+        clock: Callable[[], float] = boot_time_s,  # leases run out while the machine is suspended, too
     ) -> None:
         self._metadata = metadata
         self._clock = clock

@@ -34,7 +34,9 @@ and
    some follower needs what the log no longer holds.
 
 Steps 2 to 4 and 7 may run in other threads: meanwhile the core takes ticks, messages, proposals and reads,
-and what follows from them goes into the next `Ready`. All calls into the core come from one thread. Messages
+and what follows from them goes into the next `Ready`. While step 3 takes long and is no snapshot, the driver
+may call `meanwhile()`: it gives what of that does not depend on the disk, `send_now` and reads, to be dealt
+with at once as in steps 2 and 5. All calls into the core come from one thread. Messages
 may be lost, doubled, delayed and reordered; none of that costs more than time. The driver compacts the log as
 it likes below what the state machine holds durably; the core asks the storage for its first index each time.
 

@@ -21,6 +21,7 @@ from coordinator.raft.messages import (
     Message,
     MessageKind,
     Ready,
+    Reluctance,
     SnapshotMeta,
 )
 from coordinator.raft.progress import ProgressState
@@ -56,7 +57,7 @@ class MemberProgress:
     inflight_bytes: int
     active: bool
     snapshot_index: int
-    reluctant: bool
+    reluctance: Reluctance
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,18 +135,29 @@ class Raft:
         return self._state.leader
 
     @property
-    def reluctant(self) -> bool:
-        """Whether this member should lead only if no other can. Set by the driver; says nothing of safety."""
-        return self._state.reluctant
+    def reluctance(self) -> Reluctance:
+        """Why this member should lead only if no other can. Set by the driver; says nothing of safety."""
+        return self._state.reluctance
 
-    @reluctant.setter
-    def reluctant(self, is_reluctant: bool) -> None:
-        self._state.reluctant = is_reluctant
+    @reluctance.setter
+    def reluctance(self, reluctance: Reluctance) -> None:
+        self._state.reluctance = reluctance
 
     @property
     def led_term(self) -> int:
         """The term that this member leads, 0 if it leads none."""
         return self._state.term if self._state.is_leader else 0
+
+    @property
+    def term(self) -> int:
+        """The term that this member is in."""
+        return self._state.term
+
+    @property
+    def others_match(self) -> int:
+        """Up to which index a majority has this leader's log on disk, itself not counted; else 0."""
+        matches = {member: progress.match for member, progress in self._state.progress.items()}
+        return self._state.membership.reached_by_majority(matches | {self.id: 0})
 
     @property
     def members(self) -> Members:
@@ -347,6 +359,21 @@ class Raft:
         self._in_flight = ready
         return ready
 
+    def meanwhile(self) -> Ready:
+        """What need not wait for the batch of the last `ready`, while it is written: messages and reads.
+
+        It could all have been in that Ready, had it come about sooner: nothing of it depends on the disk.
+        """
+        assert self._in_flight is not None, "meanwhile() outside of ready() and advance()"
+        assert self._in_flight.snapshot is None, "meanwhile() while the state is replaced"
+        state = self._state
+        self._flush()
+        found = Ready(
+            send_now=state.send_now, read_states=state.reads.answered, reads_refused=state.reads.refused
+        )
+        state.send_now, state.reads.answered, state.reads.refused = [], [], []
+        return found
+
     def _take_committed(self) -> list[Entry]:
         log, config = self._state.log, self._state.config
         if not log.may_hand_out(config.applying_bytes_max):
@@ -414,7 +441,7 @@ class Raft:
                 each.inflight_bytes,
                 each.is_live,
                 each.snapshot_index,
-                each.reluctant,
+                each.reluctance,
             )
             for member, each in state.progress.items()
         }

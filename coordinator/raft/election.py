@@ -13,10 +13,10 @@ from coordinator.raft.state import Role, State
 def tick_waiting(state: State) -> None:
     """A tick of a member that does not lead: too long without a leader starts a pre-vote.
 
-    A reluctant one waits until all others have had their turn: any of their timeouts is shorter.
+    A reluctant one waits until all that are less so have had their turn: any of their timeouts is shorter.
     """
     state.election_elapsed += 1
-    patience = state.config.election_ticks if state.reluctant else 0
+    patience = state.config.election_ticks * state.reluctance
     if state.election_elapsed >= state.election_timeout + patience and state.may_stand:
         campaign(state)
 

@@ -85,6 +85,15 @@ class HardState(Struct, frozen=True, array_like=True, gc=False):
     commit: Counter = 0
 
 
+class Reluctance(IntEnum):
+    """Why a member should lead only if no other can; the worst last. The numbers are the wire format."""
+
+    WILLING = 0
+    CLOCK_WRONG = 1  # most other members call its clock wrong
+    NO_ROOM = 2  # its disk takes no changes
+    RECOVERING = 3  # it has forgotten what it promised, and must not lead at all
+
+
 class MessageKind(IntEnum):
     """What a message asks or answers. The numbers are the wire format and never change."""
 
@@ -113,7 +122,8 @@ class Message(Struct, frozen=True, array_like=True, gc=False):
         `log_index` is the APPEND's own, and the follower's log may match up to `hint_index`, whose term there
         is `hint_term`.
     HEARTBEAT: `commit`, never beyond what the follower has; `round` of reads. HEARTBEAT_REPLY: the same
-    `round`; `reject` from a member that should not be asked to lead (older leaders do not look at it).
+    `round`; from a member that should not be asked to lead `reject`, with the Reluctance in `hint_index`
+        (older members know but one reason, NO_ROOM, and do not say it).
     SNAPSHOT: the sender offers a snapshot of its state at `log_index`, `log_term`, with `members`; the bytes
     are
         fetched beside Raft. It is answered by an APPEND_REPLY, once the receiver has that state.

@@ -10,6 +10,7 @@ from collections import deque
 from enum import Enum
 
 from coordinator.raft.config import Config
+from coordinator.raft.messages import Reluctance
 
 
 class ProgressState(Enum):
@@ -36,7 +37,7 @@ class Progress:
         "offer_due",
         "probe_due",
         "probe_sent",
-        "reluctant",
+        "reluctance",
         "snapshot_index",
         "state",
         "was_active",
@@ -49,7 +50,7 @@ class Progress:
         self.state = ProgressState.PROBE
         self.active = False  # heard of since the last quorum check
         self.was_active = False  # heard of between the two checks before
-        self.reluctant = False  # it said so with its last answer to a heartbeat
+        self.reluctance = Reluctance.WILLING  # it said so with its last answer to a heartbeat
         self.acked_round = 0
         self.commit_sent = 0
         self.commit_owed = 0  # a read of this member waits for this index

@@ -16,6 +16,7 @@ from coordinator.raft.messages import (
     MembershipChange,
     Message,
     MessageKind,
+    Reluctance,
     entry_size_bytes,
 )
 from coordinator.raft.progress import Progress, ProgressState
@@ -280,6 +281,7 @@ def on_heartbeat(state: State, message: Message) -> None:
     """The leader lives. The answer promises nothing about the disk, so it leaves at once."""
     state.follow(message.source)
     learn_commit(state, message)
+    reluctance = Reluctance.RECOVERING if state.is_recovering else state.reluctance
     state.send_now.append(
         Message(
             MessageKind.HEARTBEAT_REPLY,
@@ -287,7 +289,8 @@ def on_heartbeat(state: State, message: Message) -> None:
             message.source,
             state.term,
             round=message.round,
-            reject=state.reluctant or state.is_recovering,
+            reject=reluctance > Reluctance.WILLING,
+            hint_index=reluctance,
         )
     )
 
@@ -310,10 +313,17 @@ def on_heartbeat_reply(state: State, message: Message) -> None:
     if progress is None:
         return
     progress.active = True
-    progress.reluctant = message.reject
+    progress.reluctance = _told_reluctance(message)
     progress.acked_round = max(progress.acked_round, min(message.round, state.reads.last_round))
     progress.heard_heartbeat_reply()
     state.flush_due = True
+
+
+def _told_reluctance(message: Message) -> Reluctance:
+    if not message.reject:
+        return Reluctance.WILLING
+    is_known = Reluctance.WILLING < message.hint_index <= max(Reluctance)
+    return Reluctance(message.hint_index) if is_known else Reluctance.NO_ROOM
 
 
 def start_transfer(state: State, target: str) -> None:

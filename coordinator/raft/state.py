@@ -11,7 +11,7 @@ from enum import Enum
 from coordinator.raft.config import Config
 from coordinator.raft.log_view import LogView
 from coordinator.raft.membership import Membership
-from coordinator.raft.messages import HardState, Message, ReadState, SnapshotMeta, SnapshotOffer
+from coordinator.raft.messages import HardState, Message, ReadState, Reluctance, SnapshotMeta, SnapshotOffer
 from coordinator.raft.progress import Progress
 
 BATCH_NUMBER_BITS = 48
@@ -109,7 +109,7 @@ class State:
         "progress",
         "rand",
         "reads",
-        "reluctant",
+        "reluctance",
         "role",
         "send_after_sync",
         "send_now",
@@ -141,7 +141,7 @@ class State:
         self.votes: dict[str, bool] = {}
         self.progress: dict[str, Progress] = {}  # a leader's only, itself included
         self.transfer_target = ""
-        self.reluctant = False  # it can lead, but others should where they can
+        self.reluctance = Reluctance.WILLING  # it can lead, but others should where they can
         self.uncommitted: deque[tuple[int, int]] = (
             deque()
         )  # (last index, bytes) of each proposal, a leader's only

@@ -15,6 +15,7 @@ from coordinator.clock import now_ms
 from coordinator.driver import Driver
 from coordinator.health import NodeHealth
 from coordinator.job_runs import Interrupted
+from coordinator.member_clocks import MemberClocks
 from coordinator.node_orders import NodeOrders
 from coordinator.queries import AnyQuery, FindBlob
 from coordinator.reconcile.backoff import CopyFailures
@@ -38,6 +39,7 @@ class Means:
     view: Callable[[], ClusterView]
     health: NodeHealth
     orders: NodeOrders
+    clocks: MemberClocks
     grace_ms: int
     failures: CopyFailures = field(default_factory=CopyFailures)
 
@@ -56,7 +58,7 @@ class Means:
         """Why nothing may end now because its time is over; "" for no reason."""
         if self.view().nodes and self.health.is_silent():
             return "No node has told this coordinator its time yet."
-        return clock_doubt(self.health.clock_offsets_ms(at_s=time.monotonic()))
+        return clock_doubt(self.clocks.offsets_ms())
 
     def node(self, node_id: str) -> NodeRecord:
         """Raises NotFound."""

@@ -188,7 +188,9 @@ def _coordinator_state(
         last_index=own.last_index,
         disk_full=own.disk_full,
         recovering=own.recovering,
-        clock_offset_ms=reply.at_ms - best.at_ms if reply.at_ms and best.at_ms else UNSET,
+        clock_offset_ms=reply.at_ms - best.at_ms - best.correction_ms
+        if reply.at_ms and best.at_ms
+        else UNSET,
     )
 
 

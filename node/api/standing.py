@@ -170,7 +170,7 @@ def _of_clocks(coordinators: list[CoordinatorState], nodes: list[NodeState]) -> 
     offsets_ms = {f"coordinator {each.id}": each.clock_offset_ms for each in coordinators}
     offsets_ms |= {f"node {each.id}": each.clock_offset_ms for each in nodes}
     return [
-        f"The clock of the {name} is {offset_ms} ms from the leader's."
+        f"The clock of the {name} is {offset_ms} ms from most others'."
         for name, offset_ms in offsets_ms.items()
         if isinstance(offset_ms, int) and abs(offset_ms) > CLOCK_OFFSET_MS_MAX
     ]

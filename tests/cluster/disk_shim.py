@@ -1,7 +1,7 @@
 """Disks of running nodes that refuse, fail, fill up or hang, and work again: by a preloaded library.
 
 Rules lie in a file that every process has mapped: they hold at once, for all threads, at almost no cost while
-there are none. Each names the calls, an error (or seconds to hang), and a part of the paths. A test is
+there are none. Each names the calls, an error (or how long each takes), and a part of the paths. A test is
 skipped where nothing can be compiled.
 """
 
@@ -68,6 +68,7 @@ static int refused(char call, const char *path) {
             }
         }
         if (found >= 0) return found;
+        if (found < -1) { usleep(-found * 1000); return 0; }
         usleep(20000); /* it hangs as long as the rule is there */
     }
 }
@@ -218,6 +219,12 @@ class DiskRules:
     def hanging(self, part: str | Path, calls: str) -> Iterator[None]:
         """While it lasts these calls do not return."""
         with self.failing(part, calls, _HANG):
+            yield
+
+    @contextmanager
+    def slow(self, part: str | Path, calls: str, delay_ms: int) -> Iterator[None]:
+        """While it lasts each of these calls takes so long, two milliseconds at least, and then succeeds."""
+        with self.failing(part, calls, -delay_ms):
             yield
 
     def _write(self) -> None:

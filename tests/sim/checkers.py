@@ -312,10 +312,10 @@ class Checkers:
 
     # The state machine
 
-    def handed_out(self, machine: "Machine", ready: Ready) -> None:
+    def handed_out(self, machine: "Machine", entries: Sequence[Entry]) -> None:
         """Committed entries are on the own disk before they are applied."""
         disk = self.disks[machine.name]
-        for entry in ready.committed:
+        for entry in entries:
             if not disk.holds(entry.index, entry.term):
                 self._fail(f"{machine.name} is to apply entry {entry.index}, which is not on its disk")
 

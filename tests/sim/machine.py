@@ -236,10 +236,23 @@ class Machine:
             self.surroundings.send(self.name, ready.send_now)
             self._mind_snapshots(ready)
             if self.member.needs_disk(ready):
+                if ready.committed and ready.snapshot is None:
+                    self.member.hand_out(ready)
+                    self._maybe_apply()
                 self._later(self._persist, "writes")
                 break
             self._finish()
+        self._turn_meanwhile()
         self._look()
+
+    def _turn_meanwhile(self) -> None:
+        """What need not wait for the batch that is being written; a driver may leave it for later, too."""
+        member, ready = self.member, self._ready
+        if member is None or ready is None or ready.snapshot is not None or self.rand.random() < 0.5:
+            return
+        messages = member.meanwhile()
+        self.surroundings.checkers.sends_now(self.name, messages)
+        self.surroundings.send(self.name, messages)
 
     def _look(self) -> None:
         if self.member is not None:
@@ -287,7 +300,6 @@ class Machine:
         self.surroundings.send(self.name, ready.send_after_sync)
         if self._dies_at("after sending"):
             return
-        self.surroundings.checkers.handed_out(self, ready)
         member.finish(ready)
         self._ready = None
         self._maybe_apply()
@@ -297,6 +309,7 @@ class Machine:
             return
         entries = self.member.next_to_apply()
         if entries:
+            self.surroundings.checkers.handed_out(self, entries)
             self.is_applying = True
             self._later(lambda: self._apply(entries), "applies")
 

@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 
-from coordinator.raft.messages import Message
+from coordinator.raft.messages import Message, Reluctance
 from tests import history
 from tests.sim import genesis, weather
 from tests.sim.checkers import Checkers, Violation
@@ -322,9 +322,9 @@ class World:
         leader = self.checkers.leader_of(self.machines)
         if self.is_calm or leader is None or leader.member is None:
             return
-        for machine in self.machines.values():  # whose disks are full changes too
+        for machine in self.machines.values():  # whose disks are full and whose clocks are wrong changes too
             if machine.member is not None:
-                machine.member.has_room = self.rand.random() < 0.5
+                machine.member.reluctance = self.rand.choice(list(Reluctance))
         self.note(lambda: f"{leader.name} is asked to hand over the lead")
         self.faults["transfer of the lead"] += 1
         leader.member.transfer_leader()

@@ -11,11 +11,13 @@ import msgspec
 import pytest
 
 from ca.errors import Unavailable
+from ca.identity import Identity, Role
 from coordinator import commands
 from coordinator.cache_leases import LEASE_S
 from coordinator.clock import now_ms
 from coordinator.driver import Driver
 from coordinator.log import LogFailed, SegmentLog
+from coordinator.member_clocks import MemberClocks
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind
@@ -43,7 +45,7 @@ async def running(
     sync: Callable[[int], None] = os.fdatasync,
     *,
     cache_lease_s: float = LEASE_S,
-    clock_ms: Callable[[], int] = now_ms,
+    clocks: MemberClocks | None = None,
 ) -> AsyncIterator[tuple[Driver, "asyncio.Task[None]"]]:
     if not (data / "log").exists():
         first = commands.encode_envelope(commands.Envelope(0, 0, 0, 1, bootstrap()))
@@ -60,7 +62,7 @@ async def running(
         lambda _: None,
         lambda *_: None,
         cache_lease_s=cache_lease_s,
-        clock_ms=clock_ms,
+        clocks=clocks,
     )
     task = asyncio.create_task(driver.run())
     try:
@@ -98,10 +100,12 @@ async def test_change_is_seen_by_the_next_read_and_after_a_restart(tmp_path: Pat
 async def test_what_begins_is_dated_by_the_clock_that_was_put_forward_and_what_ends_by_ours(
     tmp_path: Path,
 ) -> None:
-    day_ms = 24 * 60 * 60 * 1000
+    day_ms, clocks = 24 * 60 * 60 * 1000, MemberClocks()
+    for name in ("n1", "n2"):
+        clocks.hear(Identity("lab", Role.NODE, name), now_ms() + day_ms)
     async with (
         asyncio.timeout(DEADLINE_S),
-        running(tmp_path, clock_ms=lambda: now_ms() + day_ms) as (driver, _),
+        running(tmp_path, clocks=clocks) as (driver, _),
     ):
         await leading(driver)
         await driver.propose(admit("alice"))

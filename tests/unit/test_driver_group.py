@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import shutil
 import threading
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
 from pathlib import Path
@@ -45,9 +47,16 @@ def admit(user_id: str) -> commands.AdmitUser:
 
 
 class MeasuredDirectory(OsDirectory):
-    """One whose disk is full for who asks before."""
+    """One whose disk is full for who asks before, and takes its time to sync."""
 
-    is_full = False
+    is_full, sync_s = False, 0.0
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, sync=self._slow_sync)
+
+    def _slow_sync(self, descriptor: int) -> None:
+        time.sleep(self.sync_s)
+        os.fdatasync(descriptor)
 
     def free_bytes(self) -> int:
         return 0 if self.is_full else super().free_bytes()
@@ -251,7 +260,7 @@ async def test_lead_goes_to_who_has_room_whoever_gets_it_and_whenever_there_is_r
         seats[0].disk.is_full = True
         await led_by(group, "c3")
 
-        while not group.drivers["c3"].status().progress["c2"].reluctant:
+        while not group.drivers["c3"].status().progress["c2"].reluctance:
             await asyncio.sleep(0.01)
         with pytest.raises(Conflict, match="The disk of c2 is full"):
             group.drivers["c3"].transfer_leader("c2")
@@ -272,7 +281,7 @@ async def test_lead_goes_to_one_without_room_rather_than_to_one_that_is_far_behi
         async with seats[2].run():
             await three_voters(first)
         seats[1].disk.is_full = True
-        while not first.status().progress["c2"].reluctant:
+        while not first.status().progress["c2"].reluctance:
             await asyncio.sleep(0.01)
         await filled(first, 600)
         await compacted(seats[0])

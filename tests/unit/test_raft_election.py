@@ -4,7 +4,7 @@ import pytest
 
 from coordinator.raft.core import NotLeader, ProposalRefused, Role
 from coordinator.raft.membership import Membership
-from coordinator.raft.messages import Members, Message, MessageKind
+from coordinator.raft.messages import Members, Message, MessageKind, Reluctance
 from tests.sim.group import Group, Member, kinds, make_group, make_member
 
 ABC = ("a", "b", "c")
@@ -276,7 +276,8 @@ def test_reluctant_members_stand_only_after_all_others(willing: str) -> None:
     for _ in range(20):
         group = make_group(3)
         for member in group.members.values():
-            member.raft.reluctant = member.raft.id != willing
+            if member.raft.id != willing:
+                member.raft.reluctance = Reluctance.NO_ROOM
         group.tick(20)  # nobody willing waits for longer
         assert group["a"].raft.leader == willing
 
@@ -284,19 +285,38 @@ def test_reluctant_members_stand_only_after_all_others(willing: str) -> None:
 def test_reluctant_members_lead_when_there_are_no_others() -> None:
     group = make_group(3)
     for member in group.members.values():
-        member.raft.reluctant = True
-    group.tick(30)
+        member.raft.reluctance = Reluctance.NO_ROOM
+    group.tick(40)
     assert group["a"].raft.leader in ABC
 
 
 def test_leader_hears_who_is_reluctant() -> None:
     group = make_group(3)
     group.elect("a")
-    for is_reluctant in (True, False):
-        group["b"].raft.reluctant = is_reluctant
+    for reluctance in reversed(Reluctance):
+        group["b"].raft.reluctance = reluctance
         group.tick(10)
         progress = group["a"].raft.status().progress
-        assert (progress["b"].reluctant, progress["c"].reluctant) == (is_reluctant, False)
+        assert (progress["b"].reluctance, progress["c"].reluctance) == (reluctance, Reluctance.WILLING)
+
+
+def test_member_whose_clock_is_wrong_stands_before_those_without_room() -> None:
+    for _ in range(20):
+        group = make_group(3)
+        for member in group.members.values():
+            member.raft.reluctance = Reluctance.NO_ROOM
+        group["b"].raft.reluctance = Reluctance.CLOCK_WRONG
+        group.tick(30)
+        assert group["a"].raft.leader == "b"
+
+
+def test_older_member_that_says_no_more_than_that_it_should_not_lead_has_no_room() -> None:
+    group = make_group(3)
+    group.elect("a")
+    group.tick(1)
+    reply = Message(MessageKind.HEARTBEAT_REPLY, "b", "a", 1, reject=True)
+    group["a"].raft.step(reply)
+    assert group["a"].raft.status().progress["b"].reluctance is Reluctance.NO_ROOM
 
 
 def test_lead_is_not_handed_to_a_stranger() -> None:

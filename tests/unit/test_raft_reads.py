@@ -1,6 +1,6 @@
 """ReadIndex as transcripts: what a read waits for, who answers it, and when it is refused."""
 
-from coordinator.raft.messages import HardState, Message, MessageKind, ReadState
+from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, ReadState
 from tests.sim.group import Group, kinds, make_group, make_member, nothing
 
 ABC = ("a", "b", "c")
@@ -19,6 +19,40 @@ def test_read_on_the_leader_waits_for_a_majority() -> None:
     assert kinds(beats) == [MessageKind.HEARTBEAT, MessageKind.HEARTBEAT]
     assert before == []
     assert leader.read_states == [ReadState(b"r", 1)]
+
+
+def test_read_on_the_leader_does_not_wait_for_its_own_disk() -> None:
+    group = make_group(3)
+    leader = group.elect("a")
+    leader.raft.propose([b"x"])
+    leader.begin()  # and its disk takes long
+
+    leader.raft.read_index(b"r")
+    beats = leader.raft.meanwhile().send_now
+    leader.raft.step(Message(MessageKind.HEARTBEAT_REPLY, "b", "a", 1, round=beats[0].round))
+    found = leader.raft.meanwhile()
+
+    assert kinds(beats) == [MessageKind.HEARTBEAT, MessageKind.HEARTBEAT]
+    assert found.read_states == [ReadState(b"r", 1)]
+    assert (found.entries, found.send_after_sync, found.must_sync) == ([], [], False)
+    leader.finish()
+    leader.turn()
+    assert leader.read_states == [], "it is answered once"
+
+
+def test_follower_whose_disk_takes_long_confirms_reads_and_promises_nothing() -> None:
+    group = make_group(3)
+    group.elect("a")
+    follower = group["b"]
+    entry = Entry(2, 1, EntryKind.COMMAND, b"x")
+    follower.raft.step(Message(MessageKind.APPEND, "a", "b", 1, log_index=1, log_term=1, entries=(entry,)))
+    assert follower.begin() == []
+    follower.raft.step(Message(MessageKind.HEARTBEAT, "a", "b", 1, round=7))
+    again = Message(MessageKind.APPEND, "a", "b", 1, log_index=2, log_term=1)
+    follower.raft.step(again)
+
+    assert kinds(follower.raft.meanwhile().send_now) == [MessageKind.HEARTBEAT_REPLY]
+    assert kinds(follower.finish()) == [MessageKind.APPEND_REPLY]
 
 
 def test_answer_to_an_earlier_round_does_not_confirm_a_read() -> None:

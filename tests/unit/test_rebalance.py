@@ -12,6 +12,7 @@ from coordinator.caution import CAUTION_BLOBS
 from coordinator.driver import Driver
 from coordinator.health import NodeHealth
 from coordinator.job_runs import Progress, applied
+from coordinator.member_clocks import MemberClocks
 from coordinator.node_orders import Custody, NodeOrders, OrderFailed, PassState
 from coordinator.queries import GetNodeReplicas, GetReplicaCounts, ListDoomed
 from coordinator.reconcile.drain import RELEASED_MAX, RELEASES_AT_ONCE
@@ -82,7 +83,7 @@ async def surplus(driver: Driver, store: Store, disks: Disks) -> Means:
         await apply(driver, create(ADMIN, f"f{number}"))
     completions = [complete(ADMIN, f"f{number}", f"{number:064x}", list(NODES)) for number in range(BLOBS)]
     await asyncio.gather(*(apply(driver, completion) for completion in completions))
-    disks.means = Means(driver, store, StateView(store), health, disks, grace_ms=0)
+    disks.means = Means(driver, store, StateView(store), health, disks, clocks=MemberClocks(), grace_ms=0)
     return disks.means
 
 

@@ -15,6 +15,7 @@ from coordinator.driver import Driver
 from coordinator.health import NodeHealth
 from coordinator.job_runs import Progress
 from coordinator.jobs import REBALANCE
+from coordinator.member_clocks import MemberClocks
 from coordinator.node_orders import PullState
 from coordinator.queries import AnyQuery, FindBlob, GetNodeReplicas, ListReplicas
 from coordinator.reconcile.keeper import NodeKeeper
@@ -97,7 +98,9 @@ async def uneven(
         await apply(driver, create(ADMIN, f"f{number}"))
         held_by = list(holders[number % len(holders)])
         await apply(driver, complete(ADMIN, f"f{number}", f"{number:064x}", held_by, size_bytes=GIB // 2))
-    nodes.means = Means(driver, store, StateView(store), nodes.health, nodes, grace_ms=0)
+    nodes.means = Means(
+        driver, store, StateView(store), nodes.health, nodes, clocks=MemberClocks(), grace_ms=0
+    )
     nodes.beat()
     return nodes.means
 

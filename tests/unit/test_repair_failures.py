@@ -17,6 +17,7 @@ from coordinator.driver import Driver
 from coordinator.health import NodeHealth
 from coordinator.job_runs import Progress
 from coordinator.jobs import REPAIR
+from coordinator.member_clocks import MemberClocks
 from coordinator.node_orders import NodeOrders, OrderFailed, PullState
 from coordinator.queries import GetReplicaCounts
 from coordinator.reconcile import copies, works
@@ -78,7 +79,7 @@ async def short_of_one(
         for number, size_bytes in enumerate(of_blobs)
     ]
     await asyncio.gather(*(apply(driver, completion) for completion in completions))
-    return Means(driver, store, StateView(store), health, orders, grace_ms=0)
+    return Means(driver, store, StateView(store), health, orders, clocks=MemberClocks(), grace_ms=0)
 
 
 async def run(means: Means, run_id: str = "r1") -> dict[str, int | str]:

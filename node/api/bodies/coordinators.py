@@ -35,7 +35,7 @@ Membership = Annotated[
 ClockOffset = Annotated[
     int,
     Meta(
-        description="Its clock less the leader's, with what the messages took on their way.",
+        description="Its clock less what most clocks show, with what the messages took on their way.",
         ge=-(2**53),
         le=2**53,
         examples=[3],

@@ -1,0 +1,56 @@
+"""To whom a leader hands over, of those that it hears. No I/O here."""
+
+from coordinator.raft.core import MemberProgress, Status
+from coordinator.raft.messages import Reluctance
+from coordinator.raft.progress import ProgressState
+
+WHY_NOT = {  # one that is asked by name
+    Reluctance.CLOCK_WRONG: "The clock of {} is wrong.",
+    Reluctance.NO_ROOM: "The disk of {} is full: it would take no changes.",
+    Reluctance.RECOVERING: "{} has lost the end of its log, and is not up to date again.",
+}
+
+
+def successor(status: Status, *, reluctance_max: Reluctance) -> str:
+    """The voter that is to lead: one that keeps up with the log rather than one that does not, then the least
+    reluctant, then the most advanced; "" when there is none that lives and is no more reluctant than this.
+    """
+    live = live_voters(status)
+    most = min(reluctance_max, Reluctance.NO_ROOM)  # beyond that it must not
+    fit = [voter for voter, progress in live.items() if progress.reluctance <= most]
+    return max(fit, key=lambda voter: (_merit(live[voter]), voter), default="")
+
+
+def ready_successor(status: Status, *, reluctance_max: Reluctance) -> str:
+    """The same, of those alone that can take over at once.
+
+    To one that is far behind a leader could not hand over, and would take nothing while it tries.
+    """
+    target = successor(status, reluctance_max=reluctance_max)
+    return target if target and _keeps_up(live_voters(status)[target]) else ""
+
+
+def why_not(status: Status, target: str, *, reluctance: Reluctance) -> str:
+    """Why `target` should not be made to lead in the place of one with this reluctance; "" if it may."""
+    progress = live_voters(status).get(target)
+    if progress is None or progress.reluctance <= reluctance:
+        return ""
+    return WHY_NOT[progress.reluctance].format(target)
+
+
+def live_voters(status: Status) -> dict[str, MemberProgress]:
+    """The others, as their leader sees them."""
+    progress = status.progress
+    return {
+        voter: progress[voter]
+        for voter in status.members.voters
+        if voter != status.id and voter in progress and progress[voter].active
+    }
+
+
+def _keeps_up(progress: MemberProgress) -> bool:
+    return progress.state is ProgressState.REPLICATE
+
+
+def _merit(progress: MemberProgress) -> tuple[bool, int, int]:
+    return _keeps_up(progress), -progress.reluctance, progress.match
