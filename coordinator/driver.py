@@ -7,6 +7,7 @@ write or sync ends the process: the page cache may have dropped the data.
 """
 
 import asyncio
+import contextlib
 import logging
 import random
 import sqlite3
