@@ -183,7 +183,7 @@ class HealingCluster:
             if not self._logged(f"SELECT 1 FROM nodes WHERE state <> 'healthy' UNION ALL {surplus}"):
                 return True
             self._let_time_pass()
-            self._request("POST", "/api/v1/jobs/rebalance")
+            self._request("POST", "/api/v1/jobs/trim")
             time.sleep(0.5)
             return False
 

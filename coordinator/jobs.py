@@ -113,16 +113,16 @@ JOBS = (
     JobKind(
         name=REBALANCE,
         description=(
-            "Moves replicas from the fullest node to emptier ones, and releases those that are too many. By"
-            " itself it runs when used space differs by more than a tenth, or a node came back."
+            "Moves replicas from fuller nodes to emptier ones. By itself it runs when used space differs by"
+            " more than a tenth."
         ),
         schedule_s=600.0,
     ),
     JobKind(
         name=TRIM,
         description=(
-            "Releases replicas of blobs that have more than are wanted, as after the same content was"
-            " uploaded several times. By itself it runs while it finds some."
+            "Releases replicas of blobs that have more than are wanted, as after a node came back, or the"
+            " same content was uploaded several times. By itself it runs while it finds some."
         ),
         schedule_s=5.0,
     ),

@@ -252,7 +252,7 @@ class _Member:
         )
         self.keeper = NodeKeeper(means, down_after_s=config.down_after_s)
         self.quotas = QuotaKeeper(means)
-        reconcilers = Reconcilers(means, self.keeper)
+        reconcilers = Reconcilers(means)
         self.job_runs = JobRuns(
             config.id,
             self.driver,

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class NodeKeeper:
-    """`has_returned` is set when a node became healthy again: blobs may have more replicas than wanted."""
+    """Marks nodes down, returning and healthy, and has those that return compare what they hold first."""
 
     def __init__(self, means: Means, *, down_after_s: float) -> None:
         self._means = means
@@ -40,7 +40,6 @@ class NodeKeeper:
         self._attention = Attention()
         self._comparisons = Comparisons(means.orders)
         self._asked: dict[str, asyncio.Task[bool]] = {}  # nodes that return, by id
-        self.has_returned = False
 
     async def run(self) -> None:
         """Until cancelled. Followers listen too: one that begins to lead knows who was silent."""
@@ -92,7 +91,6 @@ class NodeKeeper:
     async def _mark_healthy(self, node: NodeRecord) -> None:
         await applied(self._means.driver, MarkNode(node_id=node.node_id, state=HEALTHY), NodeRecord)
         self._means.failures.forget_node(node.node_id)
-        self.has_returned = True
         _log.warning("the node %s is back: its replicas count again", node.node_id)
 
 

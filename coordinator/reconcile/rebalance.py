@@ -1,5 +1,4 @@
-"""Rebalance: after nodes have joined, replicas move from fuller nodes to emptier ones, copy first; and
-replicas that a blob has too many of, since a node came back, are released.
+"""Rebalance: after nodes have joined, replicas move from fuller nodes to emptier ones, copy first.
 
 A disk that does not get emptier would have more and more moved away: a run goes on by the rounds of a drain,
 and no further with a node that does not drop what was released. Every move leaves the node that gives fuller
@@ -23,7 +22,6 @@ from coordinator.replica_records import HeldReplica
 DIFFERENCE_SHARE = 0.1  # of used space: nodes that differ by less are left alone
 EVEN_SHARE = 0.02  # so near to the middle of two nodes a run comes; less is no change of a disk
 MOVED_MAX = 10_000  # replicas in one run: the next looks at the disks anew
-TRIED_MAX = 100_000  # blobs that a run remembers; beyond them it may try in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +101,6 @@ def plan_move(blob: BlobRecord, imbalance: Imbalance, facts: Facts, levels: Leve
     return Copy(blob.sha256, blob.size_bytes, targets[0], sources) if targets and sources else None
 
 
-def is_surplus(blob: BlobRecord, node_id: str, facts: Facts) -> bool:
-    """Whether a blob would keep as many replicas as are wanted without the one on this node."""
-    good = facts.good(blob.replicas)
-    return node_id in good and len(good) > facts.wanted
-
-
 def may_differ(then: Facts, now: Facts) -> bool:
     """Whether a move may help now that did not help then: other nodes, or disks that have changed notably."""
     before = {c.node_id: used_share(c) for c in then.candidates}
@@ -118,15 +110,12 @@ def may_differ(then: Facts, now: Facts) -> bool:
 
 
 async def rebalance(means: Means, progress: Progress) -> Facts | None:
-    """Release what is too much anywhere, and move replicas from fuller nodes to emptier ones.
+    """Move replicas from fuller nodes to emptier ones.
 
     The facts under which no move helps; None when some may, or none is needed. The result: looked_at, copied,
     bytes, released, spared; failed copies; unconfirmed as of `drain`; waiting: replicas that could move to
     nodes that have failed lately; imbalance: a sentence where the disks stay uneven.
     """
-    released: set[str] = set()
-    for candidate in by_use(means.facts()):
-        await _Surplus(means, progress, candidate.node_id, released).run()
     facts = means.facts()
     levels, moved = Levels(facts), set[str]()
     moves: list[_Moves] = []
@@ -153,35 +142,6 @@ def _sentence(facts: Facts) -> str:
         f" {used_share(emptiest):.0%}, and no replica can move: the emptier nodes have each already, are in a"
         " zone that has it, or have no room for it. It is tried again when nodes or disks have changed."
     )
-
-
-class _Surplus:
-    """Releases of what a blob has too much, on one node. `tried`: the blobs of which this run has released a
-    replica, on any node.
-    """
-
-    def __init__(self, means: Means, progress: Progress, node_id: str, tried: set[str]) -> None:
-        self._means, self._progress, self._node_id, self._tried = means, progress, node_id, tried
-        self._rounds = Rounds(means, progress, node_id)
-
-    async def run(self) -> None:
-        """Look at every replica that the node holds, as long as it drops what is released."""
-        await self._rounds.run(self._begin)
-
-    def _begin(self, crew: Crew, replica: HeldReplica) -> bool:
-        if not crew.readings:
-            self._progress.add(looked_at=1)
-        sha256 = replica.sha256
-        if crew.is_at(sha256) or sha256 in self._tried:
-            return True  # a node has spared it, as others would: they came together
-        blob = self._means.blob(sha256)
-        if blob is not None and is_surplus(blob, self._node_id, self._means.facts()):
-            crew.begin(sha256, lambda: self._release(sha256))
-        return True
-
-    async def _release(self, sha256: str) -> None:
-        if await self._rounds.release(sha256) and len(self._tried) < TRIED_MAX:
-            self._tried.add(sha256)
 
 
 class _Moves:

@@ -1,4 +1,5 @@
-"""Trim: blobs that more nodes hold than shall give up replicas, as after the same content was uploaded again.
+"""Trim: blobs that more nodes hold than shall give up replicas, as after a node came back, or the same
+content was uploaded again.
 
 Each upload makes its own replicas, on nodes of its own: that is what its acknowledgement rests on. So there
 may be as many as there are nodes, and what is too much goes afterwards. One goes only by a command that

@@ -12,7 +12,6 @@ from coordinator.jobs import COMPARE, DRAIN, GC, REBALANCE, REPAIR, SCRUB, TRIM
 from coordinator.queries import GetReplicaCounts
 from coordinator.reconcile import drain, passes, rebalance, repair, trim
 from coordinator.reconcile.facts import Facts
-from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.means import Means
 from coordinator.replica_records import ReplicaCounts
 
@@ -41,9 +40,8 @@ class _Wait:
 class Reconcilers:
     """The reconcilers of one coordinator as jobs."""
 
-    def __init__(self, means: Means, keeper: NodeKeeper) -> None:
+    def __init__(self, means: Means) -> None:
         self._means = means
-        self._keeper = keeper
         self._trimmer = trim.Trimmer()
         self._waits: dict[str, _Wait] = {}
         self._uneven: Facts | None = None  # under which no move helps
@@ -72,8 +70,6 @@ class Reconcilers:
         }
 
     def _is_rebalance_due(self) -> bool:
-        if self._keeper.has_returned:
-            return True
         if self._waits_still(REBALANCE):
             return False
         if self._uneven is not None and not rebalance.may_differ(self._uneven, self._means.facts()):
@@ -91,8 +87,6 @@ class Reconcilers:
         if not progress.is_scheduled:
             self._means.failures.forget()
         before, looked_before = _done(progress), _looked(progress)
-        if name == REBALANCE:
-            self._keeper.has_returned = False
         try:
             await work(self._means, progress)
         except asyncio.CancelledError:

@@ -120,7 +120,7 @@ async def test_replicas_of_a_dead_node_come_back_though_the_leader_dies_and_then
         until_state(five, dead, asked, "healthy")
         await until_whole(client)
         assert any(len(node_ids) > REPLICAS for node_ids in await logged(client, files.values()))
-        assert released_by_rebalance(five) > 0
+        assert released_by_trim(five) > 0
         for content, node_ids in zip(files.values(), await logged(client, files.values()), strict=True):
             assert len(node_ids) >= REPLICAS
             assert holders(five, content, five.nodes) >= node_ids
@@ -128,11 +128,11 @@ async def test_replicas_of_a_dead_node_come_back_though_the_leader_dies_and_then
         assert five.get(f"/files/{file_uuid}", node=asked).body == content
 
 
-def released_by_rebalance(cluster: Cluster) -> int:
+def released_by_trim(cluster: Cluster) -> int:
     """Replicas that were too many, as long as nobody was told of them just now."""
     for node in cluster.nodes:
         let_an_hour_pass(cluster, node)
-    run = cluster.filestore("job", "run", "rebalance", "--wait")
+    run = cluster.filestore("job", "run", "trim", "--wait")
     assert run.returncode == 0, run.stdout + run.stderr
     return int(json.loads(run.stdout.decode().splitlines()[-1].removeprefix("completed "))["released"])
 

@@ -18,8 +18,8 @@ from coordinator.replica_records import NodeReplicas
 from coordinator.store import Store
 from tests.unit.state import ADMIN, complete, create
 from tests.unit.test_job_runs import apply, member, trigger
-from tests.unit.test_rebalance import Disks
 from tests.unit.test_repair_failures import DEADLINE_S, Targets, short_of_one
+from tests.unit.test_rounds import Disks
 
 BLOBS = 60
 

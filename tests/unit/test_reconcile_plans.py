@@ -11,7 +11,7 @@ from coordinator.placement import Candidate
 from coordinator.reconcile.drain import draining, plan_release
 from coordinator.reconcile.facts import Facts
 from coordinator.reconcile.passes import unasked
-from coordinator.reconcile.rebalance import Levels, find_imbalances, is_surplus, plan_move
+from coordinator.reconcile.rebalance import Levels, find_imbalances, plan_move
 from coordinator.reconcile.repair import lacks_room, plan_repair
 from coordinator.reconcile.states import TICK_S_MAX, Attention
 from coordinator.reconcile.works import shape
@@ -212,13 +212,6 @@ def test_whatever_moves_the_moves_end(data: st.DataObject) -> None:
         levels.move(*data.draw(st.sampled_from(able)), 5 * GIB)
         moves += 1
         assert moves < 600  # each lowers the sum of the squares by 90, of at most 50,000
-
-
-def test_only_replicas_beyond_those_wanted_are_too_many() -> None:
-    cluster = facts(node("n1"), node("n2"), node("n3"), node("n4", "returning"), node("n5"))
-    assert not is_surplus(blob("n1", "n2", "n4", "n5"), "n1", cluster)
-    assert is_surplus(blob("n1", "n2", "n3", "n5"), "n1", cluster)
-    assert not is_surplus(blob("n1", "n2", "n3", "n5"), "n4", cluster)
 
 
 def test_a_tenth_of_many_blobs_is_too_many_and_a_few_never_are() -> None:

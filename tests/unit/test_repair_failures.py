@@ -21,7 +21,6 @@ from coordinator.member_clocks import MemberClocks
 from coordinator.node_orders import NodeOrders, OrderFailed, PullState
 from coordinator.queries import GetReplicaCounts
 from coordinator.reconcile import copies, works
-from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.reconcile.means import Means
 from coordinator.reconcile.repair import repair
 from coordinator.records import NodeRecord
@@ -270,7 +269,7 @@ async def test_blob_that_nobody_can_help_does_not_keep_the_next_one_waiting(
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         targets = Targets(n3=refuse_the_first)
         means = await short_of_one(driver, store, targets, NODES[:3], sizes=[5])
-        reconcilers = works.Reconcilers(means, NodeKeeper(means, down_after_s=600.0))
+        reconcilers = works.Reconcilers(means)
         await apply(driver, trigger(REPAIR, "r1"))
         (record,) = store.running_runs()
         await reconcilers.works()[REPAIR](Progress("c1", driver, record))

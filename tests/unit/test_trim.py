@@ -20,8 +20,8 @@ from coordinator.reconcile.recounting import recount
 from coordinator.reconcile.trim import BLOBS_AT_ONCE, TRIED_S, Trimmer, count_surplus, rank_surplus
 from coordinator.replica_records import NodeReplicas, ReplicaCounts
 from tests.unit.test_job_runs import apply, member, trigger
-from tests.unit.test_rebalance import BLOBS, NODES, Disks, surplus
 from tests.unit.test_reconcile_plans import GIB, blob, facts, node
+from tests.unit.test_rounds import BLOBS, NODES, Disks, surplus
 
 IDS = [f"n{number}" for number in range(1, 9)]
 WANTED = 3  # of the facts of these tests

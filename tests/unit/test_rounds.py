@@ -1,4 +1,6 @@
-"""Runs of `rebalance` over a real driver and log, with nodes that are as cautious as real ones."""
+"""Rounds of releases over a real driver and log, with nodes that are as cautious as real ones: here those of
+what is too much, node by node.
+"""
 
 import asyncio
 import ssl
@@ -15,12 +17,13 @@ from coordinator.job_runs import Progress, applied
 from coordinator.member_clocks import MemberClocks
 from coordinator.node_orders import Custody, NodeOrders, OrderFailed, PassState
 from coordinator.queries import GetNodeReplicas, GetReplicaCounts, ListDoomed
-from coordinator.reconcile.drain import RELEASED_MAX, RELEASES_AT_ONCE
+from coordinator.reconcile.crew import Crew
+from coordinator.reconcile.drain import RELEASED_MAX, RELEASES_AT_ONCE, Rounds
 from coordinator.reconcile.means import Means
-from coordinator.reconcile.rebalance import rebalance
 from coordinator.reconcile.recounting import STEP_ROWS, recount
+from coordinator.reconcile.trim import count_surplus
 from coordinator.records import NodeRecord
-from coordinator.replica_records import DoomedPage, Dropped, NodeReplicas, ReplicaCounts
+from coordinator.replica_records import DoomedPage, Dropped, HeldReplica, NodeReplicas, ReplicaCounts
 from coordinator.state_view import StateView
 from coordinator.store import Store
 from node.keeping import Pass, Stopped
@@ -88,13 +91,24 @@ async def surplus(driver: Driver, store: Store, disks: Disks) -> Means:
 
 
 async def run(means: Means, run_id: str) -> dict[str, int | str]:
-    """What a run of the job came to."""
-    await apply(means.driver, trigger("rebalance", run_id))
+    """What rounds over all nodes came to, one node after the other, as a run of a job."""
+    await apply(means.driver, trigger("trim", run_id))
     (record,) = means.store.running_runs()
     progress = Progress("c1", means.driver, record)
-    await rebalance(means, progress)
+    for node_id in NODES:
+        await release_surplus(means, Rounds(means, progress, node_id))
     await progress.record("completed")
     return progress.result
+
+
+async def release_surplus(means: Means, rounds: Rounds) -> None:
+    def begin(crew: Crew, replica: HeldReplica) -> bool:
+        blob = means.blob(replica.sha256)
+        if not crew.is_at(replica.sha256) and blob is not None and count_surplus(blob, means.facts()):
+            crew.begin(replica.sha256, lambda: rounds.release(replica.sha256))
+        return True
+
+    await rounds.run(begin)
 
 
 async def test_many_surplus_replicas_go_by_so_few_at_once_that_no_node_hesitates(tmp_path: Path) -> None:
@@ -116,15 +130,6 @@ async def test_node_that_does_not_drop_what_was_released_is_asked_for_no_more(tm
         second = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
     assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + RELEASES_AT_ONCE <= CAUTION_BLOBS
     assert second == first
-
-
-async def test_replicas_that_are_spared_are_not_released_on_the_other_nodes_in_vain(tmp_path: Path) -> None:
-    async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, Disks(is_young=True))
-        result = await run(means, "r1")
-        held = [(await means.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
-    assert (result["released"], result["spared"]) == (BLOBS, BLOBS)
-    assert held == [BLOBS] * len(NODES)
 
 
 async def test_no_replica_is_released_for_the_sake_of_one_that_is_not_there(tmp_path: Path) -> None:
