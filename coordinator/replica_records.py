@@ -51,13 +51,11 @@ class KnownReplica(Struct, frozen=True, kw_only=True):
 
     `state`: held; doomed; wanted (files refer to the blob, of which this node should hold nothing);
     unreferenced (the same of a blob that no file refers to). `damaged`: it is known to keep a damaged copy.
-    `is_unheld`: files refer to it and no node holds it whole.
     """
 
     sha256: str
     state: str
     damaged: bool = False
-    is_unheld: bool = False
 
 
 class DamagedCopy(Struct, frozen=True, kw_only=True):

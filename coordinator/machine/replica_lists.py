@@ -69,15 +69,15 @@ def known(question: Question, query: KnownReplicas) -> list[KnownReplica]:
     rows = question.db.execute(
         "SELECT b.sha256, CASE WHEN r.doomed_at IS NOT NULL THEN 'doomed' WHEN r.node_id IS NOT NULL THEN"
         " 'held' WHEN b.reference_count > 0 THEN 'wanted' ELSE 'unreferenced' END,"
-        " d.node_id IS NOT NULL, b.missing > (SELECT replicas FROM cluster)"
+        " d.node_id IS NOT NULL"
         " FROM blobs b LEFT JOIN blob_replicas r ON r.sha256 = b.sha256 AND r.node_id = ?"
         " LEFT JOIN damaged_copies d ON d.sha256 = b.sha256 AND d.node_id = ?"
         f" WHERE b.sha256 IN ({marks}) ORDER BY b.sha256",
         (query.node_id, query.node_id, *query.sha256s),
     ).fetchall()
     return [
-        KnownReplica(sha256=sha256, state=state, damaged=bool(is_damaged), is_unheld=bool(is_unheld))
-        for sha256, state, is_damaged, is_unheld in rows
+        KnownReplica(sha256=sha256, state=state, damaged=bool(is_damaged))
+        for sha256, state, is_damaged in rows
     ]
 
 

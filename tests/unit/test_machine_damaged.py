@@ -205,7 +205,6 @@ def test_known_replica_says_what_the_node_keeps(state: State) -> None:
         ("wanted", True),
         ("held", False),
     ]
-    assert not known["n1"]["is_unheld"]
 
 
 def test_report_of_a_damaged_copy_waits_until_every_coordinator_knows_it() -> None:
