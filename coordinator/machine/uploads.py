@@ -155,13 +155,9 @@ def take_over(change: Change, command: TakeOverUpload) -> UploadRecord:
 
     The old holder stays in the placement, as its last: it is a member when it comes back.
     """
-    row, found = _require(change, command.caller, command.file_uuid)
-    earlier = _live(change, row, found)
+    row, earlier = _require_as_seen(change, command)
     if earlier is None:
         return _record(change, row, None)
-    _require_holder(earlier, command.holder, command.epoch)
-    if command.offset_bytes != earlier.offset_bytes:
-        raise Conflict(f"This upload stands at {earlier.offset_bytes}.")
     others = earlier.placement[1:]
     if command.successor not in others:
         raise InvalidRequest("successor: must be another node of the placement.")
@@ -197,13 +193,9 @@ def place(change: Change, command: PlaceUpload) -> int:
 def restart(change: Change, command: RestartUpload) -> UploadRecord:
     """The upload begins anew, on nodes that the leader chose, since nobody has its bytes. Needs write."""
     assert command.placement, "the leader stamps the placement in"
-    row, found = _require(change, command.caller, command.file_uuid)
-    earlier = _live(change, row, found)
+    row, earlier = _require_as_seen(change, command)
     if earlier is None:
         return _record(change, row, None)
-    _require_holder(earlier, command.holder, command.epoch)
-    if command.offset_bytes != earlier.offset_bytes:
-        raise Conflict(f"This upload stands at {earlier.offset_bytes}.")
     _require_lost(change, earlier, command.lost)
     upload = msgspec.structs.replace(
         earlier,
@@ -280,6 +272,21 @@ def terminate(change: Change, command: TerminateUpload) -> None:
         raise Conflict("This upload has ended; delete the file instead.")
     files.require_removable(change.db, row)
     files.remove(change, row)
+
+
+def _require_as_seen(
+    change: Change, command: TakeOverUpload | RestartUpload
+) -> tuple[files.FileRow, _Upload | None]:
+    """The file and its upload, None when that has ended well. Raises Conflict unless it stands where whoever
+    wants to change its nodes saw it.
+    """
+    row, found = _require(change, command.caller, command.file_uuid)
+    upload = _live(change, row, found)
+    if upload is not None:
+        _require_holder(upload, command.holder, command.epoch)
+        if command.offset_bytes != upload.offset_bytes:
+            raise Conflict(f"This upload stands at {upload.offset_bytes}.")
+    return row, upload
 
 
 def _require_holder(upload: _Upload, node_id: str, epoch: int) -> None:
