@@ -27,7 +27,8 @@ from node.gathering import RANGE_SEGMENTS, Means, Pace, SourcesFailed, gather
 from node.metrics import NodeMetrics
 from node.partial import Partial
 from node.partials import PartialStore
-from node.peers import PeerClient, PeerFailed, pieces
+from node.parties import Party, ask_sums, parties_of
+from node.peers import PeerClient
 from node.salvage import Salvager
 from node.seeding import fill
 from node.segments import (
@@ -37,9 +38,6 @@ from node.segments import (
     FinishedBlob,
     SegmentHasher,
     SegmentSums,
-    SidecarInvalid,
-    decode_sidecar,
-    sidecar_bytes,
 )
 
 FETCHES_MAX = 2  # at once: with RANGES_AT_ONCE each, half of the disk's threads
@@ -48,8 +46,6 @@ SMALL_MAX = 2  # of those at once, beside FETCHES_MAX larger ones
 WAITING_MAX = 64  # fetches that wait for their turn
 SOURCES_MAX = 16  # that are asked; more would not be faster
 JOINS_MAX = 3  # fetches of others that may fail before a caller is told so
-SUMS_TIMEOUT_S = 5.0  # for a source to open two files, and without progress after that
-SUMS_S_MAX = 30.0  # for all of its checksums: 2 MiB for a blob of 1 TiB
 SUMS_GRACE_S = 1.0  # after the first answer: a source that takes longer is left out of this fetch
 
 _log = logging.getLogger(__name__)
@@ -267,27 +263,25 @@ class Fetches:
 
     async def _damaged_parties(
         self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch
-    ) -> list[tuple[SegmentSums, list[str]]]:
+    ) -> list[Party]:
         """The same of damaged copies, the one here included. None of them has failed for not being whole."""
         parties = await self._salvager.parties(blob, [self._node_id, *sources])
         fetch.failed.difference_update(source for _, party in parties for source in party)
         return parties
 
-    async def _parties(
-        self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch
-    ) -> list[tuple[SegmentSums, list[str]]]:
+    async def _parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> list[Party]:
         """Nodes that tell the same checksums, the largest party first; in each, in the order given."""
         answers = await self._answers(blob, sources)
         fetch.failed.update(source for source in sources if answers.get(source) is None)
-        parties: dict[SegmentSums, list[str]] = {}
-        for source in sources:
-            if (sums := answers.get(source)) is not None:
-                parties.setdefault(sums, []).append(source)
-        return sorted(parties.items(), key=lambda party: -len(party[1]))
+        return parties_of((source, answers.get(source)) for source in sources)
 
     async def _answers(self, blob: FinishedBlob, sources: Sequence[str]) -> dict[str, SegmentSums | None]:
         """What each has said; nothing of those that take longer than the first one by SUMS_GRACE_S."""
-        asked = {asyncio.create_task(self._sums(blob, source)): source for source in sources}
+        path, peers = f"/blobs/{blob.sha256}/sums", self._means.peers
+        asked = {
+            asyncio.create_task(ask_sums(peers, source, path, blob, log_level=logging.WARNING)): source
+            for source in sources
+        }
         loop, until_s, pending = asyncio.get_running_loop(), None, set(asked)
         try:
             while pending and (until_s is None or until_s > loop.time()):
@@ -303,23 +297,3 @@ class Fetches:
             if pending:
                 await asyncio.wait(pending)
         return {source: task.result() for task, source in asked.items() if task not in pending}
-
-    async def _sums(self, blob: FinishedBlob, source: str) -> SegmentSums | None:
-        """What a node says of its replica's segments; None when it has none, or cannot say."""
-        try:
-            async with asyncio.timeout(SUMS_S_MAX):
-                return await self._ask_sums(blob, source)
-        except (PeerFailed, SidecarInvalid, TimeoutError) as failure:
-            facts = {"sha256": blob.sha256, "peer": source, "reason": str(failure)}
-            _log.warning("a source has no checksums", extra=facts)
-            return None
-
-    async def _ask_sums(self, blob: FinishedBlob, source: str) -> SegmentSums:
-        asked = self._means.peers.request(
-            source, "GET", f"/blobs/{blob.sha256}/sums", answer_timeout_s=SUMS_TIMEOUT_S
-        )
-        async with asked as answer:
-            if answer.status != 200 or answer.content_length != sidecar_bytes(blob.size_bytes):
-                raise PeerFailed(source, f"answered {answer.status}")
-            raw = b"".join([piece async for piece in pieces(source, answer)])
-            return decode_sidecar(raw, blob.size_bytes)

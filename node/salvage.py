@@ -17,6 +17,7 @@ from ca.errors import Internal
 from node.blobs import BlobStore
 from node.disk import DiskWorkers
 from node.metrics import NodeMetrics
+from node.parties import Party, ask_sums, parties_of
 from node.peers import PeerClient, PeerFailed, pieces
 from node.quarantine import Quarantine
 from node.segments import (
@@ -25,16 +26,12 @@ from node.segments import (
     BlobMissing,
     FinishedBlob,
     SegmentSums,
-    SidecarInvalid,
-    decode_sidecar,
     read_segment,
     segment_digest,
-    sidecar_bytes,
 )
 
 ANSWER_TIMEOUT_S: Final = 5.0  # for a peer to read one segment, and without progress after that
 SEGMENT_S_MAX: Final = 20.0  # for all of it: 210 kB/s
-SUMS_S_MAX: Final = 30.0  # for all checksums: 2 MiB for a blob of 1 TiB
 STRIKES_MAX: Final = 2  # in a row, before a source is asked no more
 PATH: Final = "/copies"  # at the peer port, see node/copy_routes.py
 
@@ -51,18 +48,12 @@ class Salvager:
     disk: DiskWorkers
     metrics: NodeMetrics
 
-    async def parties(
-        self, blob: FinishedBlob, sources: Sequence[str]
-    ) -> list[tuple[SegmentSums, list[str]]]:
-        """Copies that tell the same checksums, the largest party first. Raises
-        FilestoreError for this disk.
+    async def parties(self, blob: FinishedBlob, sources: Sequence[str]) -> list[Party]:
+        """Copies that tell the same checksums, the largest party first. Raises FilestoreError for this
+        disk.
         """
         answers = await asyncio.gather(*(self._sums(blob, source) for source in sources))
-        parties: dict[SegmentSums, list[str]] = {}
-        for source, sums in zip(sources, answers, strict=True):
-            if sums is not None:
-                parties.setdefault(sums, []).append(source)
-        return sorted(parties.items(), key=lambda party: -len(party[1]))
+        return parties_of(zip(sources, answers, strict=True))
 
     def copies(self, blob: FinishedBlob, sums: SegmentSums, sources: Sequence[str]) -> "Copies":
         """The copies of these nodes, to read segments from that match `sums`."""
@@ -73,15 +64,8 @@ class Salvager:
         if source == self.node_id:
             sums = await self.disk.run(local_sums, self.blobs, blob.sha256)
             return sums if sums is not None and sums.size_bytes == blob.size_bytes else None
-        size_bytes = sidecar_bytes(blob.size_bytes)
-        try:
-            async with asyncio.timeout(SUMS_S_MAX):
-                raw = await self._ask(source, f"{PATH}/{blob.sha256}/sums", size_bytes)
-            return decode_sidecar(raw, blob.size_bytes)
-        except (PeerFailed, SidecarInvalid, TimeoutError) as failure:
-            facts = {"sha256": blob.sha256, "peer": source, "reason": str(failure)}
-            _log.info("a copy tells no checksums", extra=facts)
-            return None
+        path = f"{PATH}/{blob.sha256}/sums"
+        return await ask_sums(self.peers, source, path, blob, log_level=logging.INFO)
 
     async def segment(self, blob: FinishedBlob, source: str, index: int, digest: bytes) -> bytes | None:
         """A segment that a node says to match this checksum; None when its copies do not have it. Raises

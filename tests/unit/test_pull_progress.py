@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from node import fetching
+from node import parties
 from node.pulls import Pulls, PullState
 from node.segments import SEGMENT_BYTES, FinishedBlob
 from tests.unit.peer_nodes import Node, impostor, introduce
@@ -100,8 +100,8 @@ async def test_pull_that_waits_for_others_moves_while_they_do(nodes: list[Node])
 async def test_source_that_never_answers_holds_up_no_fetch_and_is_named(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fetching, "SUMS_TIMEOUT_S", 3600.0)
-    monkeypatch.setattr(fetching, "SUMS_S_MAX", 3600.0)
+    monkeypatch.setattr(parties, "SUMS_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(parties, "SUMS_S_MAX", 3600.0)
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, over: asyncio.Event) -> None:
         del reader, writer
