@@ -18,24 +18,21 @@ from typing import NoReturn
 from ca.errors import (
     Conflict,
     FilestoreError,
-    Forbidden,
     InsufficientStorage,
     Internal,
-    InvalidRequest,
     NotFound,
     OffsetMismatch,
     PayloadTooLarge,
-    Unauthorized,
     Unavailable,
 )
-from coordinator.commands import DeclareSize, RecordProgress, RewindUpload
 from coordinator.patience import moved
 from coordinator.records import VM, Caller, UploadRecord
 from node.chain import BEHIND_BYTES_MAX, Chain
 from node.handover import hand_over, known_nodes
 from node.link import MARK_BYTES, LinkTerms, Source
 from node.opening import opened_in_steps
-from node.reserving import NO_ROOM, RESERVED_AHEAD_BYTES, reserve_ahead, reserved_stop
+from node.recorded import Overtaken, RecordedUpload
+from node.reserving import RESERVED_AHEAD_BYTES, reserve_ahead, reserved_stop
 from node.segments import BlobDamaged, BlobMissing
 from node.services import NodeServices
 from node.takeover import give_up, own_prefix
@@ -51,10 +48,6 @@ EMPTY_SHA256 = hashlib.sha256().hexdigest()
 _log = logging.getLogger(__name__)
 
 
-class Overtaken(Exception):
-    """The log says that another node holds the upload, or holds it in a later epoch. Nothing is lost."""
-
-
 def is_report_due(new_bytes: int, since_s: float) -> bool:
     """Whether the log should hear of so many new bytes, so long after the last report."""
     if new_bytes >= REPORT_BYTES:
@@ -65,24 +58,28 @@ def is_report_due(new_bytes: int, since_s: float) -> bool:
 class Holding:
     """One request's use of the upload that this node holds. `close` it.
 
-    `record` is the newest from the log; `kept` the file, None once the upload has ended; `made` the members
-    that have all bytes durably, after `settle`.
+    `kept` is the file, None once the upload has ended; `made` the members that have all bytes durably, after
+    `settle`.
     """
 
     def __init__(self, services: NodeServices, caller: Caller, record: UploadRecord) -> None:
-        self.record = record
         self.kept: Upload | None = None
         self.made: list[str] = []
         self._services, self._caller = services, caller
+        self._recorded = RecordedUpload(services, caller, record)
         self._loop = asyncio.get_running_loop()
         self._source: Source | None = None
         self._chain: Chain | None = None
         self._reporting: asyncio.Task[None] | None = None
         self._reported_at_s = self._loop.time()
-        self._proposed_offset = record.offset_bytes
         self._marked_offset = 0
         self._told_stop = 0
         self._synced_at_s = time.monotonic()
+
+    @property
+    def record(self) -> UploadRecord:
+        """The newest from the log."""
+        return self._recorded.record
 
     @property
     def upload(self) -> Upload:
@@ -99,7 +96,7 @@ class Holding:
             record.epoch,
             record.kind == VM,
             record.offset_bytes,
-            proposed_offset=self._proposed_offset,
+            proposed_offset=self._recorded.proposed_offset,
         )
 
     async def reserve(self, size_bytes: int, *, is_told: bool = False) -> None:
@@ -150,7 +147,7 @@ class Holding:
         record, disk = self.record, self._services.disk
         if self.upload.epoch == record.epoch:
             # An earlier request may have proposed all of it, and got no answer yet.
-            self._proposed_offset = max(record.offset_bytes, self.upload.offset)
+            self._recorded.proposed_offset = max(record.offset_bytes, self.upload.offset)
             if self.upload.offset < record.offset_bytes:
                 await self._recover(self.upload.offset)
             elif not await self._has_acknowledged():
@@ -238,11 +235,7 @@ class Holding:
 
     async def declare(self, size_bytes: int) -> None:
         """Fix the size. Raises Conflict when it has another by now; Overtaken."""
-        command = DeclareSize(caller=self._caller, file_uuid=self.record.file_uuid, size_bytes=size_bytes)
-        record = await self._services.api.metadata.propose(command, UploadRecord)
-        if record.epoch != self.record.epoch:
-            raise Overtaken("the size was declared in a later epoch")
-        self._adopt(record)
+        await self._recorded.declare(size_bytes)
         self.upload.size_bytes = size_bytes
 
     async def settle(self) -> None:
@@ -280,10 +273,10 @@ class Holding:
         if self.upload.finished is not None and offset == self.upload.offset:
             return  # nothing came after it
         record = self.record
-        if offset < max(record.offset_bytes, self._proposed_offset):
+        if offset < max(record.offset_bytes, self._recorded.proposed_offset):
             if offset > record.offset_bytes:  # it may have been told more, in a report that got no answer
                 offset, sha256 = record.offset_bytes, record.prefix_sha256
-            await self._propose_rewind(offset, sha256)
+            await self._recorded.rewind(offset, sha256)
         if self.upload.finished is not None:
             assert offset == 0, "finished content goes as a whole"
         await self._cut(offset)
@@ -291,7 +284,7 @@ class Holding:
     async def drop_unrecorded(self) -> None:
         """Drop what the log was never told of, for a caller that may not have it told anything any more."""
         await self._end_chain()
-        stop = max(self.record.offset_bytes, self._proposed_offset)
+        stop = max(self.record.offset_bytes, self._recorded.proposed_offset)
         if self.upload.offset > stop:
             await self._cut(stop)
 
@@ -347,8 +340,8 @@ class Holding:
         what the log refuses; Overtaken.
         """
         await self._end_chain()
-        if not self.record.offset_bytes and self._proposed_offset:
-            await self._propose_rewind(0, EMPTY_SHA256)  # no late report may come true elsewhere
+        if not self.record.offset_bytes and self._recorded.proposed_offset:
+            await self._recorded.rewind(0, EMPTY_SHA256)  # no late report may come true elsewhere
         try:
             return await hand_over(
                 self._services, self._caller, self.record, self._sent_to, expected_bytes=expected_bytes
@@ -434,25 +427,8 @@ class Holding:
                 await self._report(self.record.offset_bytes, self.record.prefix_sha256)
 
     async def _report(self, offset: int, sha256: str, *, reserve_bytes: int = 0) -> None:
-        record, proposed_before = self.record, self._proposed_offset
-        self._proposed_offset = max(proposed_before, offset)
-        command = RecordProgress(
-            caller=self._caller,
-            file_uuid=record.file_uuid,
-            node_id=self._services.node_id,
-            offset_bytes=offset,
-            epoch=record.epoch,
-            prefix_sha256=sha256,
-            placement=self._placement(offset),
-            reserve_bytes=reserve_bytes,
-        )
-        try:
-            await self._propose(command)
-        except (Forbidden, Unauthorized, *NO_ROOM):
-            self._proposed_offset = proposed_before  # it will not come true any more
-            raise
-        except InvalidRequest as error:  # no fault of the client's: our view was of before a removal
-            raise Unavailable("A node of this upload was just removed.", retry_after_s=1) from error
+        placement = self._placement(offset)
+        await self._recorded.report(offset, sha256, placement=placement, reserve_bytes=reserve_bytes)
 
     def _placement(self, offset: int) -> list[str]:
         """The new placement when a node outside the present one has the bytes, or enough have them without
@@ -472,29 +448,3 @@ class Holding:
         rest = [name for name in present[1:] if name not in having and name not in leaving]
         others = known_nodes(self._services, rest)
         return [present[0], *having, *others][: max(len(present), 1 + len(having))]
-
-    async def _propose_rewind(self, offset: int, sha256: str) -> None:
-        """In a new epoch: what was proposed before and comes later is refused."""
-        command = RewindUpload(
-            caller=self._caller,
-            file_uuid=self.record.file_uuid,
-            node_id=self._services.node_id,
-            epoch=self.record.epoch,
-            offset_bytes=offset,
-            prefix_sha256=sha256,
-        )
-        await self._propose(command)
-        self._proposed_offset = offset
-
-    async def _propose(self, command: RecordProgress | RewindUpload) -> None:
-        try:
-            self._adopt(await self._services.api.metadata.propose(command, UploadRecord))
-        except Conflict as error:
-            raise Overtaken(error.details) from error
-
-    def _adopt(self, record: UploadRecord) -> None:
-        """What the log answered is news of it only while this node holds the upload. Raises Overtaken."""
-        if record.placement[:1] != [self._services.node_id]:
-            raise Overtaken("the upload has ended, or another node holds it")
-        moved()
-        self.record = record

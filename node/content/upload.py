@@ -37,7 +37,8 @@ from node.content.locks import Hold
 from node.damage import verify_blob
 from node.directories import DiskFull, DiskRefused
 from node.disk import write_overlapped
-from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding, Overtaken
+from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding
+from node.recorded import Overtaken
 from node.reserving import NO_ROOM
 from node.retaining import record_completion
 from node.segments import BlobDamaged, BlobMissing

@@ -19,7 +19,8 @@ from coordinator.commands import OpenSession
 from coordinator.records import BACKUP, Caller, UploadRecord
 from node import holding as holding_module
 from node.disk import LONG_JOBS_MAX
-from node.holding import Holding, Overtaken
+from node.holding import Holding
+from node.recorded import Overtaken
 from node.takeover import give_up, has_prefix, is_reachable
 from tests.unit.peer_nodes import Node, introduce
 from tests.unit.peer_ports import connected, serving
