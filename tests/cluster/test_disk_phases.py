@@ -133,6 +133,19 @@ def offset(cluster: Cluster, asked: Member, path: str) -> int:
     return found[0]
 
 
+def until_whole(cluster: Cluster, asked: Member, path: str, content: bytes, *, acknowledged: int = 0) -> None:
+    """Go on with an upload, again and again, as a client does, until all of it is taken."""
+
+    def is_whole() -> bool:
+        at = offset(cluster, asked, path)
+        assert at >= acknowledged
+        answer = patch(cluster, asked, path, content, at, SIZE_BYTES)
+        assert answer.status in (204, 409, 423, 503, 507), answer.body
+        return answer.status == 204
+
+    wait_until(is_whole, what="the end of the upload", timeout_s=SOON_S)
+
+
 def read_back(cluster: Cluster, file_uuid: str, content: bytes, asked: list[Member]) -> None:
     for node in asked:
         answer = cluster.get(f"/files/{file_uuid}", node=node)
@@ -149,15 +162,7 @@ def test_upload_goes_on_elsewhere_and_loses_no_acknowledged_byte(
     file_uuid, path = created_at(cluster, bad, asked)
     assert patch(cluster, asked, path, content, 0, PART).status == 204
     with rules.failing(of(cluster, bad), *KINDS[kind]):
-
-        def is_whole() -> bool:
-            at = offset(cluster, asked, path)
-            assert at >= PART
-            answer = patch(cluster, asked, path, content, at, SIZE_BYTES)
-            assert answer.status in (204, 409, 423, 503, 507), answer.body
-            return answer.status == 204
-
-        wait_until(is_whole, what="the end of the upload", timeout_s=SOON_S)
+        until_whole(cluster, asked, path, content, acknowledged=PART)
         read_back(cluster, file_uuid, content, cluster.nodes[:-1])
 
 
@@ -171,13 +176,7 @@ def test_completion_goes_through_where_other_disks_work(
     file_uuid, path = created_at(cluster, bad, asked)
     assert patch(cluster, asked, path, content, 0, SIZE_BYTES - 1).status == 204
     with rules.failing(of(cluster, bad), *KINDS[kind]):
-
-        def is_whole() -> bool:
-            answer = patch(cluster, asked, path, content, offset(cluster, asked, path), SIZE_BYTES)
-            assert answer.status in (204, 409, 423, 503, 507), answer.body
-            return answer.status == 204
-
-        wait_until(is_whole, what="the end of the upload", timeout_s=SOON_S)
+        until_whole(cluster, asked, path, content)
         read_back(cluster, file_uuid, content, cluster.nodes[:-1])
 
 

@@ -8,7 +8,7 @@ import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -138,6 +138,15 @@ def placement(cluster: Cluster, steps: Steps) -> list[Member]:
     return [next(node for node in cluster.nodes if node.id == node_id) for node_id in named]
 
 
+@contextmanager
+def failing(cluster: Cluster, failures: Mapping[Member, Failure], log: Path) -> Iterator[None]:
+    """While these nodes fail."""
+    with ExitStack() as stack:
+        for number, (node, failure) in enumerate(failures.items()):
+            stack.enter_context(failure.makes(cluster, node, log.with_suffix(f".{number}")))
+        yield
+
+
 def upload_through(
     cluster: Cluster,
     steps: Steps,
@@ -157,8 +166,7 @@ def upload_through(
             sender = stack.enter_context(steps.begin(size, asked, start=acknowledged))
             sender.send(min(sent_bytes, size - 1) - acknowledged)
             steps.wait_lying(steps.holder, acknowledged + 1)
-        for number, (node, failure) in enumerate(failures.items()):
-            stack.enter_context(failure.makes(cluster, node, log.with_suffix(f".{number}")))
+        stack.enter_context(failing(cluster, failures, log))
         if is_begun:
             send_rest(client, sender, size - min(sent_bytes, size - 1))
         client.finish(steps)
@@ -222,9 +230,7 @@ def upload_through_from(
         what="what is acknowledged on every member",
         timeout_s=30,
     )
-    with ExitStack() as stack:
-        for number, (node, failure) in enumerate(failures.items()):
-            stack.enter_context(failure.makes(cluster, node, log.with_suffix(f".{number}")))
+    with failing(cluster, failures, log):
         client.finish(steps)
         client.download(steps.file_uuid, steps.content)
 

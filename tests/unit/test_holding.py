@@ -3,7 +3,6 @@
 import asyncio
 import dataclasses
 import hashlib
-import os
 import threading
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from ca.identity import Role
 from ca.tls import Peer
 from coordinator.calls import AnyCall, ProposeCall
 from coordinator.commands import OpenSession
-from coordinator.records import BACKUP, Caller, UploadRecord
+from coordinator.records import Caller, UploadRecord
 from node import holding as holding_module
 from node.disk import LONG_JOBS_MAX
 from node.holding import Holding
@@ -24,32 +23,11 @@ from node.recorded import Overtaken
 from node.takeover import give_up, has_prefix, is_reachable
 from tests.unit.peer_nodes import Node, introduce
 from tests.unit.peer_ports import connected, serving
+from tests.unit.upload_records import CONTENT, UUID, record_of
 
-UUID = "0199c5a2-0000-7000-8000-000000000001"
-CONTENT = os.urandom(6_000_000)
 OTHER = "0199c5a2-0000-7000-8000-000000000002"
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 ANYBODY = Caller("anybody", 1)
-
-
-def record_of(
-    *placement: str, offset_bytes: int, epoch: int = 1, size_bytes: int | None = None
-) -> UploadRecord:
-    """Of CONTENT, or its beginning."""
-    return UploadRecord(
-        file_uuid=UUID,
-        status="uploading",
-        placement=list(placement),
-        size_bytes=size_bytes,
-        expected_sha256="",
-        blob_sha256="",
-        offset_bytes=offset_bytes,
-        expires_at_ms=1,
-        kind=BACKUP,
-        as_of=5,
-        epoch=epoch,
-        prefix_sha256=hashlib.sha256(CONTENT[:offset_bytes]).hexdigest() if offset_bytes else "",
-    )
 
 
 async def test_member_that_has_put_the_content_into_place_completes_it_as_the_holder(

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import hashlib
 import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,7 +10,6 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from coordinator.records import BACKUP, UploadRecord
 from node import silence
 from node.chain import Chain
 from node.link import END_S, Link, LinkTerms, Source
@@ -20,9 +18,8 @@ from node.segments import FinishedBlob
 from node.silence import SilentPeers
 from node.takeover import has_prefix, who_has_prefix
 from tests.unit.peer_nodes import Node, impostor, introduce
+from tests.unit.upload_records import CONTENT, UUID, record_of, store_upload
 
-UUID = "0199c5a2-0000-7000-8000-000000000001"
-CONTENT = os.urandom(5_000_000)
 LARGE_BYTES = 20_000_000_000  # that a slow disk takes minutes to read
 DEADLINE_S = 60.0
 
@@ -56,29 +53,6 @@ async def hung(nodes: list[Node], *names: str) -> AsyncIterator[None]:
         finally:
             introduce(nodes)
             over.set()
-
-
-def record_of(*placement: str, offset_bytes: int) -> UploadRecord:
-    return UploadRecord(
-        file_uuid=UUID,
-        status="uploading",
-        placement=list(placement),
-        size_bytes=None,
-        expected_sha256="",
-        blob_sha256="",
-        offset_bytes=offset_bytes,
-        expires_at_ms=1,
-        kind=BACKUP,
-        as_of=5,
-        epoch=0,
-        prefix_sha256=hashlib.sha256(CONTENT[:offset_bytes]).hexdigest(),
-    )
-
-
-def store_upload(node: Node, content: bytes = CONTENT) -> None:
-    with node.services.uploads.open(UUID, None) as upload:
-        upload.append(content)
-        upload.sync()
 
 
 async def until_back(node: Node, name: str) -> None:
@@ -199,6 +173,13 @@ async def test_request_after_one_that_met_a_hung_member_is_not_held_up_by_it(nod
 
 async def sent_along_a_chain(node: Node) -> set[str]:
     """The members that were given up before the write quorum had all bytes."""
+    async with chain_of_all(node) as chain:
+        return set(chain._failed_at_s)
+
+
+@asynccontextmanager
+async def chain_of_all(node: Node) -> AsyncIterator[Chain]:
+    """From n1 to n2 and n3, once the write quorum has all that lies on n1."""
     services = node.services
     with services.uploads.open(UUID, None) as upload:
         chain = Chain(
@@ -213,32 +194,17 @@ async def sent_along_a_chain(node: Node) -> set[str]:
         chain.start()
         chain.end()
         await chain.reach(len(CONTENT))
-        given_up = set(chain._failed_at_s)
+        yield chain
         await chain.close()
-        return given_up
 
 
 async def test_one_behind_which_a_member_hangs_is_not_taken_for_silent(nodes: list[Node]) -> None:
-    services = nodes[0].services
+    silent = nodes[0].services.peers.silent
     store_upload(nodes[0])
-    async with hung(nodes, "n3"):
-        with services.uploads.open(UUID, None) as upload:
-            chain = Chain(
-                node_id="n1",
-                peers=services.peers,
-                view=services.api.view,
-                metrics=services.metrics,
-                source=Source(services.disk, upload),
-                terms=LinkTerms(UUID, 0, with_md5=False),
-                placement=["n1", "n2", "n3"],
-            )
-            chain.start()
-            chain.end()
-            await chain.reach(len(CONTENT))
-            await chain.linger()
-            assert "n3" in services.peers.silent
-            assert "n2" not in services.peers.silent
-            await chain.close()
+    async with hung(nodes, "n3"), chain_of_all(nodes[0]) as chain:
+        await chain.linger()
+        assert "n3" in silent
+        assert "n2" not in silent
 
 
 async def test_member_whose_disk_hangs_keeps_nothing_from_those_behind_it(

@@ -1,0 +1,37 @@
+"""Of one upload: its content, its record at some offset, and its file on a node."""
+
+import hashlib
+import os
+
+from coordinator.records import BACKUP, UploadRecord
+from tests.unit.peer_nodes import Node
+
+UUID = "0199c5a2-0000-7000-8000-000000000001"
+CONTENT = os.urandom(6_000_000)
+
+
+def record_of(
+    *placement: str, offset_bytes: int, epoch: int = 1, size_bytes: int | None = None
+) -> UploadRecord:
+    """Of CONTENT, or its beginning."""
+    return UploadRecord(
+        file_uuid=UUID,
+        status="uploading",
+        placement=list(placement),
+        size_bytes=size_bytes,
+        expected_sha256="",
+        blob_sha256="",
+        offset_bytes=offset_bytes,
+        expires_at_ms=1,
+        kind=BACKUP,
+        as_of=5,
+        epoch=epoch,
+        prefix_sha256=hashlib.sha256(CONTENT[:offset_bytes]).hexdigest() if offset_bytes else "",
+    )
+
+
+def store_upload(node: Node) -> None:
+    """All of CONTENT lies there, durably."""
+    with node.services.uploads.open(UUID, None) as upload:
+        upload.append(CONTENT)
+        upload.sync()
