@@ -39,9 +39,10 @@ class PageSums:
         self._next = 0  # where the next slice begins, in pages
 
     def close(self) -> None:
-        """Nothing is read any more."""
+        """Nothing is read any more. May be repeated."""
         with self._lock:
-            os.close(self._file)
+            if self._file >= 0:
+                os.close(self._file)
             self._file = -1
 
     @contextmanager

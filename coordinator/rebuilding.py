@@ -35,7 +35,10 @@ _log = logging.getLogger(__name__)
 
 def note_damage(files: CoordinatorFiles, damage: StateDamaged) -> StateLost:
     """Let the next start rebuild the state, whatever it finds itself; how this process ends. Blocks."""
-    write_durable(files.state_damaged, damage.details.encode() + b"\n")
+    try:
+        write_durable(files.state_damaged, damage.details.encode() + b"\n")
+    except OSError as error:  # the disk may be what fails: then the next start has to find it again
+        _log.error("the damage is not noted: %s", error)
     return StateLost(
         f"{damage.details}. Start this coordinator again: it sets that aside, and gets the state from its log"
         " or from the other coordinators."

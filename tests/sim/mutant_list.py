@@ -335,8 +335,8 @@ SNAPSHOTS = (
     _bug(
         "snapshot drops the replies of sessions",
         "store",
-        "                self._writer, self._reader = connect(self._path)\n            self._load()",
-        "                self._writer, self._reader = connect(self._path)\n            self._load()\n"
+        "                self._sums = PageSums(self._path)\n            self._load()",
+        "                self._sums = PageSums(self._path)\n            self._load()\n"
         '            self._writer.execute("DELETE FROM replies")\n'
         '            self._writer.execute("DELETE FROM sessions")',
     ),
