@@ -18,7 +18,8 @@ from node.link import LinkTerms, Source
 from node.peers import PeerFailed
 from node.segments import FinishedBlob
 from tests.unit.peer_nodes import CONTENT, Node
-from tests.unit.test_silence import UUID, hung, store_upload
+from tests.unit.test_silence import hung
+from tests.unit.upload_records import UUID, store_upload
 
 OWN_S = 60.0  # a bound of a wait by itself
 PATIENCE_S = 0.4
