@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+import pytest
+
 from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
@@ -56,6 +58,7 @@ def test_content_on_nodes_that_are_down_is_told_and_given_up_only_by_saying_so(t
         )
 
 
+@pytest.mark.long
 def test_last_copy_and_absent_content_are_told_by_the_command_as_by_the_metrics(tmp_path: Path) -> None:
     options = ("--down-after", "3")
     with Cluster(tmp_path / "cluster", node_count=2, replicas=2, coordinator_options=options) as cluster:
@@ -86,6 +89,7 @@ def test_last_copy_and_absent_content_are_told_by_the_command_as_by_the_metrics(
         assert f"replicas: short 1 lack 2, last 0, absent 1, {none}" in shown()
 
 
+@pytest.mark.long
 def test_only_holder_is_told_as_such_before_it_is_down(tmp_path: Path) -> None:
     """It may be down when the log decides: the guard does not rely on what the log would say now."""
     with Cluster(tmp_path / "cluster", replicas=1, write_quorum=1) as cluster:

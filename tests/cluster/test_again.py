@@ -30,7 +30,7 @@ def begin_gc(cluster: Cluster) -> None:
     )
 
 
-@pytest.mark.parametrize("size_bytes", [300_000, 9_000_000])
+@pytest.mark.parametrize("size_bytes", [300_000, pytest.param(9_000_000, marks=pytest.mark.long)])
 def test_content_that_is_deleted_just_now_is_taken_again(cluster: Cluster, size_bytes: int) -> None:
     for _ in range(ROUNDS):
         content = os.urandom(size_bytes)

@@ -147,6 +147,7 @@ def test_exactly_what_is_sound_somewhere_is_served(whole: Cluster, seed: int) ->
         assert cluster.request("DELETE", f"/files/{stored.file_uuid}").status == 200
 
 
+@pytest.mark.long
 def test_node_with_bytes_that_no_other_has_leaves_only_when_that_is_said(whole: Cluster) -> None:
     cluster, content = whole, os.urandom(3 * SEGMENT_BYTES)
     stored = store(cluster, content)
