@@ -34,8 +34,9 @@ from node.archive import read_manifest
 from node.blobs import BlobStore
 from node.content.digests import Checksum
 from node.content.locks import Hold
+from node.content.passing import PASSED_ON
 from node.damage import verify_blob
-from node.directories import DiskFull, DiskRefused
+from node.directories import DiskFailed, DiskFull, DiskRefused
 from node.disk import write_overlapped
 from node.holding import EMPTY_SHA256, SMALL_BYTES, Holding
 from node.recorded import Overtaken
@@ -400,9 +401,9 @@ async def upload_session(
         except Overtaken as error:
             raise _held_elsewhere() from error
         except (DiskFull, DiskRefused) as error:
-            if successor := await _handed_over(session):
+            if successor := await _handed_over(session, error):
                 raise HandedOver(successor, is_untouched=not session.has_read) from error
-            if isinstance(error, DiskFull):
+            if not isinstance(error, DiskFailed):
                 raise
             facts = {"file_uuid": record.file_uuid, "reason": error.details}
             _log.error("the disk refuses an upload, and no other node goes on with it", extra=facts)
@@ -412,19 +413,23 @@ async def upload_session(
             ) from error
 
 
-async def _handed_over(session: Session) -> str:
+async def _handed_over(session: Session, error: DiskFull | DiskRefused) -> str:
     """The node that goes on with what this disk refuses, "" when there is none.
 
-    Raises Unavailable; NotFound or Gone when the upload has ended meanwhile.
+    A refusal that is no failure of the disk may be the same everywhere: nothing tells before. So that is
+    handed over once in a request. Raises Unavailable; NotFound or Gone when the upload has ended meanwhile.
     """
+    may_be_anywhere = not isinstance(error, (DiskFull, DiskFailed))
+    if may_be_anywhere and PASSED_ON in session.request.headers:
+        return ""
     try:
         return await session.holding.hand_over(session.expected_bytes)
-    except Overtaken as error:
-        raise _held_elsewhere() from error
+    except Overtaken as overtaken:
+        raise _held_elsewhere() from overtaken
     except (NotFound, Gone):
         raise
-    except FilestoreError as error:
-        _log.warning("an upload cannot be handed over", extra={"reason": error.details})
+    except FilestoreError as refusal:
+        _log.warning("an upload cannot be handed over", extra={"reason": refusal.details})
         return ""
 
 

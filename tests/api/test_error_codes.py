@@ -110,11 +110,10 @@ def checksum_mismatch(cluster: Cluster) -> Answer:
 
 
 def internal(cluster: Cluster) -> Answer:
-    """Where the bytes of an upload belong, there is a directory."""
+    """Where the bytes of an upload belong, there is a directory, on every node."""
     made = create(cluster, "/vms", size_bytes=1)
-    port = urlsplit(made["upload_url"]).port
-    holder = next(node for node in cluster.nodes if node.api_port == port)
-    (cluster.data(holder) / "uploads" / made["file_uuid"] / "data").mkdir(parents=True)
+    for node in cluster.nodes:
+        (cluster.data(node) / "uploads" / made["file_uuid"] / "data").mkdir(parents=True)
     return cluster.request("PUT", made["upload_url"], content=b"x")
 
 
