@@ -15,19 +15,19 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from ca.errors import Conflict, FilestoreError, InsufficientStorage, PayloadTooLarge, Unavailable
+from ca.errors import Conflict, FilestoreError, InsufficientStorage, Unavailable
 from coordinator import commands
 from coordinator.cache_leases import LEASE_S
-from coordinator.commands import AnyCommand, Envelope, encode_envelope
+from coordinator.commands import AnyCommand
 from coordinator.damage import StateDamaged
 from coordinator.fitness import Fitness
 from coordinator.following import Following
 from coordinator.invalidation import invalidated
 from coordinator.link import end
 from coordinator.log import SegmentLog
-from coordinator.machine.rules import SINCE
 from coordinator.member import KEPT_ENTRIES, Member
 from coordinator.member_clocks import MemberClocks
+from coordinator.proposing import check_known, encoded, frees, is_ending
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
 from coordinator.raft.messages import (
@@ -45,7 +45,6 @@ from coordinator.store import Store, StoreFull, members_of
 from coordinator.worker import Worker
 
 TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these without a leader
-COMMAND_BYTES_MAX = 1 << 20  # no API body is larger, and no command larger than its body
 TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction
 LOG_BYTES_KEPT = 64 << 20  # a log below this is not compacted: two segments, read in a second at start
 ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
@@ -57,32 +56,6 @@ SILENT_AFTER_S = 1.0  # a write that takes longer: longer than the shortest elec
 _T = TypeVar("_T")
 Applied = Callable[[Sequence[Entry], Sequence[bytes]], None]
 
-# What makes room, or is needed to do so, goes on when there is none.
-_FREEING = (
-    commands.OpenSession,
-    commands.DeleteFile,
-    commands.TerminateUpload,
-    commands.DeleteJoinToken,
-    commands.DeleteBucket,
-    commands.DeleteUser,
-    commands.RevokeUser,
-    commands.WithdrawPermission,
-    commands.RevokePublicToken,
-    commands.CancelRun,
-    commands.StartRun,
-    commands.RecordRun,
-    commands.Expire,
-    commands.MarkNode,
-    commands.RecountReplicas,
-    commands.Collect,
-    commands.ReleaseReplica,
-    commands.ReportDropped,
-    commands.ReportDamaged,
-    commands.ReportLost,
-    commands.AddReplica,
-    commands.PlaceUpload,
-)
-_ENDING = (commands.Expire, commands.Collect)
 _log = logging.getLogger(__name__)
 
 
@@ -228,12 +201,8 @@ class Driver:
         (coordinator/cache_leases.py).
         """
         self._check_leads()
-        if (since := SINCE.get(type(command))) is not None and self._store.rules() < since:
-            raise Unavailable(
-                "A coordinator is not known to know this change, which is new: upgrade one that runs an older"
-                " version, start one that is down, remove one that is gone."
-            )
-        if not self.has_room and not isinstance(command, _FREEING):
+        check_known(command, self._store.rules())
+        if not self.has_room and not frees(command):
             raise InsufficientStorage(f"The disk of coordinator {self.id}, which leads, is full.")
         numbers = session, sequence, acknowledged_below
         if not (keys := invalidated(command)):
@@ -252,8 +221,8 @@ class Driver:
         """Its reply to come. Raises what `propose` does before anything was proposed."""
         self._check_leads()
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        at_ms = self._clocks.ending_ms() if isinstance(command, _ENDING) else self._clocks.now_ms()
-        self._member.propose(_encoded(command, *numbers, at_ms=at_ms), done)
+        at_ms = self._clocks.ending_ms() if is_ending(command) else self._clocks.now_ms()
+        self._member.propose(encoded(command, *numbers, at_ms=at_ms), done)
         self._rouse()
         return done
 
@@ -268,9 +237,7 @@ class Driver:
         # What the log says and what the state records is one thing: a contradiction would stop every member.
         members = members_of(command.coordinators)
         done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._member.propose_membership(
-            members, _encoded(command, 0, 0, 0, at_ms=self._clocks.now_ms()), done
-        )
+        self._member.propose_membership(members, encoded(command, 0, 0, 0, at_ms=self._clocks.now_ms()), done)
         self._rouse()
         return await done
 
@@ -524,14 +491,3 @@ def _tell(
 ) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends already
         loop.call_soon_threadsafe(hear, damage)
-
-
-def _encoded(
-    command: AnyCommand, session: int, sequence: int, acknowledged_below: int, *, at_ms: int
-) -> bytes:
-    """The log entry's data. Raises PayloadTooLarge."""
-    assert not getattr(getattr(command, "caller", None), "token", ""), "a user token on its way to the log"
-    data = encode_envelope(Envelope(session, sequence, acknowledged_below, at_ms, command))
-    if len(data) > COMMAND_BYTES_MAX:
-        raise PayloadTooLarge(f"A change has at most {COMMAND_BYTES_MAX} bytes.")
-    return data

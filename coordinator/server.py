@@ -60,6 +60,7 @@ from coordinator.service import Service
 from coordinator.setup import new_leaf
 from coordinator.state_checks import check_state
 from coordinator.state_view import StateView
+from coordinator.statuses import Statuses
 from coordinator.store import TooOld
 from coordinator.transport import Transport
 from coordinator.upgrades import Upgrades
@@ -163,20 +164,19 @@ async def _run(
     view = View(metadata, lambda: HeartbeatCall(0, 0, 0), known=files.known, on_coordinators=transport.update)
     orders = NodeOrders(config.cluster, contexts.client)
     member = _Member(files, config, ledger, transport, metadata, removed, orders)
-    service = member.service(identity)
-    CoordinatorMetrics(metrics.registry, service.own_status)
+    CoordinatorMetrics(metrics.registry, member.statuses.own)
     MemberMetrics(metrics.registry, contexts.credential, view)
     ClusterMetrics(
         metrics.registry,
         files=files,
         ledger=ledger,
         view=member.view,
-        node_states=service.node_states,
-        node_disks=service.node_disks,
-        failing_nodes=service.failing_nodes,
+        node_states=member.statuses.node_states,
+        node_disks=member.statuses.node_disks,
+        failing_nodes=member.statuses.failing_nodes,
     )
     shell = Shell(config, files, metadata, view, metrics, member.readiness)
-    peer_port = member.peer_port(service, ServedCalls(metrics.registry), known)
+    peer_port = member.peer_port(member.service(identity), ServedCalls(metrics.registry), known)
     async with orders, asyncio.TaskGroup() as group:
         owned = [
             group.create_task(member.driver.run(), name="driver"),
@@ -215,8 +215,7 @@ class _Member:
     ) -> None:
         self._own_id = config.id
         self._ledger = ledger
-        self._credential = files.credential()
-        self._schedules = config.schedules
+        credential = files.credential()
         self.removed = removed
         self.view = StateView(ledger.store)
         self.clocks = MemberClocks()
@@ -224,7 +223,7 @@ class _Member:
             ledger.store,
             files.read_cluster_key(),
             config.cluster,
-            self._credential.root_pem,
+            credential.root_pem,
             clock_ms=self.clocks.now_ms,
         )
         self.authority.require_key()
@@ -241,7 +240,7 @@ class _Member:
         )
         self.upgrades = Upgrades(config.id, self.driver, ledger.store, metadata, self.view)
         self.health = NodeHealth()
-        self.means = means = Means(
+        means = Means(
             self.driver,
             ledger.store,
             self.view,
@@ -261,6 +260,18 @@ class _Member:
             due=reconcilers.due(),
             schedules=config.schedules,
             clock_doubt=means.clock_doubt,
+        )
+        self.statuses = Statuses(
+            config.identity,
+            self.driver,
+            ledger.store,
+            self.view,
+            health=self.health,
+            digests=self.digests,
+            credential=credential,
+            clocks=self.clocks,
+            schedules=config.schedules,
+            copy_failures=means.failures.sentences,
         )
 
     def _new_driver(self, transport: Transport) -> Driver:
@@ -298,11 +309,8 @@ class _Member:
             health=self.health,
             snapshots=self._ledger.snapshots,
             operations=self.operations,
-            digests=self.digests,
-            credential=self._credential,
             clocks=self.clocks,
-            schedules=self._schedules,
-            copy_failures=self.means.failures.sentences,
+            statuses=self.statuses,
         )
 
     async def readiness(self) -> str:

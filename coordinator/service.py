@@ -8,7 +8,7 @@ heartbeats.
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import uuid_utils
@@ -25,7 +25,7 @@ from ca.errors import (
 )
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
 from ca.keys import public_key_digest
-from ca.tls import Credential, Peer
+from ca.tls import Peer
 from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
 from coordinator.authority import ClusterAuthority, Intermediate
 from coordinator.callers import Callers
@@ -33,9 +33,7 @@ from coordinator.calls import (
     DISK_FAILED,
     AddCoordinatorCall,
     AnyCall,
-    CoordinatorStatus,
     FollowCall,
-    FollowerStatus,
     FollowReply,
     HeartbeatCall,
     HeartbeatReply,
@@ -43,7 +41,6 @@ from coordinator.calls import (
     JoinReply,
     MintCall,
     MintReply,
-    NodeStatus,
     ProposeCall,
     ReadCall,
     RemoveCoordinatorCall,
@@ -71,11 +68,9 @@ from coordinator.commands import (
     TakeOverUpload,
     TriggerJob,
 )
-from coordinator.digests import Digests
 from coordinator.driver import Driver
-from coordinator.endings import ending_soon
 from coordinator.health import PLACEABLE_S, NodeHealth
-from coordinator.jobs import JOBS, check_parameters, job_kind
+from coordinator.jobs import check_parameters, job_kind
 from coordinator.machine.rules import RULES
 from coordinator.member_clocks import MemberClocks
 from coordinator.operations import Operations
@@ -85,15 +80,14 @@ from coordinator.queries import (
     CheckAdmin,
     CheckJoinSecret,
     CheckJoinToken,
-    GetReplicaCounts,
     ListQuery,
 )
 from coordinator.raft.core import NotLeader
-from coordinator.records import DOWN, HEALTHY, Caller, CertificateRecord, ClusterView, UserRecord
-from coordinator.replica_records import ReplicaCounts
+from coordinator.records import HEALTHY, Caller, CertificateRecord, UserRecord
 from coordinator.rpc import Refused, value_of
 from coordinator.snapshots import Chunk, SnapshotStore
 from coordinator.state_view import StateView
+from coordinator.statuses import Statuses
 from coordinator.store import Store
 from coordinator.telling import counted
 
@@ -115,13 +109,9 @@ class Service:
         health: NodeHealth,
         snapshots: SnapshotStore,
         operations: Operations,
-        digests: Digests,
-        credential: Credential,
         clocks: MemberClocks,
-        schedules: Mapping[str, float],
-        copy_failures: Callable[[], Mapping[str, str]] = dict,
+        statuses: Statuses,
     ) -> None:
-        """`copy_failures`: of nodes that fail at copies what an operator is told, by node."""
         self._identity = identity
         self._driver = driver
         self._store = store
@@ -130,11 +120,8 @@ class Service:
         self._health = health
         self._snapshots = snapshots
         self._operations = operations
-        self._digests = digests
-        self._credential = credential
-        self._schedules = {job.name: schedules.get(job.name, job.schedule_s) for job in JOBS}
-        self._copy_failures = copy_failures
         self._clocks = clocks
+        self._statuses = statuses
         self._callers = Callers(view, clocks.now_ms)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
@@ -392,92 +379,7 @@ class Service:
     def _status(self, call: StatusCall) -> StatusReply:
         # By the state that lies here: this answers without a quorum too.
         self._answer(CheckAdmin(caller=self._callers.proved(call.caller)))
-        view, at_s, at_ms = self._view(), time.monotonic(), now_ms()
-        files, blobs, blob_bytes = self._store.totals()
-        return StatusReply(
-            cluster=self._identity.cluster,
-            coordinator=self.own_status(),
-            coordinators=view.coordinators,
-            nodes=self._node_states(view, at_s),
-            files=files,
-            blobs=blobs,
-            blob_bytes=blob_bytes,
-            at_ms=at_ms,
-            correction_ms=self._clocks.correction_ms(),
-            write_quorum=view.write_quorum,
-            replicas_wanted=view.replicas,
-            runs=self._store.running_runs(),
-            certificates=ending_soon(self._store, self._credential, self._identity.id, at_ms=at_ms),
-            schedules=self._schedules,
-            replicas=msgspec.msgpack.decode(self._answer(GetReplicaCounts()), type=ReplicaCounts),
-        )
-
-    def own_status(self) -> CoordinatorStatus:
-        """This member of the Raft group as it sees itself."""
-        status = self._driver.status()
-        return CoordinatorStatus(
-            id=status.id,
-            role=str(status.role.name).lower(),
-            term=status.term,
-            leader=status.leader,
-            commit=status.commit,
-            applied=self._driver.applied_index,
-            last_index=status.last_index,
-            disk_full=not self._driver.has_room,
-            clock_wrong=self._driver.is_clock_wrong,
-            followers=[
-                FollowerStatus(id=name, match=p.match, state=p.state.value, active=p.active)
-                if name != status.id
-                else FollowerStatus(id=name, match=p.match, state="leader", active=True)
-                for name, p in sorted(status.progress.items())
-            ],
-            diverged=self._digests.diverged,
-            cache_leases=self._driver.following.subscribers,
-            recovering=status.recovering,
-        )
-
-    def node_states(self) -> list[str]:
-        """The state of every node, as it is heard here."""
-        return [node.state for node in self._node_states(self._view(), time.monotonic())]
-
-    def node_disks(self) -> list[str]:
-        """How the disk of every node is, as it was heard here."""
-        return [self._health.disk(node.node_id) for node in self._view().nodes]
-
-    def failing_nodes(self) -> dict[str, str]:
-        """What is told of nodes that fail at copies, by node; that one is down says enough. Only by whoever
-        leads: others make none.
-        """
-        if not self._driver.is_leader:
-            return {}
-        found = self._copy_failures()
-        up = [node.node_id for node in self._view().nodes if node.state != DOWN]
-        return {node_id: found[node_id] for node_id in up if node_id in found}
-
-    def _node_states(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
-        states, failing, correction_ms = [], self.failing_nodes(), self._clocks.correction_ms()
-        for node in view.nodes:
-            heard = self._health.last(node.node_id)
-            beat = heard.heartbeat if heard else HeartbeatCall(0, 0, 0)
-            offset_ms = heard.clock_offset_ms if heard else None
-            states.append(
-                NodeStatus(
-                    node=node,
-                    state=self._health.shown_state(node, at_s=at_s),
-                    heard_ms_ago=int((at_s - heard.at_s) * 1000) if heard else 0,
-                    free_bytes=beat.free_bytes,
-                    total_bytes=beat.total_bytes,
-                    uploads=beat.uploads,
-                    clock_offset_ms=None if offset_ms is None else offset_ms - correction_ms,
-                    disk=self._health.disk(node.node_id),
-                    scrubbed_since_ms=min(beat.scrubbed_since_ms, now_ms()),
-                    custody_stopped=beat.custody_stopped,
-                    copy_failures=failing.get(node.node_id, ""),
-                    poison=beat.poison,
-                    poison_count=beat.poison_count,
-                )
-            )
-        return states
+        return self._statuses.reply()
 
 
 def _shortage(candidates: Sequence[Candidate], roomy: Sequence[Candidate]) -> str:

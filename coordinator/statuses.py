@@ -1,0 +1,146 @@
+"""What one coordinator shows of itself, of the group and of the nodes: `filestore status`, and metrics.
+
+By the state that lies here, and by what is heard here: nobody is asked, so it answers without a quorum too.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from ca.identity import Identity
+from ca.tls import Credential
+from coordinator.calls import CoordinatorStatus, FollowerStatus, HeartbeatCall, NodeStatus, StatusReply
+from coordinator.clock import now_ms
+from coordinator.digests import Digests
+from coordinator.driver import Driver
+from coordinator.endings import ending_soon
+from coordinator.health import NodeHealth
+from coordinator.jobs import JOBS
+from coordinator.member_clocks import MemberClocks
+from coordinator.queries import GetReplicaCounts
+from coordinator.records import DOWN, ClusterView
+from coordinator.replica_records import ReplicaCounts
+from coordinator.rpc import value_of
+from coordinator.state_view import StateView
+from coordinator.store import Store
+
+
+class Statuses:
+    """On the event loop. Changes nothing."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        driver: Driver,
+        store: Store,
+        view: StateView,
+        *,
+        health: NodeHealth,
+        digests: Digests,
+        credential: Credential,
+        clocks: MemberClocks,
+        schedules: Mapping[str, float],
+        copy_failures: Callable[[], Mapping[str, str]],
+    ) -> None:
+        """`copy_failures`: of nodes that fail at copies what an operator is told, by node."""
+        self._identity = identity
+        self._driver = driver
+        self._store = store
+        self._view = view
+        self._health = health
+        self._digests = digests
+        self._credential = credential
+        self._clocks = clocks
+        self._schedules = {job.name: schedules.get(job.name, job.schedule_s) for job in JOBS}
+        self._copy_failures = copy_failures
+
+    def reply(self) -> StatusReply:
+        """All of it. Who asks was checked."""
+        view, at_s, at_ms = self._view(), time.monotonic(), now_ms()
+        files, blobs, blob_bytes = self._store.totals()
+        replicas = self._store.answer(GetReplicaCounts(), at_ms=self._clocks.now_ms())
+        return StatusReply(
+            cluster=self._identity.cluster,
+            coordinator=self.own(),
+            coordinators=view.coordinators,
+            nodes=self._nodes(view, at_s),
+            files=files,
+            blobs=blobs,
+            blob_bytes=blob_bytes,
+            at_ms=at_ms,
+            correction_ms=self._clocks.correction_ms(),
+            write_quorum=view.write_quorum,
+            replicas_wanted=view.replicas,
+            runs=self._store.running_runs(),
+            certificates=ending_soon(self._store, self._credential, self._identity.id, at_ms=at_ms),
+            schedules=self._schedules,
+            replicas=msgspec.msgpack.decode(value_of(replicas), type=ReplicaCounts),
+        )
+
+    def own(self) -> CoordinatorStatus:
+        """This member of the Raft group as it sees itself."""
+        status = self._driver.status()
+        return CoordinatorStatus(
+            id=status.id,
+            role=str(status.role.name).lower(),
+            term=status.term,
+            leader=status.leader,
+            commit=status.commit,
+            applied=self._driver.applied_index,
+            last_index=status.last_index,
+            disk_full=not self._driver.has_room,
+            clock_wrong=self._driver.is_clock_wrong,
+            followers=[
+                FollowerStatus(id=name, match=p.match, state=p.state.value, active=p.active)
+                if name != status.id
+                else FollowerStatus(id=name, match=p.match, state="leader", active=True)
+                for name, p in sorted(status.progress.items())
+            ],
+            diverged=self._digests.diverged,
+            cache_leases=self._driver.following.subscribers,
+            recovering=status.recovering,
+        )
+
+    def node_states(self) -> list[str]:
+        """The state of every node, as it is heard here."""
+        return [node.state for node in self._nodes(self._view(), time.monotonic())]
+
+    def node_disks(self) -> list[str]:
+        """How the disk of every node is, as it was heard here."""
+        return [self._health.disk(node.node_id) for node in self._view().nodes]
+
+    def failing_nodes(self) -> dict[str, str]:
+        """What is told of nodes that fail at copies, by node; that one is down says enough. Only by whoever
+        leads: others make none.
+        """
+        if not self._driver.is_leader:
+            return {}
+        found = self._copy_failures()
+        up = [node.node_id for node in self._view().nodes if node.state != DOWN]
+        return {node_id: found[node_id] for node_id in up if node_id in found}
+
+    def _nodes(self, view: ClusterView, at_s: float) -> list[NodeStatus]:
+        states, failing, correction_ms = [], self.failing_nodes(), self._clocks.correction_ms()
+        for node in view.nodes:
+            heard = self._health.last(node.node_id)
+            beat = heard.heartbeat if heard else HeartbeatCall(0, 0, 0)
+            offset_ms = heard.clock_offset_ms if heard else None
+            states.append(
+                NodeStatus(
+                    node=node,
+                    state=self._health.shown_state(node, at_s=at_s),
+                    heard_ms_ago=int((at_s - heard.at_s) * 1000) if heard else 0,
+                    free_bytes=beat.free_bytes,
+                    total_bytes=beat.total_bytes,
+                    uploads=beat.uploads,
+                    clock_offset_ms=None if offset_ms is None else offset_ms - correction_ms,
+                    disk=self._health.disk(node.node_id),
+                    scrubbed_since_ms=min(beat.scrubbed_since_ms, now_ms()),
+                    custody_stopped=beat.custody_stopped,
+                    copy_failures=failing.get(node.node_id, ""),
+                    poison=beat.poison,
+                    poison_count=beat.poison_count,
+                )
+            )
+        return states
