@@ -17,7 +17,7 @@ from aiohttp import web
 from ca.errors import FilestoreError, InvalidRequest
 from ca.identity import Identity
 from ca.secretfiles import read_secret
-from ca.tls import UnusableCredential
+from ca.tls import Credential, UnusableCredential
 from coordinator.accepting import CannotListen, Places
 from coordinator.authority import ClusterAuthority
 from coordinator.calls import HeartbeatCall
@@ -261,10 +261,13 @@ class _Member:
             schedules=config.schedules,
             clock_doubt=means.clock_doubt,
         )
-        self.statuses = Statuses(
+        self.statuses = self._new_statuses(config, credential, means)
+
+    def _new_statuses(self, config: CoordinatorConfig, credential: Credential, means: Means) -> Statuses:
+        return Statuses(
             config.identity,
             self.driver,
-            ledger.store,
+            self._ledger.store,
             self.view,
             health=self.health,
             digests=self.digests,
