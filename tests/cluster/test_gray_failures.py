@@ -310,7 +310,7 @@ def test_drain_is_answered_and_serves_while_a_node_hangs(
             assert answer is not None
             assert answer.status == 200
             client.download(steps.file_uuid, steps.content)
-            another = Steps(well, os.urandom(size))
+            another = Steps(well, os.urandom(size), node=asked)
             client.finish(another)
         finally:
             undrained = client.ask("DELETE", f"/cluster/nodes/{draining.id}/drain", asked)
