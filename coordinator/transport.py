@@ -56,6 +56,7 @@ class Transport:
         self._removed_by: set[str] = set()
         self._roster = Roster(())
         self._outboxes: dict[str, Outbox] = {}  # of those that are connected
+        self._senders: dict[str, asyncio.Task[None]] = {}  # of the same
         self.update(coordinators)
 
     def update(self, coordinators: Iterable[CoordinatorRecord]) -> None:
@@ -136,6 +137,8 @@ class Transport:
                 "coordinator %s says that this one was removed from the cluster: it ends if most do",
                 by,
             )
+            for sender in self._senders.values():
+                sender.cancel()  # who is dialled anew looks anew: an open connection may say nothing for long
         if self._are_most(self._removed_by):
             self._on_removed()
 
@@ -160,6 +163,7 @@ class Transport:
         outbox = self._outboxes[coordinator_id] = Outbox()
         _log.info("connected to coordinator %s", coordinator_id)
         sender = asyncio.create_task(outbox.run(socket), name=f"raft sender to {coordinator_id}")
+        self._senders[coordinator_id] = sender
         try:
             receiver = asyncio.create_task(_until_closed(socket), name=f"raft close of {coordinator_id}")
             try:
@@ -167,7 +171,7 @@ class Transport:
             finally:
                 await end(receiver)
         finally:
-            del self._outboxes[coordinator_id]
+            del self._outboxes[coordinator_id], self._senders[coordinator_id]
             await end(sender)
 
 

@@ -106,6 +106,39 @@ async def test_only_most_coordinators_can_say_that_a_member_was_removed(
             await asyncio.wait([running])
 
 
+async def test_member_that_is_told_to_be_removed_asks_those_that_it_is_connected_to_as_well(
+    tmp_path: Path, peer_authority: Authority, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They look at who it is when it connects, and may have nothing to tell it for long."""
+    is_removed = False
+
+    def refuse(_peer: Peer) -> None:
+        if is_removed:
+            raise Gone("This coordinator was removed from the cluster.")
+
+    caplog.set_level("INFO")
+    removed = asyncio.Event()
+    async with AsyncExitStack() as stack:
+        records = [
+            await stack.enter_async_context(serving(name, nothing, tmp_path, peer_authority, check=refuse))
+            for name in ("c1", "c2")
+        ]
+        contexts = contexts_of("c0", tmp_path, peer_authority)
+        identity = Identity(CLUSTER, Role.COORDINATOR, "c0")
+        transport = Transport(identity, records[:1], contexts.client, removed.set)
+        transport.open()
+        running = asyncio.create_task(transport.run())
+        try:
+            await until_logged(caplog, "connected to coordinator c1")
+            is_removed = True
+            transport.update(records)
+            async with asyncio.timeout(DEADLINE_S):
+                await removed.wait()
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+
+
 async def until_logged(caplog: pytest.LogCaptureFixture, *words: str) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not any(all(word in record.getMessage() for word in words) for record in caplog.records):
