@@ -413,28 +413,18 @@ class ClusterView(Struct, frozen=True, kw_only=True):
 class StateHash(Struct, frozen=True, kw_only=True):
     """The digest of a slice of the state at `log_index`: `rows` rows of `table`, in hexadecimal.
 
-    Members that applied the same log have the same, but for what each knows of its own: `touched`, the log
-    has changed rows of these since they were hashed before; `tracked`, it would know. `position`: where the
-    slice begins.
+    Members that applied the same log have the same.
     """
 
     log_index: int
     table: str
     digest: str
     rows: int
-    position: str = ""
-    tracked: bool = False
-    touched: bool = False
 
 
 class HashReport(Struct, frozen=True, kw_only=True):
-    """What one coordinator says that its digest at `log_index` is. See ReportHash."""
+    """What one coordinator says that its digest at `log_index` is."""
 
     coordinator_id: str
     log_index: int
     digest: str
-    origin: str = ""
-    agreed_at: int = 0
-    touched: bool = False
-    odd: list[str] = []
-    rebuilt_at_ms: int = 0

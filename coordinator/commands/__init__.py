@@ -47,7 +47,6 @@ from coordinator.commands.cluster import (
     DeleteJoinToken,
     DrainNode,
     HashState,
-    HashWhole,
     JoinNode,
     MarkNode,
     OpenSession,
@@ -127,7 +126,6 @@ __all__ = [
     "Expire",
     "GrantPermission",
     "HashState",
-    "HashWhole",
     "JoinNode",
     "MarkNode",
     "OpenSession",
@@ -180,7 +178,6 @@ AnyCommand = (
     | RecordCoordinators
     | RaiseRules
     | HashState
-    | HashWhole
     | ReportHash
     | CreateProjectFile
     | CreateVm
