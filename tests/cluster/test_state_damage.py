@@ -64,7 +64,7 @@ def test_coordinator_with_a_damaged_table_ends_and_nobody_is_told_wrong(
 @pytest.mark.parametrize(
     ("name", "leads"),
     [
-        ("users", True),
+        pytest.param("users", True, marks=pytest.mark.long),
         pytest.param("users_by_sequence", False, marks=pytest.mark.long),
         pytest.param("users_by_sequence", True, marks=pytest.mark.long),
     ],

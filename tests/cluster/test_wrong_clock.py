@@ -49,7 +49,7 @@ def refusals(cluster: Cluster, token: str) -> list[str]:
 @pytest.mark.parametrize(
     "shift_s",
     [
-        pytest.param(-HOUR_S, id="behind"),
+        pytest.param(-HOUR_S, id="behind", marks=pytest.mark.long),
         pytest.param(13 * HOUR_S, id="ahead", marks=pytest.mark.long),
     ],
 )
