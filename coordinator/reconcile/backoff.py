@@ -18,6 +18,7 @@ REST_S_MAX: Final = 300.0
 FORGOTTEN_S: Final = 3600.0  # after its last failure: it was tried since if there was anything to do
 KEYS_MAX: Final = 10_000  # of one kind
 FAILING_MIN: Final = 2  # failures in a row of which an operator is told
+TOLD_S_MIN: Final = 20.0  # so long at least; where there is work it is tried again sooner, else nobody waits
 
 
 @dataclass(slots=True)
@@ -70,9 +71,16 @@ class Backoff:
         return record.failures
 
     def failing(self) -> dict[str, tuple[int, str]]:
-        """What has failed FAILING_MIN times in a row or more: how often, and with what the last time."""
-        counts = {key: self.failures(key) for key in self._records}
-        return {key: (n, self._records[key].reason) for key, n in counts.items() if n >= FAILING_MIN}
+        """What has failed FAILING_MIN times in a row or more, and lately: how often, and with what the last
+        time. It was tried again within twice its rest if there was anything to do: a node that is back, and
+        that nothing is wanted of, is not called failing for ever.
+        """
+        return {
+            key: (record.failures, record.reason)
+            for key, record in self._records.items()
+            if record.failures >= FAILING_MIN
+            and self._clock_s() < record.failed_at_s + max(2 * record.rest_s, TOLD_S_MIN)
+        }
 
 
 class NodeBackoff(Backoff):

@@ -18,7 +18,7 @@ from tests.cluster.cut_shim import Cuts, network_cuts
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.upload_steps import Steps, stopped
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
 
 MIB = 1 << 20
 LOAD_S = 2.5  # what a machine that others use as well may add; two waits in a row are still told from one

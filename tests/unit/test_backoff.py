@@ -8,6 +8,7 @@ from coordinator.reconcile.backoff import (
     KEYS_MAX,
     REST_S_MAX,
     REST_S_MIN,
+    TOLD_S_MIN,
     Backoff,
     CopyFailures,
 )
@@ -109,13 +110,24 @@ def test_node_that_has_failed_is_tried_with_one_copy_at_a_time_and_is_well_after
 def test_node_that_fails_again_and_again_is_told_with_a_sentence_until_it_succeeds() -> None:
     clock = Clock()
     failures = CopyFailures(clock)
+    told = {"n3": "does not make the replicas that it shall (2 failures in a row: answered 500 internal)"}
     for number in range(3):
-        failures.target_failed(copy(number), WHY, has_answered=True)
         clock.now_s += REST_S_MAX
-    assert failures.sentences() == {
-        "n3": "does not make the replicas that it shall (2 failures in a row: answered 500 internal)"
-    }
+        failures.target_failed(copy(number), WHY, has_answered=True)
+    assert failures.sentences() == told
     failures.made(copy(9), [])
+    assert failures.sentences() == {}
+
+
+def test_node_that_failed_and_of_which_nothing_is_wanted_any_more_is_told_no_longer() -> None:
+    clock = Clock()
+    failures = CopyFailures(clock)
+    for number in range(3):
+        clock.now_s += REST_S_MAX
+        failures.target_failed(copy(number), WHY, has_answered=True)
+    clock.now_s += TOLD_S_MIN - 1
+    assert list(failures.sentences()) == ["n3"]
+    clock.now_s += 1
     assert failures.sentences() == {}
 
 
