@@ -1,40 +1,25 @@
 """The wall clock of processes that a test starts, moved: of all of them, or of one that runs."""
 
-import mmap
-import shutil
 import struct
-import subprocess
 from pathlib import Path
 
 import pytest
 
-TABLE_BYTES = 4096
+from tests.cluster.preload import Preloaded, compiled
+
+_TABLE = "CLOCK_TABLE"  # the variable with the path of it
 # A table: its version, then process and seconds of each that is moved, then zeros. All are 64 bits.
 
 # Moved by the seconds in $CLOCK_SHIFT, or by those that the table in $CLOCK_TABLE has for this process or the
 # one that started it; monotonic clocks stay.
 _SHIM = r"""
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
 #include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
 #include <sys/time.h>
 #include <time.h>
-#include <unistd.h>
-static const volatile int64_t *table;
-__attribute__((constructor)) static void begin(void) {
-    const char *path = getenv("CLOCK_TABLE");
-    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (file < 0) return;
-    void *mapped = mmap(NULL, 4096, PROT_READ, MAP_SHARED, file, 0);
-    if (mapped != MAP_FAILED) table = mapped;
-    close(file);
-}
 static long shift(void) {
     static int64_t seen, seen_by, found;
     const char *text = getenv("CLOCK_SHIFT");
+    const volatile int64_t *table = (const volatile int64_t *)mapped;
     int64_t own = getpid();
     if (!table || !table[0]) return text ? atol(text) : 0;
     if (seen != table[0] || seen_by != own) {
@@ -46,8 +31,7 @@ static long shift(void) {
     return found;
 }
 int clock_gettime(clockid_t clock, struct timespec *found) {
-    static int (*real)(clockid_t, struct timespec *);
-    if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+    REAL(clock_gettime);
     int failed = real(clock, found);
     if (!failed && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE)) found->tv_sec += shift();
     return failed;
@@ -70,13 +54,7 @@ time_t time(time_t *found) {
 
 def library(directory: Path) -> Path:
     """Compiled; skips the test where there is no compiler."""
-    compiler = shutil.which("cc")
-    if compiler is None:
-        pytest.skip("no C compiler (Debian: apt install gcc)")
-    source, made = directory / "shim.c", directory / "shim.so"
-    source.write_text(_SHIM)
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-o", made, source, "-ldl"], check=True)
-    return made
+    return compiled(directory, _TABLE, _SHIM)
 
 
 def set_clock(monkeypatch: pytest.MonkeyPatch, shim: Path, shift_s: int) -> None:
@@ -85,24 +63,20 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, shim: Path, shift_s: int) -> None
     monkeypatch.setenv("LD_PRELOAD", str(shim))
 
 
-class Clocks:
-    """Of processes that were started with $LD_PRELOAD and $CLOCK_TABLE, each by itself."""
+class Clocks(Preloaded):
+    """Of processes that were started with `environment`, each by itself."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """For all that are started from now on; skips the test where there is no compiler."""
-        path = directory / "clocks"
-        path.write_bytes(bytes(TABLE_BYTES))
-        with path.open("r+b") as file:
-            self._table = mmap.mmap(file.fileno(), TABLE_BYTES)
+        super().__init__(directory, _TABLE, _SHIM)
+        self.preload(monkeypatch)
         self._shifts: dict[int, int] = {}
         self._version = 0
-        monkeypatch.setenv("CLOCK_TABLE", str(path))
-        monkeypatch.setenv("LD_PRELOAD", str(library(directory)))
 
     def move(self, pid: int, shift_s: int) -> None:
         """From now on the clock of this process, and of those that it started, is that far ahead."""
         self._shifts[pid] = shift_s
         numbers = [number for moved in self._shifts.items() for number in moved]
         self._version += 1
-        self._table[8 : 8 * (len(numbers) + 2)] = struct.pack(f"={len(numbers) + 1}q", *numbers, 0)
-        self._table[:8] = struct.pack("=q", self._version)  # what it vouches for is there
+        self.mapped[8 : 8 * (len(numbers) + 2)] = struct.pack(f"={len(numbers) + 1}q", *numbers, 0)
+        self.mapped[:8] = struct.pack("=q", self._version)  # what it vouches for is there

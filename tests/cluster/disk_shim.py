@@ -1,14 +1,9 @@
 """Disks of running nodes that refuse, fail, fill up or hang, and work again: by a preloaded library.
 
-Rules lie in a file that every process has mapped: they hold at once, for all threads, at almost no cost while
-there are none. Each names the calls, an error (or how long each takes), and a part of the paths. A test is
-skipped where nothing can be compiled.
+Each rule names the calls, an error (or how long each takes), and a part of the paths.
 """
 
 import errno
-import mmap
-import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,50 +11,30 @@ from typing import Final
 
 import pytest
 
-RULES_BYTES: Final = 4096
+from tests.cluster.preload import PreloadedLines
+
 CHANGES: Final = "CXWSRUM"  # create, open to write, write, sync, rename, unlink, make a directory
 READS: Final = "OGL"  # open to read, get bytes, list
 EVERYTHING: Final = CHANGES + READS
 _HANG: Final = -1
 
 _SHIM = r"""
-#define _GNU_SOURCE
 #include <dirent.h>
-#include <dlfcn.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <sys/uio.h>
-#include <unistd.h>
-
-#define RULES_BYTES 4096
-static const volatile char *rules;
-
-__attribute__((constructor)) static void begin(void) {
-    const char *path = getenv("DISK_RULES");
-    int file = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (file < 0) return;
-    void *mapped = mmap(NULL, RULES_BYTES, PROT_READ, MAP_SHARED, file, 0);
-    if (mapped != MAP_FAILED) rules = mapped;
-    close(file);
-}
 
 /* The error for this call on this path; 0 for none. A rule is a line: CALLS ERROR PART. */
 static int refused(char call, const char *path) {
-    char copy[RULES_BYTES + 1], calls[32], part[512];
-    for (int again = 0;; again = 1) {
-        if (!rules || !rules[0]) return 0;
-        memcpy(copy, (const char *)rules, RULES_BYTES);
-        copy[RULES_BYTES] = 0;
+    char copy[MAPPED_BYTES + 1], calls[32], part[512];
+    for (;;) {
+        if (!mapped_lines(copy)) return 0;
         int found = 0;
-        for (char *line = copy; line && *line; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL) {
+        for (char *line = copy; line; line = next_line(line)) {
             int number = 0;
             if (sscanf(line, "%31s %d %511s", calls, &number, part) == 3 && strchr(calls, call)
                 && strstr(path, part)) {
@@ -87,7 +62,7 @@ static void path_at(int directory, const char *name, char *path) {
 
 static int no_at(char call, int directory, const char *name) {
     char path[PATH_MAX];
-    if (!rules || !rules[0]) return 0;
+    if (!mapped || !mapped[0]) return 0;
     path_at(directory, name, path);
     int error = refused(call, path);
     if (error) errno = error;
@@ -101,10 +76,9 @@ static char open_kind(int at, const char *path, int flags) {
 }
 
 static int no_open(int at, const char *path, int flags) {
-    return rules && rules[0] ? no_at(open_kind(at, path, flags), at, path) : 0;
+    return mapped && mapped[0] ? no_at(open_kind(at, path, flags), at, path) : 0;
 }
 
-#define REAL(name) static __typeof__(name) *real; if (!real) real = dlsym(RTLD_NEXT, #name)
 #define MODE() int mode = 0; if (flags & (O_CREAT | O_TMPFILE)) { va_list rest; va_start(rest, flags); \
     mode = va_arg(rest, int); va_end(rest); }
 #define OPEN(name) int name(const char *path, int flags, ...) { MODE(); REAL(name); \
@@ -169,42 +143,22 @@ DIR *opendir(const char *path) {
 """
 
 
-class DiskRules:
+class DiskRules(PreloadedLines):
     """What the disks of the processes do that were started with `environment`; for one thread."""
 
     def __init__(self, directory: Path) -> None:
-        """Compiles the library there. Raises OSError, CalledProcessError."""
-        self.library, self._path = directory / "disk_shim.so", directory / "disk_rules"
-        source = directory / "disk_shim.c"
-        source.write_text(_SHIM)
-        command = ["cc", "-shared", "-fPIC", "-O1", "-w", "-o", str(self.library), str(source), "-ldl"]
-        subprocess.run(command, check=True)
-        self._path.write_bytes(bytes(RULES_BYTES))
-        with self._path.open("r+b") as file:
-            self._mapped = mmap.mmap(file.fileno(), RULES_BYTES)
-        self._rules: list[str] = []
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Of the processes."""
-        return {"LD_PRELOAD": str(self.library), "DISK_RULES": str(self._path)}
+        """Compiles the library there; skips the test where there is no compiler."""
+        super().__init__(directory, "DISK_RULES", _SHIM)
 
     def add(self, part: str | Path, calls: str, number: int) -> str:
         """From now on these calls on paths with this part have this error; the rule, to be taken away."""
-        rule = f"{calls} {number} {part}\n"
-        self._rules.append(rule)
-        self._write()
+        rule = f"{calls} {number} {part}"
+        self.add_line(rule)
         return rule
 
     def remove(self, rule: str) -> None:
         """It holds no more."""
-        self._rules.remove(rule)
-        self._write()
-
-    def clear(self) -> None:
-        """Every disk works."""
-        self._rules.clear()
-        self._write()
+        self.remove_line(rule)
 
     @contextmanager
     def failing(self, part: str | Path, calls: str, number: int) -> Iterator[None]:
@@ -227,21 +181,11 @@ class DiskRules:
         with self.failing(part, calls, -delay_ms):
             yield
 
-    def _write(self) -> None:
-        raw = "".join(self._rules).encode()
-        assert len(raw) < RULES_BYTES
-        self._mapped[:1] = b"\0"  # nobody reads half of it
-        self._mapped[1:] = raw[1:].ljust(RULES_BYTES - 1, b"\0")
-        self._mapped[:1] = raw[:1] or b"\0"
-
 
 def disk_rules(directory: Path, monkeypatch: pytest.MonkeyPatch) -> DiskRules:
     """For the processes that are started from now on; skips the test where there is no compiler."""
-    if shutil.which("cc") is None:
-        pytest.skip("no C compiler (Debian: apt install gcc)")
     rules = DiskRules(directory)
-    for name, value in rules.environment.items():
-        monkeypatch.setenv(name, value)
+    rules.preload(monkeypatch)
     return rules
 
 

@@ -11,15 +11,13 @@ import pytest
 from ca.errors import Unavailable
 from coordinator import patience
 from coordinator.patience import bounded_s, client_sends, failing, is_client_waiting, moved, patient
-from node.chain import Chain
 from node.content import passing
 from node.content.passing import Holder, _while_reachable
-from node.link import LinkTerms, Source
 from node.peers import PeerFailed
 from node.segments import FinishedBlob
 from tests.unit.peer_nodes import CONTENT, Node
 from tests.unit.test_silence import hung
-from tests.unit.upload_records import UUID, store_upload
+from tests.unit.upload_records import UUID, chain_of_all, store_upload
 
 OWN_S = 60.0  # a bound of a wait by itself
 PATIENCE_S = 0.4
@@ -119,17 +117,7 @@ async def test_members_that_hang_keep_a_client_waiting_no_longer_than_one_and_ar
     async with hung(nodes, "n2", "n3"), asyncio.timeout(DEADLINE_S):
         with services.uploads.open(UUID, None) as upload:
             async with patient():
-                chain = Chain(
-                    node_id="n1",
-                    peers=services.peers,
-                    view=services.api.view,
-                    metrics=services.metrics,
-                    source=Source(services.disk, upload),
-                    terms=LinkTerms(UUID, 0, with_md5=False),
-                    placement=["n1", "n2", "n3"],
-                )
-                chain.start()
-                chain.end()
+                chain = chain_of_all(nodes[0], upload)
                 try:
                     with soon(), pytest.raises(Unavailable):
                         await chain.reach(upload.offset)

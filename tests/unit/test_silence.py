@@ -18,7 +18,7 @@ from node.segments import FinishedBlob
 from node.silence import SilentPeers
 from node.takeover import has_prefix, who_has_prefix
 from tests.unit.peer_nodes import Node, impostor, introduce
-from tests.unit.upload_records import CONTENT, UUID, record_of, store_upload
+from tests.unit.upload_records import CONTENT, UUID, chain_of_all, record_of, store_upload
 
 LARGE_BYTES = 20_000_000_000  # that a slow disk takes minutes to read
 DEADLINE_S = 60.0
@@ -173,26 +173,15 @@ async def test_request_after_one_that_met_a_hung_member_is_not_held_up_by_it(nod
 
 async def sent_along_a_chain(node: Node) -> set[str]:
     """The members that were given up before the write quorum had all bytes."""
-    async with chain_of_all(node) as chain:
+    async with reaching_all(node) as chain:
         return set(chain._failed_at_s)
 
 
 @asynccontextmanager
-async def chain_of_all(node: Node) -> AsyncIterator[Chain]:
+async def reaching_all(node: Node) -> AsyncIterator[Chain]:
     """From n1 to n2 and n3, once the write quorum has all that lies on n1."""
-    services = node.services
-    with services.uploads.open(UUID, None) as upload:
-        chain = Chain(
-            node_id="n1",
-            peers=services.peers,
-            view=services.api.view,
-            metrics=services.metrics,
-            source=Source(services.disk, upload),
-            terms=LinkTerms(UUID, 0, with_md5=False),
-            placement=["n1", "n2", "n3"],
-        )
-        chain.start()
-        chain.end()
+    with node.services.uploads.open(UUID, None) as upload:
+        chain = chain_of_all(node, upload)
         await chain.reach(len(CONTENT))
         yield chain
         await chain.close()
@@ -201,7 +190,7 @@ async def chain_of_all(node: Node) -> AsyncIterator[Chain]:
 async def test_one_behind_which_a_member_hangs_is_not_taken_for_silent(nodes: list[Node]) -> None:
     silent = nodes[0].services.peers.silent
     store_upload(nodes[0])
-    async with hung(nodes, "n3"), chain_of_all(nodes[0]) as chain:
+    async with hung(nodes, "n3"), reaching_all(nodes[0]) as chain:
         await chain.linger()
         assert "n3" in silent
         assert "n2" not in silent

@@ -4,6 +4,9 @@ import hashlib
 import os
 
 from coordinator.records import BACKUP, UploadRecord
+from node.chain import Chain
+from node.link import LinkTerms, Source
+from node.upload import Upload
 from tests.unit.peer_nodes import Node
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"
@@ -35,3 +38,20 @@ def store_upload(node: Node) -> None:
     with node.services.uploads.open(UUID, None) as upload:
         upload.append(CONTENT)
         upload.sync()
+
+
+def chain_of_all(node: Node, upload: Upload) -> Chain:
+    """From n1 to n2 and n3, on its way: nothing comes behind what lies on n1."""
+    services = node.services
+    chain = Chain(
+        node_id="n1",
+        peers=services.peers,
+        view=services.api.view,
+        metrics=services.metrics,
+        source=Source(services.disk, upload),
+        terms=LinkTerms(UUID, 0, with_md5=False),
+        placement=["n1", "n2", "n3"],
+    )
+    chain.start()
+    chain.end()
+    return chain
