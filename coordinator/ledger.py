@@ -46,7 +46,7 @@ def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
             _end_installation(snapshots, log)
             store = opened.enter_context(closing(Store(files.state)))
             if files.state_damaged.exists():
-                raise StateDamaged(files.state_damaged.read_text("utf-8").strip())
+                raise StateDamaged(files.state_damaged.read_text("utf-8", errors="replace").strip())
             store.check()
             if lost := recover(log, store):
                 _log.error(lost)

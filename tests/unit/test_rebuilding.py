@@ -153,6 +153,15 @@ async def test_damage_that_a_process_found_is_believed_by_the_next(
     state.store.close()
 
 
+def test_note_of_damage_that_is_damaged_itself_is_believed(tmp_path: Path) -> None:
+    state = history(tmp_path, count=4)
+    files = member(tmp_path, state.entries, HardState(1, "", 4), after=0)
+    state.store.close()
+    files.state_damaged.write_bytes(b"\xff\xfe state.sqlite")
+    with pytest.raises(StateDamaged, match=r"state\.sqlite"):
+        opened(files)
+
+
 async def test_coordinator_that_nobody_gives_the_state_keeps_everything(
     tmp_path: Path, peer_authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
