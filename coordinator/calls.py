@@ -180,7 +180,8 @@ class SnapshotChunkCall(Struct, frozen=True, tag="snapshot_chunk"):
 
 class SnapshotCall(Struct, frozen=True, tag="snapshot"):
     """A coordinator that lost its state asks for a snapshot of at least this entry. Answers a SnapshotMeta,
-    or None while one is being made; Unavailable when the state here is older.
+    or None while one is being made; Unavailable when the state here is older, Conflict while none may be
+    handed out.
     """
 
     index_min: Count
@@ -209,8 +210,8 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     `followers` only from a leader, itself included; `disk_full`: it takes no changes until there is room;
     `recovering`: it has lost the end of its log, and neither votes nor leads until a leader of a later term
     has brought it up to date; `clock_wrong`: most others call its clock wrong, so it leads only if no other
-    can; `diverged`: members whose state is known to be another than that of the majority; `cache_leases`: how
-    many processes of nodes may keep records, 0 but from a leader.
+    can; `diverged`: members whose state is known to be wrong; `differ`: members differ of which that is not
+    known; `cache_leases`: how many processes of nodes may keep records, 0 but from a leader.
     """
 
     id: str
@@ -224,6 +225,7 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
     clock_wrong: bool = False
     followers: list[FollowerStatus] = []
     diverged: list[str] = []
+    differ: bool = False
     cache_leases: int = 0
     recovering: bool = False
 

@@ -75,11 +75,13 @@ class CoordinatorFiles:
         self.instance = data / "instance.json"
         self.instances = data / "instances.json"
         self.diverged = data / "diverged"
+        self.differences = data / "differences.json"
         self.log = data / "log"
         self.snapshots = data / "snapshots"
         self.backups = data / "backups"
         self.state = data / "state.sqlite"
         self.state_damaged = data / "state.damaged"
+        self.rebuilt = data / "state.rebuilt"
         self.audit = data / "audit.log"
         self.credential_path = data / "credential.pem"
 

@@ -20,9 +20,20 @@ def copy_database(source: Path, target: Path, *, pause_s: float = PAUSE_S) -> No
     (https://www.sqlite.org/c3ref/backup_finish.html), so the copy ends however many changes come. The WAL
     grows meanwhile. The copy is one file, not in WAL mode. Leaves nothing there when it fails.
     """
+    with closing(
+        sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
+    ) as live:
+        live.execute("BEGIN")
+        live.execute("SELECT log_index FROM applied").fetchone()  # the transaction begins with the first read
+        copy_pinned(live, target, pause_s=pause_s)
+        live.execute("COMMIT")
+
+
+def copy_pinned(live: sqlite3.Connection, target: Path, *, pause_s: float = PAUSE_S) -> None:
+    """The same of what a connection sees in the read transaction that it has open."""
     descriptor = os.open(target, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     try:
-        _copy(source, target, descriptor, pause_s)
+        _copy(live, target, descriptor, pause_s)
         os.fsync(descriptor)
     except BaseException:
         target.unlink(missing_ok=True)
@@ -32,7 +43,7 @@ def copy_database(source: Path, target: Path, *, pause_s: float = PAUSE_S) -> No
     sync_directory(target.parent)
 
 
-def _copy(source: Path, target: Path, descriptor: int, pause_s: float) -> None:
+def _copy(live: sqlite3.Connection, target: Path, descriptor: int, pause_s: float) -> None:
     steps = 0
 
     def after_step(status: int, remaining: int, total: int) -> None:
@@ -44,17 +55,9 @@ def _copy(source: Path, target: Path, descriptor: int, pause_s: float) -> None:
         if remaining:
             time.sleep(pause_s)
 
-    with (
-        closing(
-            sqlite3.connect(f"{source.absolute().as_uri()}?mode=rw", uri=True, isolation_level=None)
-        ) as live,
-        closing(sqlite3.connect(target, isolation_level=None)) as copied,
-    ):
+    with closing(sqlite3.connect(target, isolation_level=None)) as copied:
         # A copy that fails is thrown away, so it needs no journal; it is synced as a whole.
         copied.execute("PRAGMA journal_mode = OFF")
         copied.execute("PRAGMA synchronous = OFF")
-        live.execute("BEGIN")
-        live.execute("SELECT log_index FROM applied").fetchone()  # the transaction begins with the first read
         live.backup(copied, pages=PAGES_AT_ONCE, progress=after_step)
-        live.execute("COMMIT")
         copied.execute("PRAGMA journal_mode = DELETE")  # the copy says WAL, as the original does

@@ -10,12 +10,11 @@ import asyncio
 import contextlib
 import logging
 import random
-import sqlite3
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from ca.errors import Conflict, FilestoreError, InsufficientStorage, Unavailable
+from ca.errors import Conflict, InsufficientStorage, Unavailable
 from coordinator import commands
 from coordinator.cache_leases import LEASE_S
 from coordinator.commands import AnyCommand
@@ -25,8 +24,10 @@ from coordinator.following import Following
 from coordinator.invalidation import invalidated
 from coordinator.link import end
 from coordinator.log import SegmentLog
+from coordinator.making import Hooks, Making
 from coordinator.member import KEPT_ENTRIES, Member
 from coordinator.member_clocks import MemberClocks
+from coordinator.pinning import is_whole_hash
 from coordinator.proposing import check_known, encoded, frees, is_ending
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader, Status
@@ -48,8 +49,6 @@ TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these witho
 TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction
 LOG_BYTES_KEPT = 64 << 20  # a log below this is not compacted: two segments, read in a second at start
 ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
-SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
-TAKE_AGAIN_S = 30.0  # after no snapshot could be made
 APPLIED_INLINE_MAX = 4  # entries: less work than the hand-over to a thread and back
 FULL_PAUSE_S = 0.5  # between two tries to apply on a full disk
 SILENT_AFTER_S = 1.0  # a write that takes longer: longer than the shortest election timeout
@@ -93,6 +92,10 @@ class Driver:
         self._log_bytes_kept = log_bytes_kept
         self._member = Member(config, log, store, snapshots, random.Random(), kept_entries=kept_entries)
         self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
+        hooks = Hooks(
+            self._taken, self._member.snapshot_gone, lambda: self._member.is_fetched_from, self._fail
+        )
+        self.making = Making(config.id, snapshots, hooks)
         self._log_thread = Worker("log")
         self._state_thread = Worker("state")
         self._wake = asyncio.Event()
@@ -107,9 +110,6 @@ class Driver:
         self._apply_due = asyncio.Event()
         self._state_lock = asyncio.Lock()
         self._tidying: asyncio.Task[None] | None = None
-        self._taking: asyncio.Task[None] | None = None
-        self._take_again_at_s = 0.0  # not before, after a failure
-        self._taken_at_s: float | None = None  # when the snapshot that lies ready was made, or found
         self._is_stuck = False  # while the database takes nothing
         self._takes_entries = True  # False while not even the next segment of the log has room
         self._broken: BaseException | None = None  # what ends the process
@@ -146,6 +146,20 @@ class Driver:
         """Whether most others call this member's clock wrong, and it leads only if no other can."""
         return self._fitness.is_clock_wrong
 
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the state of this member is known to be wrong: it leads only if no other can."""
+        return self._fitness.is_state_wrong
+
+    def suspect(self) -> None:
+        """The state of this member is wrong: it hands over, and does not lead again while others can."""
+        self._fitness.suspect()
+        self._rouse()
+
+    async def reread(self) -> None:
+        """What the database is asked next is read from its file, not from memory: only there damage shows."""
+        await self._on_state(self._store.drop_cache)
+
     def status(self) -> Status:
         """This member as it sees itself."""
         return self._member.status()
@@ -173,15 +187,17 @@ class Driver:
     def snapshot(self, index_min: int) -> SnapshotMeta | None:
         """The snapshot that lies ready, of this entry or a later one; None while one is being made.
 
-        Raises Unavailable when the state here is older.
+        Raises Unavailable when the state here is older, Conflict while none may be handed out.
         """
         self._check_running()
+        if why := self.making.witnesses.forbids:
+            raise Conflict(why)
         newest = self._snapshots.newest()
         if newest is not None and newest.index >= index_min:
             return newest
         if self.applied_index < index_min:
             raise Unavailable(f"The state here ends at {self.applied_index}, before {index_min}.")
-        self._begin_snapshot()
+        self.making.begin()
         return None
 
     def fetched(self, meta: SnapshotMeta) -> None:
@@ -267,9 +283,7 @@ class Driver:
 
     async def run(self) -> None:
         """Drive until cancelled. Raises what the log or the store raised: the process must end then."""
-        if (newest := self._snapshots.newest()) is not None:
-            self._taken_at_s = time.monotonic()
-            self._member.snapshot_taken(newest)
+        self.making.found()
         loop = asyncio.get_running_loop()
         self._store.watch(lambda damage: _tell(loop, self._fail, damage))
         applying = asyncio.create_task(self._guard(self._apply_for_ever), name="apply")
@@ -280,7 +294,8 @@ class Driver:
             self._store.watch(None)
             if self._timer is not None:
                 self._timer.cancel()
-            for task in (applying, self._tidying, self._taking):
+            await self.making.close()
+            for task in (applying, self._tidying):
                 if task is not None:
                     await end(task)
             self._member.fail_all(Unavailable("This coordinator is stopping."))
@@ -369,7 +384,7 @@ class Driver:
         if ready.offer is not None:
             self._fetch(ready.offer)
         if ready.take_snapshot:
-            self._begin_snapshot()
+            self.making.begin()
 
     async def _persist(self, ready: Ready) -> None:
         at_s = self._writing_since_s = time.monotonic()
@@ -383,11 +398,6 @@ class Driver:
         if ready.entries:
             self._fitness.pace.own_has(ready.entries[-1].index, at_s=time.monotonic())
 
-    def _begin_snapshot(self) -> None:
-        is_free = self._taking is None or self._taking.done()
-        if is_free and time.monotonic() >= self._take_again_at_s:
-            self._taking = asyncio.create_task(self._guard(self._take_snapshot), name="snapshot")
-
     async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """What fails in a task beside the cycle ends `run`."""
         try:
@@ -400,12 +410,18 @@ class Driver:
         self._broken = self._broken or error
         self._rouse()
 
+    def _taken(self, meta: SnapshotMeta) -> None:
+        self._member.snapshot_taken(meta)
+        self._rouse()
+
     async def _apply_for_ever(self) -> None:
         while True:
             await self._apply_due.wait()
             self._apply_due.clear()
             while entries := self._member.next_to_apply():
                 replies = await self._apply(entries)
+                if is_whole_hash(entries[-1]):
+                    self.making.pin()
                 self._member.applied(entries, replies)
                 self._applied(entries, replies)
                 self._rouse()
@@ -448,42 +464,11 @@ class Driver:
         self._rouse()  # another may have been asked to lead
         if not self._log.is_spare_ready:
             self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
-        # The log must be able to follow up a snapshot that is being made.
-        is_taking = self._taking is not None and not self._taking.done()
-        if self._log.size_bytes() > self._log_bytes_kept and not is_taking:
+        if self._log.size_bytes() > self._log_bytes_kept and not self.making.is_busy:
             durable_index = await self._on_state(self._store.checkpoint)
             forgotten = self._log.forget(self._member.compactable(durable_index))
             await self._log_thread.run(self._log.discard, forgotten)
-        await self._tidy_snapshot()
-
-    async def _tidy_snapshot(self) -> None:
-        """A snapshot that nobody fetches goes; one that somebody can not fetch to its end is made anew."""
-        if self._taken_at_s is None:
-            return
-        if time.monotonic() - max(self._taken_at_s, self._snapshots.served_at_s) < SNAPSHOT_AGE_S:
-            return
-        if self._member.is_fetched_from:
-            self._begin_snapshot()
-        elif self._taking is None or self._taking.done():
-            self._taken_at_s = None
-            self._member.snapshot_gone()
-            await asyncio.to_thread(self._snapshots.forget_outgoing)
-
-    async def _take_snapshot(self) -> None:
-        """Make a snapshot for a member that lags; if that fails the leader asks again."""
-        started_at = time.monotonic()
-        try:
-            meta = await asyncio.to_thread(self._snapshots.take, self._store)
-        except StateDamaged:
-            raise
-        except (FilestoreError, OSError, sqlite3.Error):
-            _log.exception("no snapshot could be made")
-            self._take_again_at_s = time.monotonic() + TAKE_AGAIN_S
-            return
-        _log.info("made a snapshot at index %d in %.1f s", meta.index, time.monotonic() - started_at)
-        self._taken_at_s = time.monotonic()
-        self._member.snapshot_taken(meta)
-        self._rouse()
+        await self.making.tidy()
 
 
 def _tell(

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from ca.errors import FilestoreError, NotFound, Unavailable
+from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
 from coordinator.client import MetadataClient
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
 from coordinator.snapshots import Incoming, SnapshotStore
@@ -26,8 +26,14 @@ class Fetcher:
     """`offer` says what to fetch; `run` fetches it and calls `fetched` once it is whole and verified."""
 
     def __init__(
-        self, metadata: MetadataClient, snapshots: SnapshotStore, fetched: Callable[[SnapshotMeta], None]
+        self,
+        metadata: MetadataClient,
+        snapshots: SnapshotStore,
+        fetched: Callable[[SnapshotMeta], None],
+        forbids: Callable[[], str] = str,
     ) -> None:
+        """`forbids`: why the state of this member may not be given up for one that nobody vouches for."""
+        self._forbids = forbids
         self._metadata = metadata
         self._snapshots = snapshots
         self._fetched = fetched
@@ -68,12 +74,14 @@ class Fetcher:
         Raises NotFound when the source no longer has it, InvalidRequest for bytes that are not what they
         should be, Unavailable when nothing comes.
         """
-        incoming = await asyncio.to_thread(self._snapshots.incoming, offer.meta)
+        incoming = await asyncio.to_thread(self._snapshots.incoming, offer.meta, offer.source)
         while not incoming.is_complete:
             if self._offer is not offer:
                 return False
             await self._fetch_piece(offer, incoming)
         await asyncio.to_thread(incoming.finish)
+        if not incoming.is_vouched and (why := self._forbids()):
+            raise Conflict(f"it would take the place of a state that may be right, as {why}")
         return True
 
     async def _fetch_piece(self, offer: SnapshotOffer, incoming: Incoming) -> None:

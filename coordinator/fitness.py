@@ -1,8 +1,9 @@
-"""Whether another coordinator should rather lead than this one: for want of room, a wrong clock, a slow disk.
+"""Whether another coordinator should rather lead than this one: for a wrong state, for want of room, for a
+wrong clock, or for a slow disk.
 
-Who has no room, or a clock that most others call wrong, says so to the leader and stands for election after
-the others; who leads hands over to one that is fitter, as soon as there is one. A slow disk is known only by
-comparison, so it is the leader alone that hands over for it.
+Whose state is wrong, who has no room, or a clock that most others call wrong, says so to the leader and
+stands for election after the others; who leads hands over to one that is fitter, as soon as there is one. A
+slow disk is known only by comparison, so it is the leader alone that hands over for it.
 """
 
 import contextlib
@@ -25,6 +26,7 @@ class Fitness:
     def __init__(self, member: Member, clocks: MemberClocks) -> None:
         self.pace = Pace()
         self.is_clock_wrong = False
+        self.is_state_wrong = False
         self._member = member
         self._clocks = clocks
         self._has_room = True  # until it is looked for
@@ -39,6 +41,12 @@ class Fitness:
         self._has_room = has_room
         self._tell()
 
+    def suspect(self) -> None:
+        """The state of this member is known to be wrong, from now on."""
+        self.is_state_wrong = True
+        self._tell()
+        self._yield()
+
     def look(self, *, has_room: bool) -> None:
         """Every few seconds: how things are now; if others are fitter and this member leads, one is asked."""
         if has_room and not self._has_room:
@@ -48,9 +56,7 @@ class Fitness:
         self._has_room = has_room
         self._look_at_clock()
         self._tell()
-        # Again and again: it may have come to lead like that, or others are fitter by now.
-        if (own := self._member.reluctance) > Reluctance.WILLING:
-            self._hand_over(Reluctance(own - 1))
+        self._yield()  # again and again: it may have come to lead like that, or others are fitter by now
 
     def _look_at_clock(self) -> None:
         was_wrong, self.is_clock_wrong = self.is_clock_wrong, self._clocks.look()
@@ -70,8 +76,17 @@ class Fitness:
                 _log.warning("most others' disks are clearly faster than this one: another is asked to lead")
 
     def _tell(self) -> None:
-        clock = Reluctance.CLOCK_WRONG if self.is_clock_wrong else Reluctance.WILLING
-        self._member.reluctance = clock if self._has_room else Reluctance.NO_ROOM
+        reasons = {
+            Reluctance.CLOCK_WRONG: self.is_clock_wrong,
+            Reluctance.NO_ROOM: not self._has_room,
+            Reluctance.STATE_WRONG: self.is_state_wrong,
+        }
+        true = (reason for reason, holds in reasons.items() if holds)
+        self._member.reluctance = max(true, default=Reluctance.WILLING)
+
+    def _yield(self) -> None:
+        if (own := self._member.reluctance) > Reluctance.WILLING:
+            self._hand_over(Reluctance(own - 1))
 
     def _hand_over(self, reluctance_max: Reluctance) -> bool:
         """Ask one to lead that can take over at once and is no more reluctant than this; False for none."""

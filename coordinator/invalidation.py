@@ -136,6 +136,7 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.ReportOrphans: _nothing,
     commands.RaiseRules: _nothing,
     commands.HashState: _nothing,
+    commands.HashWhole: _nothing,
     commands.ReportHash: _nothing,
     commands.TriggerJob: _nothing,
     commands.CancelRun: _nothing,

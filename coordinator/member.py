@@ -23,6 +23,7 @@ from typing import Protocol
 
 from ca.errors import Conflict, Unavailable
 from coordinator.log import SegmentLog
+from coordinator.pinning import up_to_whole_hash
 from coordinator.raft.config import Config
 from coordinator.raft.core import MemberProgress, NotLeader, ProposalRefused, Raft, Status
 from coordinator.raft.messages import Entry, HardState, Members, Message, Ready, Reluctance, SnapshotMeta
@@ -381,13 +382,14 @@ class Member:
 
     def next_to_apply(self) -> list[Entry]:
         """All entries that are due, in order, to be applied as one batch; none while a batch is being
-        applied.
+        applied. A HashWhole ends its batch.
         """
         if self._is_applying or not self._due:
             return []
         self._is_applying = True
-        entries = list(itertools.chain.from_iterable(self._due))
+        entries, later = up_to_whole_hash(list(itertools.chain.from_iterable(self._due)))
         self._due.clear()
+        self._due.extend([later] if later else [])
         return entries
 
     def apply(self, entries: Sequence[Entry], *, may_sync: bool = True) -> list[bytes]:

@@ -158,8 +158,12 @@ class CoordinatorMetrics:
                 lambda s: int(s.clock_wrong),
             ),
             "filestore_raft_diverged_members": (
-                "Other members whose state is known to differ from that of the majority.",
+                "Members whose state is known to be wrong.",
                 lambda s: len(s.diverged),
+            ),
+            "filestore_raft_states_differ": (
+                "1 while members differ and nothing shows whose state is wrong: no snapshot is handed out.",
+                lambda s: int(s.differ),
             ),
         }
         for name, (help_text, read) in readings.items():

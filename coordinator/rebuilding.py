@@ -12,13 +12,17 @@ import time
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
-from ca.errors import FilestoreError, InsufficientStorage
+import msgspec
+
+from ca.errors import Conflict, FilestoreError, InsufficientStorage
 from ca.secretfiles import sync_directory, write_durable
 from coordinator.client import MetadataClient
 from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
 from coordinator.damage import StateDamaged
+from coordinator.json_files import sealed, unsealed
 from coordinator.link import end
 from coordinator.log import SegmentLog
 from coordinator.raft.messages import HardState, SnapshotMeta
@@ -64,10 +68,30 @@ async def rebuild(
         meta = await _fetch(connect(), files, snapshots, index_min, damage)
         await asyncio.to_thread(_mark, files, meta, sync)
         await asyncio.to_thread(snapshots.place, meta)
+    else:
+        await asyncio.to_thread(snapshots.vouched)  # what the log builds is a state of its own
+    await asyncio.to_thread(_begin_anew, files)
     await asyncio.to_thread(_set_aside, files)
     await asyncio.to_thread(snapshots.recover)
     files.state_damaged.unlink(missing_ok=True)
     await asyncio.to_thread(sync_directory, files.data)
+
+
+def rebuilt_at_ms(path: Path) -> int:
+    """When the state was lost and built again the last time, 0 for never. Blocks."""
+    try:
+        return unsealed(path.read_bytes(), int)
+    except FileNotFoundError:
+        return 0
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return 0
+
+
+def _begin_anew(files: CoordinatorFiles) -> None:
+    """What was found of the state that is lost, and said of it, is void."""
+    write_durable(files.rebuilt, sealed(now_ms()))
+    files.differences.unlink(missing_ok=True)
 
 
 def _log_follows(files: CoordinatorFiles, sync: Callable[[int], None]) -> int:
@@ -95,7 +119,7 @@ async def _fetch(
     damage: StateDamaged,
 ) -> SnapshotMeta:
     """A whole snapshot of whoever has one first. It lies verified then."""
-    own_id = files.read_config().id
+    own_id, told = files.read_config().id, ""
     others = [each.coordinator_id for each in metadata.coordinators if each.coordinator_id != own_id]
     running = asyncio.create_task(metadata.run(), name="links of a rebuild")
     heard_at_s, reason = time.monotonic(), "there is no other"
@@ -106,13 +130,17 @@ async def _fetch(
                     meta = await metadata.snapshot(source, index_min)
                     heard_at_s = time.monotonic()  # None: it makes one, which may take minutes
                     if meta is not None:
-                        await _fetch_from(metadata, source, await _incoming(snapshots, meta), meta)
+                        await _fetch_from(metadata, source, await _incoming(snapshots, meta, source), meta)
                         _log.warning("fetched the state at %d from %s", meta.index, source)
                         return meta
                 except InsufficientStorage:
                     raise
                 except FilestoreError as error:
                     reason = f"{source}: {error.details}"
+                    if isinstance(error, Conflict):  # it has the state, and must not give it now
+                        heard_at_s = time.monotonic()
+                        if reason != told:
+                            _log.error("waiting for a state: %s", told := reason)
             await asyncio.sleep(PAUSE_S)
     finally:
         await end(running)
@@ -122,8 +150,8 @@ async def _fetch(
     )
 
 
-async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta) -> Incoming:
-    return await asyncio.to_thread(snapshots.incoming, meta)
+async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta, source: str) -> Incoming:
+    return await asyncio.to_thread(snapshots.incoming, meta, source)
 
 
 async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming, meta: SnapshotMeta) -> None:

@@ -413,18 +413,28 @@ class ClusterView(Struct, frozen=True, kw_only=True):
 class StateHash(Struct, frozen=True, kw_only=True):
     """The digest of a slice of the state at `log_index`: `rows` rows of `table`, in hexadecimal.
 
-    Members that applied the same log have the same.
+    Members that applied the same log have the same, but for what each knows of its own: `touched`, the log
+    has changed rows of these since they were hashed before; `tracked`, it would know. `position`: where the
+    slice begins.
     """
 
     log_index: int
     table: str
     digest: str
     rows: int
+    position: str = ""
+    tracked: bool = False
+    touched: bool = False
 
 
 class HashReport(Struct, frozen=True, kw_only=True):
-    """What one coordinator says that its digest at `log_index` is."""
+    """What one coordinator says that its digest at `log_index` is. See ReportHash."""
 
     coordinator_id: str
     log_index: int
     digest: str
+    origin: str = ""
+    agreed_at: int = 0
+    touched: bool = False
+    odd: list[str] = []
+    rebuilt_at_ms: int = 0

@@ -51,12 +51,8 @@ from coordinator.snapshots import describe
 from coordinator.store import Store, newest_key
 
 COPY_BYTES = 1 << 20
-STATE_FILES = (
-    "state.sqlite",
-    "state.sqlite-wal",
-    "state.sqlite-shm",
-    "state.sqlite.install",
-    "state.sqlite.install.sha256",
+STATE_FILES = tuple(
+    f"state.sqlite{ending}" for ending in ("", "-wal", "-shm", ".install", ".install.sha256", ".origin")
 )
 _NEWER_ELSEWHERE = (
     "What this directory knew of later certificates cannot be read: make a bundle on another coordinator, and"
@@ -64,7 +60,8 @@ _NEWER_ELSEWHERE = (
 )
 _ASIDE = "damaged-"  # directories of what was set aside, followed by its name
 _INSTANCE_FILES = ("instance.json", "instance.json.copy", "instances.json")  # of who was here before
-SET_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", "diverged", "state.damaged")
+_MARKS = ("diverged", "differences.json", "state.damaged", "state.rebuilt")
+SET_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", *_MARKS)
 
 
 def write_bundle(data: Path, output: Path) -> None:

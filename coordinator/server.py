@@ -228,16 +228,9 @@ class _Member:
         )
         self.authority.require_key()
         self.driver = self._new_driver(transport)
-        self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched)
+        self.fetcher = Fetcher(metadata, ledger.snapshots, self.driver.fetched, lambda: self.digests.forbids)
         self.operations = Operations(config.id, self.driver, self.view)
-        self.digests = Digests(
-            config.id,
-            self.driver,
-            metadata,
-            self.view,
-            interval_s=config.digest_s,
-            marker=files.diverged,
-        )
+        self.digests = self._new_digests(files, config, metadata)
         self.upgrades = Upgrades(config.id, self.driver, ledger.store, metadata, self.view)
         self.health = NodeHealth()
         means = Means(
@@ -262,6 +255,20 @@ class _Member:
             clock_doubt=means.clock_doubt,
         )
         self.statuses = self._new_statuses(config, credential, means)
+
+    def _new_digests(
+        self, files: CoordinatorFiles, config: CoordinatorConfig, metadata: MetadataClient
+    ) -> Digests:
+        return Digests(
+            config.id,
+            self.driver,
+            metadata,
+            self.view,
+            store=self._ledger.store,
+            snapshots=self._ledger.snapshots,
+            interval_s=config.digest_s,
+            files=files,
+        )
 
     def _new_statuses(self, config: CoordinatorConfig, credential: Credential, means: Means) -> Statuses:
         return Statuses(
@@ -312,6 +319,7 @@ class _Member:
             health=self.health,
             snapshots=self._ledger.snapshots,
             operations=self.operations,
+            digests=self.digests,
             clocks=self.clocks,
             statuses=self.statuses,
         )

@@ -68,6 +68,7 @@ from coordinator.commands import (
     TakeOverUpload,
     TriggerJob,
 )
+from coordinator.digests import Digests
 from coordinator.driver import Driver
 from coordinator.health import PLACEABLE_S, NodeHealth
 from coordinator.jobs import check_parameters, job_kind
@@ -109,6 +110,7 @@ class Service:
         health: NodeHealth,
         snapshots: SnapshotStore,
         operations: Operations,
+        digests: Digests,
         clocks: MemberClocks,
         statuses: Statuses,
     ) -> None:
@@ -120,6 +122,7 @@ class Service:
         self._health = health
         self._snapshots = snapshots
         self._operations = operations
+        self._digests = digests
         self._clocks = clocks
         self._statuses = statuses
         self._callers = Callers(view, clocks.now_ms)
@@ -170,6 +173,7 @@ class Service:
                 return _encode(await self._snapshot_chunk(peer.identity, call))
             case SnapshotCall():
                 _require_coordinator(peer.identity)
+                self._digests.lost(peer.identity.id)
                 return _encode(self._driver.snapshot(call.index_min))
             case StatusCall():
                 return _encode(self._status(call))
@@ -254,6 +258,8 @@ class Service:
 
     async def _read(self, query: AnyQuery, peer: Peer | None = None) -> bytes:
         """The answer behind a read barrier, with caller and `peer` as the state has them then."""
+        if self._digests.is_odd:
+            raise Unavailable("The state of this coordinator is wrong: others answer.")
         known = self._view().version
         await self._driver.read_barrier()
         if not isinstance(query, ListQuery):

@@ -5,6 +5,10 @@ Blocking, real files. A snapshot is a copy of the database, named by the last lo
 beside it that holds its size and digest: the note is written first, so a snapshot that has its name is whole.
 Two members' snapshots of the same entry hold the same rows, but not the same bytes: what is fetched in parts
 is named by its digest too.
+
+What is handed out was checked: its structure, and the digest of its rows, which others may vouch for; whoever
+fetches it checks both again. A state that nobody vouched for is marked with where it came from (`origin`): it
+is no witness beside that member.
 """
 
 import logging
@@ -24,9 +28,14 @@ from msgspec import Meta, Struct
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound
 from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
 from coordinator.bounds import Count
+from coordinator.copying import copy_pinned
+from coordinator.damage import StateDamaged, damage_in
 from coordinator.filedigests import digest_beside, matches_digest, sha256_of
 from coordinator.json_files import sealed, unsealed
+from coordinator.origins import read_origin, write_origin
+from coordinator.pinning import Pinned, content_digest
 from coordinator.raft.messages import SnapshotMeta
+from coordinator.soundness import flaw_in
 from coordinator.store import Store, members_in
 
 MAKING_NAME = "making"
@@ -52,6 +61,8 @@ class Chunk(Struct, frozen=True, kw_only=True):
     sha256: Sha256
     crc: Annotated[int, Meta(ge=0, lt=2**32)]
     data: Annotated[bytes, Meta(min_length=1, max_length=CHUNK_BYTES_MAX)]
+    content: str = ""  # the digest of all its rows; "" from older members
+    origin: str = ""  # whose state it is; "" when a majority vouched for it
 
 
 class _Note(Struct, frozen=True, kw_only=True):
@@ -60,6 +71,16 @@ class _Note(Struct, frozen=True, kw_only=True):
     meta: SnapshotMeta
     size_bytes: SizeBytes
     sha256: Sha256
+    content: str = ""  # as in Chunk
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A snapshot that was made and is not handed out yet. `content`: the digest of all its rows."""
+
+    meta: SnapshotMeta
+    content: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +103,10 @@ class Disk:
 class Incoming:
     """A snapshot that comes in parts, each at `offset`. One fetcher at a time."""
 
-    def __init__(self, directory: Path, meta: SnapshotMeta) -> None:
+    def __init__(self, directory: Path, meta: SnapshotMeta, source: str = "") -> None:
         self._meta = meta
+        self._source = source  # who offers it
+        self._origin_path = directory / f"{_name(meta)}.origin"
         self._path = directory / f"{_name(meta)}.part"
         self._note_path = directory / f"{_name(meta)}.part.json"
         self._verified_path = directory / f"{_name(meta)}.verified"
@@ -113,7 +136,13 @@ class Incoming:
             raise InvalidRequest(f"snapshot: {chunk.index}-{chunk.term} is not {_name(self._meta)}.")
         if self._is_verified or not _is_sound(chunk):
             raise InvalidRequest("snapshot: a part is damaged, or comes too late.")
-        note = _Note(meta=self._meta, size_bytes=chunk.size_bytes, sha256=chunk.sha256)
+        note = _Note(
+            meta=self._meta,
+            size_bytes=chunk.size_bytes,
+            sha256=chunk.sha256,
+            content=chunk.content,
+            origin=chunk.origin if chunk.content else self._source,
+        )
         if self._note is not None and note != self._note:
             self.restart()
             raise InvalidRequest("snapshot: its source holds another file under the same name.")
@@ -148,13 +177,24 @@ class Incoming:
         if found != self._meta:
             self.restart()
             raise InvalidRequest(f"snapshot: what came holds {_name(found)}, or other members.")
+        self._check_content(self._note.content)
         try:
             _sync_file(self._path)
         except OSError:
             self.restart()  # the same bytes would seem to be durable at the next try
             raise
+        write_origin(self._origin_path, self._note.origin)
         self._path.replace(self._verified_path)  # its note stays: what is installed is looked at once more
         sync_directory(self._path.parent)
+
+    def _check_content(self, expected: str) -> None:
+        """Raises InvalidRequest, and removes it all, when the rows are not those that were vouched for."""
+        damage = flaw_in(self._path, at_rest=True)
+        if not damage and expected and content_digest(self._path) != expected:
+            damage = "its rows are not those that were announced"
+        if damage:
+            self.restart()
+            raise InvalidRequest(f"snapshot: what came is damaged: {damage}.")
 
     def restart(self) -> None:
         """Give up what has come."""
@@ -162,6 +202,11 @@ class Incoming:
         self._path.unlink(missing_ok=True)
         self._note = None
         self.offset = 0
+
+    @property
+    def is_vouched(self) -> bool:
+        """Of what is verified: whether a majority had the same state there."""
+        return self._origin_path.exists() and read_origin(self._origin_path) == ""
 
     @property
     def _is_verified(self) -> bool:
@@ -183,8 +228,10 @@ class SnapshotStore:
         self._directory = directory
         self._state_path = state_path
         self._intent_path = state_path.with_name(state_path.name + ".install")
+        self._origin_path = state_path.with_name(state_path.name + ".origin")
         self._disk = disk or Disk()
         self._outgoing: _Note | None = None
+        self._origin = read_origin(self._origin_path)
         self.served_at_s = float("-inf")  # when somebody last fetched a part, on the monotonic clock
         (directory / MAKING_NAME).unlink(missing_ok=True)  # what a crash in the middle of it left
         for path in sorted(directory.glob("*.snapshot")):
@@ -192,20 +239,45 @@ class SnapshotStore:
             if note is not None and path.stat().st_size == note.size_bytes:
                 self._outgoing = max(self._outgoing or note, note, key=lambda n: (n.meta.index, n.meta.term))
 
-    def take(self, store: Store) -> SnapshotMeta:
-        """Write the state as the snapshot to hand out, in place of the one before.
+    def pin(self) -> Pinned:
+        """The state as it is now. Raises sqlite3.Error."""
+        return Pinned(self._state_path)
 
-        Takes seconds to minutes; changes go on meanwhile. Raises InsufficientStorage.
+    def flaw(self) -> str:
+        """What is wrong with the structure of the state, which is in use; "" if nothing is. See flaw_in."""
+        return flaw_in(self._state_path, at_rest=False)
+
+    def make(self, pinned: Pinned) -> Made:
+        """Write the state as a snapshot, which `publish` then hands out. Closes `pinned`.
+
+        Takes seconds to minutes; changes go on meanwhile. Raises InsufficientStorage, and StateDamaged when
+        what was copied is no sound database.
         """
         making = self._directory / MAKING_NAME
-        making.unlink(missing_ok=True)
-        _check_room(self._directory, self._state_path.stat().st_size)
-        store.write_snapshot(making)
-        meta = describe(making)
+        try:
+            with closing(pinned):
+                making.unlink(missing_ok=True)
+                _check_room(self._directory, self._state_path.stat().st_size)
+                copy_pinned(pinned.db, making)
+            if flaw := flaw_in(making, at_rest=True):
+                raise StateDamaged(f"state.sqlite is damaged: its copy says {flaw}")
+            return Made(describe(making), content_digest(making))
+        except sqlite3.Error as error:
+            raise damage_in(error) or error from error
+
+    def publish(self, made: Made, *, origin: str) -> SnapshotMeta:
+        """Hand out what `make` has made, in place of the one before. `origin` as in Chunk."""
+        meta, making = made.meta, self._directory / MAKING_NAME
         if meta == self.newest():
             making.unlink()  # the one that is there may be on its way to somebody, in other bytes
             return meta
-        note = _Note(meta=meta, size_bytes=making.stat().st_size, sha256=sha256_of(making))
+        note = _Note(
+            meta=meta,
+            size_bytes=making.stat().st_size,
+            sha256=sha256_of(making),
+            content=made.content,
+            origin=origin,
+        )
         path = self._directory / f"{_name(meta)}.snapshot"
         write_durable(path.with_suffix(".json"), sealed(note), mode=SECRET_MODE)
         making.replace(path)
@@ -213,6 +285,20 @@ class SnapshotStore:
         self._outgoing = note
         self._remove_outgoing(but=_name(meta))
         return meta
+
+    def take(self, *, origin: str) -> SnapshotMeta:
+        """Make and hand out a snapshot of the state as it is now; see `make` and `publish`."""
+        return self.publish(self.make(self.pin()), origin=origin)
+
+    def origin(self) -> str:
+        """From whom the state of this member is; see `coordinator.origins`."""
+        return self._origin
+
+    def vouched(self) -> None:
+        """A majority has the same state as this member: it is its own from now on."""
+        self._origin = ""
+        self._disk.remove(self._origin_path)
+        self._disk.sync(self._state_path.parent)
 
     def newest(self) -> SnapshotMeta | None:
         """The snapshot that is there to hand out."""
@@ -243,6 +329,8 @@ class SnapshotStore:
             sha256=note.sha256,
             crc=zlib.crc32(data),
             data=data,
+            content=note.content,
+            origin=note.origin,
         )
 
     def forget_outgoing(self) -> None:
@@ -250,13 +338,13 @@ class SnapshotStore:
         self._outgoing = None
         self._remove_outgoing(but="")
 
-    def incoming(self, meta: SnapshotMeta) -> Incoming:
+    def incoming(self, meta: SnapshotMeta, source: str = "") -> Incoming:
         """Begin to fetch a snapshot, or go on with what has come of it; what came of others is removed."""
-        for pattern in ("*.part", "*.part.json", "*.verified"):
+        for pattern in ("*.part", "*.part.json", "*.verified", "*.origin"):
             for path in sorted(self._directory.glob(pattern)):
                 if path.name.split(".")[0] != _name(meta):
                     path.unlink()
-        return Incoming(self._directory, meta)
+        return Incoming(self._directory, meta, source)
 
     def install(self, meta: SnapshotMeta, store: Store) -> None:
         """Make the snapshot that `Incoming.finish` verified the database of `store`, which nobody uses
@@ -267,11 +355,16 @@ class SnapshotStore:
         self.place(meta)
         store.close()
         self.recover()
+        self._origin = read_origin(self._origin_path)
         store.reopen()
         assert store.applied() == (meta.index, meta.term), f"{store.applied()} is not {_name(meta)}"
 
     def place(self, meta: SnapshotMeta) -> None:
         """Decide that the verified snapshot becomes the database: `recover` puts it there."""
+        # First: a state of one's own that is taken for a copy only witnesses less.
+        with suppress(FileNotFoundError):  # verified by an older version, or here before a crash
+            self._disk.replace(self._directory / f"{_name(meta)}.origin", self._origin_path)
+            self._disk.sync(self._state_path.parent)
         note_path = self._directory / f"{_name(meta)}.part.json"
         digest_path = digest_beside(self._intent_path)
         if (note := _read_note(note_path)) is not None:
@@ -292,9 +385,11 @@ class SnapshotStore:
         if not self._intent_path.exists():
             return None
         try:
-            if matches_digest(self._intent_path):
-                return _checked(self._intent_path)
-            why = "it is not what came"
+            # Every page is looked at: what an older version was installing bears no digest.
+            if not (why := flaw_in(self._intent_path, at_rest=True, deep=True)):
+                if matches_digest(self._intent_path):
+                    return describe(self._intent_path)
+                why = "it is not what came"
         except (sqlite3.Error, InvalidRequest) as error:
             why = str(error)
         aside = self._intent_path.with_name(f"{self._intent_path.name}.damaged")
@@ -346,16 +441,6 @@ def describe(path: Path) -> SnapshotMeta:
         if row is None:
             raise InvalidRequest("snapshot: it holds no entry.")
         return SnapshotMeta(row[0], row[1], members_in(db))
-
-
-def _checked(path: Path) -> SnapshotMeta:
-    """The same, after a look at every page: not each bears a digest. Raises sqlite3.Error, InvalidRequest."""
-    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
-    with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
-        (said,) = db.execute("PRAGMA integrity_check(1)").fetchone()
-    if said != "ok":
-        raise InvalidRequest(f"snapshot: {said}")
-    return describe(path)
 
 
 def damage_of(path: Path, *, deep: bool) -> str:

@@ -98,6 +98,7 @@ class Statuses:
                 for name, p in sorted(status.progress.items())
             ],
             diverged=self._digests.diverged,
+            differ=bool(self._digests.differ_at),
             cache_leases=self._driver.following.subscribers,
             recovering=status.recovering,
         )

@@ -26,7 +26,7 @@ from coordinator.commands import RaiseRules, decode_envelope
 from coordinator.copying import PAUSE_S, copy_database
 from coordinator.damage import StateDamaged, damage_in
 from coordinator.database import connect, integrity_of, prepare
-from coordinator.machine import expiry, jobs
+from coordinator.machine import expiry, jobs, touched
 from coordinator.machine.blobs import is_over_quota
 from coordinator.machine.rules import RULES, in_force
 from coordinator.page_sums import PageSums
@@ -37,10 +37,9 @@ from coordinator.raft.storage import Storage
 from coordinator.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
-CHECKPOINT_CHANGES = 4000  # of rows that lie together: some thousand pages in the WAL
+CHECKPOINT_CHANGES = 6000  # of rows that lie together, with those that `touched` notes: thousands of pages
 SCATTERED_WEIGHT = 4  # as many count rows of long commands, each in a page of its own
 _FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
-
 _log = logging.getLogger(__name__)
 
 
@@ -90,6 +89,8 @@ class Store:
 
     def _load(self) -> None:
         prepare(self._writer)
+        if self._path is not None:
+            touched.track(self._writer)
         row = self._writer.execute("SELECT log_index, term, view_version FROM applied").fetchone()
         self._applied: tuple[int, int] = (row[0], row[1])
         self._view_version: int = row[2]
@@ -106,6 +107,10 @@ class Store:
                 self._writer, self._reader = connect(self._path)
                 self._sums = PageSums(self._path)
             self._load()
+
+    def condemn(self, damage: StateDamaged) -> None:
+        """Somebody who read the file beside this found it damaged: as if a read of ours had."""
+        self._found(damage)
 
     def watch(self, on_damage: Callable[[StateDamaged], None] | None) -> None:
         """Whom to tell that the database is damaged, in the thread that found it; None for nobody."""
@@ -150,6 +155,10 @@ class Store:
                 os.close(wal)
             sync_directory(self._path.parent)
         return applied_index
+
+    def drop_cache(self) -> None:
+        """What is read next comes from the file. For the thread that applies."""
+        self._writer.execute("PRAGMA shrink_memory")
 
     def rules(self) -> int:
         """The rules that the next command is applied by."""
@@ -429,11 +438,7 @@ def members_of(coordinators: Iterable[CoordinatorRecord]) -> Members:
 
 
 def replay(log: Storage, committed: int, store: Store) -> None:
-    """Bring the database up to what is known to be committed. Blocks; for the start, before anything else
-    runs.
-
-    A database that was lost, or that is older than the log, becomes what it was.
-    """
+    """Bring the database up to what is known to be committed, whatever it lacks. Blocks; for the start."""
     while (applied := store.applied_index()) < committed:
         store.apply(log.entries(applied + 1, committed + 1, REPLAY_BYTES))
 

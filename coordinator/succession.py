@@ -7,6 +7,7 @@ from coordinator.raft.progress import ProgressState
 WHY_NOT = {  # one that is asked by name
     Reluctance.CLOCK_WRONG: "The clock of {} is wrong.",
     Reluctance.NO_ROOM: "The disk of {} is full: it would take no changes.",
+    Reluctance.STATE_WRONG: "The state of {} is wrong.",
     Reluctance.RECOVERING: "{} has lost the end of its log, and is not up to date again.",
 }
 
@@ -16,7 +17,7 @@ def successor(status: Status, *, reluctance_max: Reluctance) -> str:
     reluctant, then the most advanced; "" when there is none that lives and is no more reluctant than this.
     """
     live = live_voters(status)
-    most = min(reluctance_max, Reluctance.NO_ROOM)  # beyond that it must not
+    most = min(reluctance_max, Reluctance.STATE_WRONG)  # beyond that it must not
     fit = [voter for voter, progress in live.items() if progress.reluctance <= most]
     return max(fit, key=lambda voter: (_merit(live[voter]), voter), default="")
 

@@ -47,6 +47,7 @@ from coordinator.commands.cluster import (
     DeleteJoinToken,
     DrainNode,
     HashState,
+    HashWhole,
     JoinNode,
     MarkNode,
     OpenSession,
@@ -126,6 +127,7 @@ __all__ = [
     "Expire",
     "GrantPermission",
     "HashState",
+    "HashWhole",
     "JoinNode",
     "MarkNode",
     "OpenSession",
@@ -178,6 +180,7 @@ AnyCommand = (
     | RecordCoordinators
     | RaiseRules
     | HashState
+    | HashWhole
     | ReportHash
     | CreateProjectFile
     | CreateVm

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from coordinator.bounds import Count, Pem, Text, WrappedKey
+from coordinator.bounds import Count, Names, Pem, Text, WrappedKey
 from coordinator.commands.root import Command
 from coordinator.records import Caller, CertificateRecord, CoordinatorRecord
 
@@ -172,12 +172,26 @@ class HashState(Command, frozen=True, kw_only=True, tag="hash_state"):
     rows_max: Annotated[int, Meta(ge=1, le=HASH_ROWS_MAX)] = 2000
 
 
+class HashWhole(Command, frozen=True, kw_only=True, tag="hash_whole"):
+    """Hash all of the state as it is at this entry, beside what follows. Replies with its log index."""
+
+
 class ReportHash(Command, frozen=True, kw_only=True, tag="report_hash"):
     """A coordinator tells its digest to all others, at one place in the log. Replies with a HashReport.
 
-    Changes nothing. Only proposed by the coordinator that it names.
+    Changes nothing. Only proposed by the coordinator that it names. `digest` is "" when it knows its state to
+    be wrong. `origin`: from whom the state came, as a snapshot that nobody vouched for; "" when it
+    is its own. `agreed_at`: where in the log a majority had this very digest of the same rows, which the log
+    has not touched since; 0 when that is not known. `touched`: the log did touch them since. `odd`: whose
+    state it knows to be wrong. `rebuilt_at_ms`: when it lost its state and got another one, 0 for never: what
+    was said of the one before is void then.
     """
 
     coordinator_id: Text
     log_index: Count
     digest: Text
+    origin: Text = ""
+    agreed_at: Count = 0
+    touched: bool = False
+    odd: Names = []
+    rebuilt_at_ms: Count = 0

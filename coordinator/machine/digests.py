@@ -7,14 +7,14 @@ database: damage that is no valid text any more is found like any other.
 
 import hmac
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from ca.errors import InvalidRequest
-from coordinator.commands import HashState, ReportHash
-from coordinator.machine import rules
+from coordinator.commands import HashState, HashWhole, ReportHash
+from coordinator.machine import rules, touched
 from coordinator.machine.change import Change
 from coordinator.records import HashReport, StateHash
 
@@ -62,6 +62,8 @@ COLUMNS_SINCE = {
 
 # With the rules in force. A digest of something else is never taken for one of these.
 _DOMAIN = "filestore state {}"
+_WHOLE_DOMAIN = "filestore whole state {}"
+WHOLE_ROWS = 2000  # at once, when all of the state is hashed
 _Key = list[int | bytes]
 _encode = msgspec.msgpack.Encoder().encode
 _decode_key = msgspec.msgpack.Decoder(_Key).decode
@@ -80,6 +82,7 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
     """The digest of the next rows. At the end of a table the next one follows, after the last the first."""
     change.sessions.flush()
     db = change.db
+    touched.bound(db)
     stored = db.execute("SELECT CAST(table_name AS BLOB), after FROM digest_position").fetchone()
     tables = tables_of(rules.in_force(db))
     table, after = _start(tables, *stored) if stored else (tables[0], [])
@@ -89,6 +92,8 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
     rows = _rows(db, table, columns, after, command.rows_max)
     domain = _DOMAIN.format(rules.in_force(db)).encode()
     digest = hmac.new(domain, _encode(stored) + _encode(rows), "sha256").hexdigest()
+    end = rows[-1][: len(columns.key)] if len(rows) == command.rows_max else None
+    touches = touched.forget(db, table, columns.key, columns.bound, after, end)
     if len(rows) < command.rows_max:
         following = (tables[(tables.index(table) + 1) % len(tables)], b"")
     else:
@@ -98,7 +103,43 @@ def hash_slice(change: Change, command: HashState) -> StateHash:
         " ON CONFLICT (one) DO UPDATE SET table_name = excluded.table_name, after = excluded.after",
         following,
     )
-    return StateHash(log_index=change.log_index, table=table, digest=digest, rows=len(rows))
+    return StateHash(
+        log_index=change.log_index,
+        table=table,
+        digest=digest,
+        rows=len(rows),
+        position=_encode(stored).hex(),
+        tracked=touches.are_known,
+        touched=touches.any,
+    )
+
+
+def hash_whole(change: Change, command: HashWhole) -> int:
+    """Where it is in the log: each member hashes beside what follows (`whole_digest`)."""
+    del command
+    return change.log_index
+
+
+def whole_digest(db: sqlite3.Connection, *, pause: Callable[[], None] = lambda: None) -> str:
+    """The digest of all rows of all tables, in the one transaction that the caller has opened.
+
+    A second or two for each 10^6 rows; `pause` is called after every few thousand. Raises sqlite3.Error for
+    what cannot be read.
+    """
+    version = rules.in_force(db)
+    whole = hmac.new(_WHOLE_DOMAIN.format(version).encode(), digestmod="sha256")
+    for table in tables_of(version):
+        columns = _columns(db, table)
+        whole.update(_encode(table))
+        after: _Key = []
+        while True:
+            rows = _rows(db, table, columns, after, WHOLE_ROWS)
+            whole.update(_encode(rows))
+            pause()
+            if len(rows) < WHOLE_ROWS:
+                break
+            after = list(rows[-1][: len(columns.key)])  # type: ignore[arg-type]  # a key is never NULL
+    return whole.hexdigest()
 
 
 def report(change: Change, command: ReportHash) -> HashReport:
@@ -106,7 +147,14 @@ def report(change: Change, command: ReportHash) -> HashReport:
     if command.log_index >= change.log_index:
         raise InvalidRequest("log_index: nothing was hashed there yet.")
     return HashReport(
-        coordinator_id=command.coordinator_id, log_index=command.log_index, digest=command.digest
+        coordinator_id=command.coordinator_id,
+        log_index=command.log_index,
+        digest=command.digest,
+        origin=command.origin,
+        agreed_at=command.agreed_at,
+        touched=command.touched,
+        odd=command.odd,
+        rebuilt_at_ms=command.rebuilt_at_ms,
     )
 
 

@@ -98,6 +98,7 @@ _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.RecordCoordinators: coordinators.record,
     commands.RaiseRules: rules.raise_rules,
     commands.HashState: digests.hash_slice,
+    commands.HashWhole: digests.hash_whole,
     commands.ReportHash: digests.report,
 }
 

@@ -17,6 +17,7 @@ from coordinator.commands import (
     AddIntermediate,
     CollectOverQuota,
     Command,
+    HashWhole,
     PlaceUpload,
     RaiseRules,
     ReportDamaged,
@@ -35,6 +36,7 @@ SESSIONS_ARE_DRAWN: Final = 4  # a session has the number that its process has d
 DAMAGED_COPIES_STAY: Final = 5  # the log remembers damaged copies, which are sources of what is sound in them
 UPLOADS_ARE_GUARDED: Final = 5  # a node that unfinished uploads are placed on is not removed
 QUOTAS_RESERVED: Final = 5  # uploads reserve of a quota, and content that waits for gc counts
+WHOLE_DIGESTS: Final = 5  # all of the state is hashed before it is handed out
 RULES: Final = 5  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
@@ -44,6 +46,7 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     RestartUpload: UPLOADS_ARE_GUARDED,
     CollectOverQuota: QUOTAS_RESERVED,
     ReportOrphans: QUOTAS_RESERVED,
+    HashWhole: WHOLE_DIGESTS,
 }
 
 

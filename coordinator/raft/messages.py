@@ -91,7 +91,8 @@ class Reluctance(IntEnum):
     WILLING = 0
     CLOCK_WRONG = 1  # most other members call its clock wrong
     NO_ROOM = 2  # its disk takes no changes
-    RECOVERING = 3  # it has forgotten what it promised, and must not lead at all
+    STATE_WRONG = 3  # its state is not what the log builds
+    RECOVERING = 4  # it has forgotten what it promised, and must not lead at all
 
 
 class MessageKind(IntEnum):

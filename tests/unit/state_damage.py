@@ -2,11 +2,13 @@
 
 import os
 import sqlite3
+import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
 PAGE_BYTES = 4096
+COPY_S = 60.0
 _OPEN: list[int] = []  # for the life of the process
 
 
@@ -60,3 +62,25 @@ def swap_pages(state: Path, first: int, second: int) -> None:
         pages = [os.pread(file, PAGE_BYTES, (number - 1) * PAGE_BYTES) for number in (first, second)]
         os.pwrite(file, pages[1], (first - 1) * PAGE_BYTES)
         os.pwrite(file, pages[0], (second - 1) * PAGE_BYTES)
+
+
+def place_of_row(path: Path, table: str, value: str) -> int:
+    """The offset of this text in the table itself: not in an index, nor in what a page has left unused.
+
+    By a copy that another process makes: to close a descriptor of the database drops SQLite's locks on it.
+    """
+    copy = path.with_name("place.sqlite")
+    subprocess.run(["cp", str(path), str(copy)], check=True, timeout=COPY_S)
+    content = bytearray(copy.read_bytes())
+    at = content.find(value.encode())
+    while at >= 0:
+        content[at] ^= 0x20  # another case of the letter
+        copy.write_bytes(content)
+        content[at] ^= 0x20
+        with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            # All columns: one alone would be read from an index.
+            if not any(value in row for row in db.execute(f"SELECT * FROM {table}").fetchall()):
+                copy.unlink()
+                return at
+        at = content.find(value.encode(), at + 1)
+    raise AssertionError(f"{value} lies nowhere in {path}")

@@ -2,9 +2,21 @@
 
 import itertools
 
+import msgspec
 import pytest
 
-from coordinator.divergence import INDEXES_MAX, REPORTERS_MAX, Divergence, DivergenceWatch
+from coordinator.divergence import (
+    INDEXES_MAX,
+    REPORTERS_MAX,
+    Divergence,
+    DivergenceWatch,
+    Standing,
+    Word,
+    confirmed_digest,
+    majority_digest,
+)
+from coordinator.origins import UNKNOWN
+from coordinator.records import StateHash
 
 VOTERS = ("c1", "c2", "c3")
 
@@ -105,3 +117,188 @@ def test_reporters_beyond_the_bound_are_not_remembered() -> None:
     for number in range(REPORTERS_MAX - 1):
         watch.reported(f"l{number}", 10, "a", VOTERS)
     assert watch.reported("c2", 10, "b", VOTERS) is None
+
+
+# Copies, and what was agreed before
+
+
+def hashed(log_index: int, digest: str, *, table: str = "files", touched: bool = False) -> StateHash:
+    return StateHash(
+        log_index=log_index,
+        table=table,
+        digest=digest,
+        rows=1,
+        position="p",
+        tracked=True,
+        touched=touched,
+    )
+
+
+def test_copy_and_its_source_are_no_majority_against_the_sound_third() -> None:
+    """What happened: the damaged leader's snapshot was installed, two agreed, and the sound one ended."""
+    watch = DivergenceWatch("c3")
+    watch.own(10, "sound")
+    assert watch.reported("c1", 10, "damaged", VOTERS) == Divergence(10, ())
+    assert watch.reported("c2", 10, Word("damaged", origin="c1"), VOTERS) is None
+    assert (watch.odd, watch.open_places(VOTERS)) == (set(), [10])
+
+
+def test_copy_that_differs_from_its_source_is_a_witness_against_it() -> None:
+    watch = DivergenceWatch("c2")
+    watch.own(10, "sound")
+    watch.reported("c1", 10, "damaged since", VOTERS)
+    watch.reported("c2", 10, Word("sound", origin="c1"), VOTERS)
+    assert watch.reported("c3", 10, "sound", VOTERS) == Divergence(10, ("c1",))
+
+
+def test_copies_of_copies_are_one_witness() -> None:
+    voters = ("c1", "c2", "c3", "c4", "c5")
+    words = {"c1": Word("d"), "c2": Word("d", origin="c1"), "c3": Word("d", origin="c2")}
+    assert majority_digest(words, voters) == ""
+    in_a_circle = {"c1": Word("d", origin="c2"), "c2": Word("d", origin="c1"), "c3": Word("d")}
+    assert majority_digest(in_a_circle, VOTERS) == "d"
+
+
+def test_two_copies_of_one_that_is_gone_are_one_witness() -> None:
+    words = {"c2": Word("d", origin="c1"), "c3": Word("d", origin="c1")}
+    assert majority_digest(words, VOTERS) == ""
+
+
+def watch_of_a_pass(own_id: str) -> DivergenceWatch:
+    """One in which all have agreed on the files at 10, in the pass before."""
+    watch = DivergenceWatch(own_id)
+    watch.own(10, "a", hashed(10, "a"))
+    for voter in VOTERS:
+        watch.reported(voter, 10, "a", VOTERS)
+    watch.own(11, "x", hashed(11, "x", table="blobs"))
+    return watch
+
+
+def test_digest_that_was_agreed_before_of_untouched_rows_shows_who_is_odd() -> None:
+    watch = watch_of_a_pass("c1")
+    again = hashed(20, "a")
+    watch.own(20, "a", again)
+    assert watch.agreed_at(again) == 10
+    watch.reported("c2", 20, "b", VOTERS)
+    assert watch.reported("c1", 20, Word("a", agreed_at=10), VOTERS) == Divergence(20, ("c2",))
+    assert watch.open_places(VOTERS) == []
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        hashed(20, "a", touched=True),
+        msgspec.structs.replace(hashed(20, "a"), tracked=False),
+        msgspec.structs.replace(hashed(20, "a"), position="q"),
+        hashed(20, "b"),
+    ],
+)
+def test_what_was_agreed_before_proves_nothing_of_other_or_touched_rows(again: StateHash) -> None:
+    assert watch_of_a_pass("c1").agreed_at(again) == 0
+
+
+def test_what_was_agreed_two_passes_ago_is_forgotten() -> None:
+    watch = watch_of_a_pass("c1")
+    for log_index, table in ((20, "files"), (21, "blobs"), (30, "files")):
+        watch.own(log_index, "y", msgspec.structs.replace(hashed(log_index, "y", table=table), position="q"))
+    assert watch.agreed_at(hashed(31, "a")) == 0
+
+
+def test_one_that_knows_the_rows_were_touched_makes_the_past_no_proof() -> None:
+    """It may be the other that is right: a page that lost a write is as it was."""
+    words = {"c1": Word("a", agreed_at=10), "c2": Word("b", touched=True)}
+    assert confirmed_digest(words, VOTERS) == ""
+    assert confirmed_digest({"c1": words["c1"], "c2": Word("b")}, VOTERS) == "a"
+
+
+def test_majority_goes_before_what_was_agreed() -> None:
+    watch = DivergenceWatch("c1")
+    watch.reported("c2", 20, "b", VOTERS)
+    watch.reported("c3", 20, "b", VOTERS)
+    assert watch.reported("c1", 20, Word("a", agreed_at=10), VOTERS) == Divergence(20, ("c1",))
+
+
+def test_member_that_cannot_read_its_state_is_odd_by_its_own_word() -> None:
+    watch = DivergenceWatch("c1")
+    assert watch.reported("c2", 10, "", VOTERS) == Divergence(10, ("c2",))
+    watch.own(20, "a")
+    assert watch.reported("c2", 20, "b", VOTERS) == Divergence(20, ("c2",))
+    assert watch.reported("c3", 20, "a", VOTERS) is None
+
+
+def test_difference_ends_with_the_removal_of_one_that_differed() -> None:
+    watch = DivergenceWatch("c1")
+    watch.own(10, "a")
+    watch.reported("c2", 10, "b", VOTERS)
+    assert watch.open_places(("c1", "c2", "c3")) == [10]
+    assert watch.open_places(("c1", "c3")) == []
+
+
+def test_difference_that_was_open_before_a_restart_is_recalled() -> None:
+    watch = DivergenceWatch("c1")
+    watch.recall(10, {"c1": "a", "c2": "b"})
+    assert watch.open_places(VOTERS) == [10]
+    assert watch.reported("c3", 10, "a", VOTERS) == Divergence(10, ("c2",))
+    assert watch.open_places(VOTERS) == []
+
+
+def test_open_difference_outlives_the_places_that_come_after_it() -> None:
+    watch = DivergenceWatch("c1")
+    watch.own(1, "a")
+    watch.reported("c2", 1, "b", VOTERS)
+    for log_index in range(2, 2 * INDEXES_MAX):
+        watch.own(log_index, "a")
+    assert watch.open_places(VOTERS) == [1]
+
+
+def test_odd_one_is_needed_until_the_others_are_a_majority_with_one_digest() -> None:
+    watch = DivergenceWatch("c1")
+    watch.odd.add("c1")
+    watch.own(10, "b")
+    watch.reported("c2", 10, "a", VOTERS)
+    assert not watch.can_do_without(10, VOTERS)
+    watch.reported("c3", 10, Word("a", origin="c2"), VOTERS)
+    assert watch.can_do_without(10, VOTERS)
+    assert not watch.can_do_without(11, VOTERS)
+
+
+def test_state_is_vouched_for_by_a_majority_of_witnesses_and_by_no_copy() -> None:
+    watch = DivergenceWatch("c1")
+    watch.own(10, "a")
+    assert watch.standing(10, VOTERS) is Standing.OPEN
+    watch.reported("c2", 10, Word("a", origin="c1"), VOTERS)
+    assert watch.standing(10, VOTERS) is Standing.OPEN
+    watch.reported("c3", 10, "a", VOTERS)
+    assert watch.standing(10, VOTERS) is Standing.AGREED
+    other = DivergenceWatch("c1")
+    other.reported("c2", 10, "b", VOTERS)  # before this member has hashed its own
+    other.own(10, "a")
+    assert other.standing(10, VOTERS) is Standing.DIFFERS
+
+
+def test_copy_is_a_witness_once_all_that_are_sound_have_the_same() -> None:
+    watch = DivergenceWatch("c2")
+    watch.origins["c2"] = "c1"
+    watch.own(10, "a")
+    watch.reported("c1", 10, "a", VOTERS)
+    assert not watch.is_right(10, VOTERS)  # the third may know better
+    watch.odd.add("c3")
+    assert watch.is_right(10, VOTERS)
+
+
+def test_word_of_a_state_that_was_given_up_is_void() -> None:
+    watch = DivergenceWatch("c2")
+    watch.own(5, "sound")
+    watch.reported("c2", 5, "sound", VOTERS)
+    watch.reported("c1", 5, "damaged", VOTERS)
+    assert watch.open_places(VOTERS) == [5]
+    watch.forget("c1")
+    assert watch.open_places(VOTERS) == []
+    watch.reported("c3", 5, "sound", VOTERS)
+    assert watch.odd == set()
+
+
+def test_who_cannot_tell_whose_state_it_has_is_no_witness() -> None:
+    words = {"c1": Word("x"), "c2": Word("x", origin=UNKNOWN), "c3": Word("y")}
+    assert majority_digest(words, VOTERS) == ""
+    assert majority_digest(words | {"c2": Word("x")}, VOTERS) == "x"

@@ -20,6 +20,7 @@ from coordinator.disk import OsDirectory
 from coordinator.driver import Driver
 from coordinator.log import SegmentLog
 from coordinator.member import configured
+from coordinator.pinning import Pinned
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Message, SnapshotOffer
@@ -27,7 +28,7 @@ from coordinator.raft.progress import ProgressState
 from coordinator.records import CoordinatorRecord
 from coordinator.reopening import StateLost, recover
 from coordinator.segment import segment_name
-from coordinator.snapshots import SnapshotStore
+from coordinator.snapshots import Made, SnapshotStore
 from coordinator.store import Store
 from tests.unit.state import ADMIN, bootstrap
 from tests.unit.state_damage import spoil
@@ -384,14 +385,15 @@ async def test_log_is_not_compacted_past_a_snapshot_that_is_being_made(
         await filled(leader, 600)
         await compacted(first)
         is_copying, may_end = threading.Event(), threading.Event()
-        write_snapshot = first.store.write_snapshot
+        make = first.snapshots.make
 
-        def slow(target: Path) -> None:
-            write_snapshot(target)
+        def slow(pinned: Pinned) -> Made:
+            made = make(pinned)
             is_copying.set()
             assert may_end.wait(DEADLINE_S)
+            return made
 
-        monkeypatch.setattr(first.store, "write_snapshot", slow)
+        monkeypatch.setattr(first.snapshots, "make", slow)
         async with second.run() as learner:
             await let_in(leader, "c1", learners=("c2",))
             await asyncio.to_thread(is_copying.wait, DEADLINE_S)

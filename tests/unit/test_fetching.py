@@ -94,7 +94,7 @@ async def test_snapshot_comes_whole_though_answers_are_lost(
         offering(tmp_path, peer_authority) as source,
         lagging(source, tmp_path, peer_authority) as target,
     ):
-        meta = source.snapshots.take(state.store)
+        meta = source.snapshots.take(origin="")
         source.before = lose_every_other
         target.fetcher.offer(SnapshotOffer("c1", meta))
         async with asyncio.timeout(DEADLINE_S):
@@ -117,7 +117,7 @@ async def test_transfer_goes_on_where_it_ended_after_a_restart(
             raise Unavailable("hangs")
 
     async with offering(tmp_path, peer_authority) as source:
-        meta = source.snapshots.take(state.store)
+        meta = source.snapshots.take(origin="")
         source.before = stop_at_the_third
         async with lagging(source, tmp_path, peer_authority) as target, asyncio.timeout(DEADLINE_S):
             target.fetcher.offer(SnapshotOffer("c1", meta))
@@ -144,13 +144,13 @@ async def test_newer_offer_takes_the_place_of_one_that_is_gone(
         offering(tmp_path, peer_authority) as source,
         lagging(source, tmp_path, peer_authority) as target,
     ):
-        old = source.snapshots.take(state.store)
+        old = source.snapshots.take(origin="")
         source.before = is_gone
         async with asyncio.timeout(DEADLINE_S):
             target.fetcher.offer(SnapshotOffer("c1", old))
             await gone.wait()
             state.user("later")
-            new = source.snapshots.take(state.store)
+            new = source.snapshots.take(origin="")
             target.fetcher.offer(SnapshotOffer("c9", new))  # nobody whom this member knows
             target.fetcher.offer(SnapshotOffer("c1", new))
             assert await target.fetched.get() == new

@@ -182,7 +182,9 @@ def test_slice_that_a_command_of_the_same_batch_changed_is_hashed_as_changed(sta
 def test_report_is_echoed_and_changes_nothing(state: State) -> None:
     before = [line for line in state.dump() if '"applied"' not in line]
     report = commands.ReportHash(coordinator_id="c1", log_index=state.log_index, digest="ab")
-    assert state.apply(report) == {"coordinator_id": "c1", "log_index": report.log_index, "digest": "ab"}
+    echoed = {"coordinator_id": "c1", "log_index": report.log_index, "digest": "ab"}
+    untold = {"origin": "", "agreed_at": 0, "touched": False, "odd": [], "rebuilt_at_ms": 0}
+    assert state.apply(report) == echoed | untold
     assert [line for line in state.dump() if '"applied"' not in line] == before
 
 

@@ -1,7 +1,7 @@
 """A coordinator with a damaged database gets its state from its log, or from another coordinator."""
 
 import os
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from ca.certificates import Authority
-from ca.errors import Unavailable
+from ca.errors import Conflict, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator import rebuilding
@@ -19,6 +19,7 @@ from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.damage import StateDamaged
 from coordinator.ledger import Ledger, open_ledger
 from coordinator.log import SegmentLog
+from coordinator.origins import write_origin
 from coordinator.raft.messages import Entry, HardState
 from coordinator.rebuilding import note_damage, rebuild
 from coordinator.records import CoordinatorRecord
@@ -66,14 +67,17 @@ def opened(files: CoordinatorFiles) -> Ledger:
 
 @asynccontextmanager
 async def peer(
-    snapshots: SnapshotStore, state: State, directory: Path, authority: Authority
+    snapshots: SnapshotStore, directory: Path, authority: Authority, refusals: Sequence[str] = ()
 ) -> AsyncIterator[Callable[[], MetadataClient]]:
-    """Another coordinator, which makes a snapshot when it is asked; clients of it."""
+    """Another coordinator, which makes a snapshot when it is asked; clients of it. `refusals` come before."""
+    left = list(refusals)
 
     async def answer(_: Peer, call: AnyCall) -> bytes:
         if isinstance(call, SnapshotCall):
+            if left:
+                raise Conflict(left.pop(0))
             if (newest := snapshots.newest()) is None:
-                snapshots.take(state.store)
+                snapshots.take(origin="c2")
             elif newest.index < call.index_min:
                 raise Unavailable("older")
             return msgspec.msgpack.encode(newest)
@@ -100,7 +104,7 @@ async def test_state_comes_from_another_coordinator_and_nothing_promised_is_forg
     with pytest.raises(StateDamaged):
         opened(files)
     snapshots = SnapshotStore(tmp_path / "snapshots", state.path)
-    async with peer(snapshots, state, tmp_path, peer_authority) as connect:
+    async with peer(snapshots, tmp_path, peer_authority) as connect:
         await rebuild(files, DAMAGE, connect, sync=os.fdatasync)
     with closing(opened(files)) as ledger:
         assert ledger.store.applied_index() == 41
@@ -118,7 +122,7 @@ async def test_acknowledged_entries_beyond_the_snapshot_stay(
     more = [Entry(index, 1, state.entries[-1].kind, state.entries[-1].data) for index in range(26, 36)]
     files = member(tmp_path, state.entries + more, HardState(7, "c2", 22), after=20)
     snapshots = SnapshotStore(tmp_path / "snapshots", state.path)
-    async with peer(snapshots, state, tmp_path, peer_authority) as connect:
+    async with peer(snapshots, tmp_path, peer_authority) as connect:
         await rebuild(files, DAMAGE, connect, sync=os.fdatasync)
     with closing(opened(files)) as ledger:
         assert ledger.store.applied_index() == 25
@@ -174,4 +178,37 @@ async def test_coordinator_that_nobody_gives_the_state_keeps_everything(
     assert files.state.read_bytes() == before
     with closing(SegmentLog.open(files.log)) as log:
         assert log.hard_state == HardState(7, "c2", 25)
+    state.store.close()
+
+
+async def test_state_is_waited_for_while_members_differ(
+    tmp_path: Path,
+    peer_authority: Authority,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """However long: it is told why, once. Then it is the other's, and so noted."""
+    monkeypatch.setattr(rebuilding, "SILENCE_S", 3.0)
+    monkeypatch.setattr(rebuilding, "PAUSE_S", 0.1)
+    state = history(tmp_path, count=40)
+    files = member(tmp_path, state.entries[:35], HardState(7, "c2", 30), after=20)
+    files.differences.write_text("{}")
+    snapshots = SnapshotStore(tmp_path / "snapshots", state.path)
+    async with peer(snapshots, tmp_path, peer_authority, ["they differ"] * 40) as connect:
+        await rebuild(files, DAMAGE, connect, sync=os.fdatasync)
+    assert caplog.text.count("they differ") == 1
+    with closing(opened(files)) as ledger:
+        assert ledger.snapshots.origin() == "c2"
+    assert rebuilding.rebuilt_at_ms(files.rebuilt) > 0
+    assert not files.differences.exists()
+    state.store.close()
+
+
+async def test_state_that_the_log_builds_is_a_members_own(tmp_path: Path, peer_authority: Authority) -> None:
+    state = history(tmp_path, count=24)
+    files = member(tmp_path, state.entries, HardState(7, "c2", 25), after=0)
+    write_origin(files.data / "state.sqlite.origin", "c2")
+    await rebuild(files, DAMAGE, lambda: nobody(tmp_path, peer_authority), sync=os.fdatasync)
+    with closing(opened(files)) as ledger:
+        assert ledger.snapshots.origin() == ""
     state.store.close()

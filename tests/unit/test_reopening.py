@@ -188,7 +188,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Kit:
     for number in range(50):
         state.apply(create(ADMIN, f"g{number}"))
     source = SnapshotStore(directory / "source", state.path)
-    source.take(state.store)
+    source.take(origin="")
     state.store.close()
     return source, state.dump()
 

@@ -44,7 +44,7 @@ def state(tmp_path: Path) -> Iterator[State]:
 def source(tmp_path: Path, state: State) -> SnapshotStore:
     """Who has a snapshot of the state."""
     made = SnapshotStore(tmp_path / "source", state.path)
-    made.take(state.store)
+    made.take(origin="")
     return made
 
 
@@ -64,7 +64,7 @@ def test_only_the_newest_is_kept_and_it_is_found_after_a_restart(
     tmp_path: Path, state: State, source: SnapshotStore
 ) -> None:
     state.apply(create(ADMIN, "later"))
-    newest = source.take(state.store)
+    newest = source.take(origin="")
     assert newest.index == state.log_index
     name = f"{newest.index}-1"
     assert files_of(tmp_path / "source") == [f"{name}.json", f"{name}.snapshot"]
@@ -77,7 +77,7 @@ def test_snapshot_of_the_same_entry_stays_as_it_is(
     chunk = source.chunk(meta_of(source).index, 1, 0)
     with closing(sqlite3.connect(state.path, isolation_level=None)) as db:
         db.execute("VACUUM")
-    assert source.take(state.store) == meta_of(source)
+    assert source.take(origin="") == meta_of(source)
     assert source.chunk(chunk.index, 1, 0) == chunk
     assert len(files_of(tmp_path / "source")) == 2
 
@@ -97,7 +97,7 @@ def test_snapshot_that_died_while_it_was_made_is_made_again(
     tmp_path: Path, state: State, source: SnapshotStore
 ) -> None:
     (tmp_path / "source" / "making").write_bytes(b"half")
-    assert source.take(state.store) == meta_of(source)
+    assert source.take(origin="") == meta_of(source)
     assert "making" not in files_of(tmp_path / "source")
 
 
@@ -122,7 +122,7 @@ def test_snapshot_is_not_begun_without_room(
 ) -> None:
     monkeypatch.setattr(snapshots, "SNAPSHOT_RESERVE_BYTES", shutil.disk_usage(tmp_path).total)
     with pytest.raises(InsufficientStorage):
-        source.take(state.store)
+        source.take(origin="")
 
 
 def test_chunk_survives_the_wire_and_its_bounds_hold_there(source: SnapshotStore) -> None:
@@ -166,7 +166,7 @@ def test_retried_command_replies_the_same_and_changes_nothing_after_an_installat
 ) -> None:
     session = state.apply(commands.OpenSession(nonce="x"))
     first = state.apply(create(ADMIN, "once"), session=session, sequence=1)
-    source.take(state.store)
+    source.take(origin="")
     meta = fetch(source, target)
     other = State(tmp_path / "target" / "state.sqlite")
     target.install(meta, other.store)
@@ -267,7 +267,7 @@ def test_what_came_of_another_snapshot_is_removed(
     incoming = target.incoming(meta_of(source))
     incoming.add(next_chunk(source, incoming))
     state.apply(create(ADMIN, "later"))
-    source.take(state.store)
+    source.take(origin="")
     newer = target.incoming(meta_of(source))
     assert newer.offset == 0
     assert files_of(tmp_path / "target" / "snapshots") == []
@@ -281,8 +281,8 @@ def another_file(tmp_path: Path, source: SnapshotStore) -> SnapshotStore:
         db.execute("PRAGMA page_size = 8192")
         db.execute("VACUUM")
     other = SnapshotStore(tmp_path / "other", tmp_path / "other.sqlite")
-    with closing(Store(tmp_path / "other.sqlite")) as store:
-        other.take(store)
+    with closing(Store(tmp_path / "other.sqlite")):
+        other.take(origin="")
     return other
 
 

@@ -1,0 +1,120 @@
+"""Which rows the log has changed since they were hashed: a member's own memory, beside its state.
+
+Digests of the same rows at two places of the log prove something only if no entry between the two has changed
+them: a page that lost a write looks as it did before. So triggers note the key of every row that changes, in
+temporary tables of the writing connection: gone with the process, never part of the state. What is not known
+is told as touched.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+# They change with every command, or with every file: to note that would cost much and never prove anything.
+UNTRACKED: Final = frozenset(
+    {"applied", "digest_position", "sessions", "replies", "rules", "buckets", "blob_totals", "uploads"}
+)
+TOUCHED_MAX: Final = 100_000  # keys of one table: some 10 MB. Beyond, nothing is known for the pass to come.
+
+
+def track(db: sqlite3.Connection) -> None:
+    """Begin to note on this connection, which makes all changes. Nothing is known of what came before."""
+    db.execute("CREATE TEMP TABLE IF NOT EXISTS unknown_passes (name TEXT PRIMARY KEY, passes INTEGER)")
+    for table, key in _tracked(db):
+        columns = ", ".join(f"{name} {kind}" for name, kind in key.items())
+        db.execute(f"DROP TABLE IF EXISTS temp.touched_{table}")
+        db.execute(
+            f"CREATE TEMP TABLE touched_{table} ({columns}, PRIMARY KEY ({', '.join(key)})) WITHOUT ROWID"
+        )
+        for event, rows in (("INSERT", ("NEW",)), ("UPDATE", ("OLD", "NEW")), ("DELETE", ("OLD",))):
+            db.execute(f"DROP TRIGGER IF EXISTS temp.touched_{table}_{event}")
+            noted = "".join(_note(table, key, row) for row in rows)
+            db.execute(
+                f"CREATE TEMP TRIGGER touched_{table}_{event} AFTER {event} ON main.{table} BEGIN{noted} END"
+            )
+        _forget_all(db, table)
+
+
+@dataclass(frozen=True, slots=True)
+class Touches:
+    """What happened to the rows of a slice since they were hashed before.
+
+    `are_known`: it is known of all of them whether they changed. `any`: one did for sure.
+    """
+
+    are_known: bool
+    any: bool
+
+
+def forget(
+    db: sqlite3.Connection,
+    table: str,
+    key: Sequence[str],
+    bound: Sequence[str],
+    after: Sequence[object],
+    end: Sequence[object] | None,
+) -> Touches:
+    """These rows are hashed now: whether any was touched since they were before.
+
+    Those beyond `after` (empty: from the first) up to `end` (None: to the last); then they count as
+    untouched. `bound`: how the columns of a key are compared with values.
+    """
+    if not _is_tracked(db, table):
+        return Touches(are_known=False, any=False)
+    columns, values = ", ".join(key), ", ".join(bound)
+    bounds = [f"({columns}) > ({values})"] if after else []
+    bounds += [f"({columns}) <= ({values})"] if end is not None else []
+    where = f"WHERE {' AND '.join(bounds)}" if bounds else ""
+    chosen = (*after, *(end or ()))
+    gone = db.execute(f"DELETE FROM touched_{table} {where}", chosen).rowcount
+    row = db.execute("SELECT passes FROM unknown_passes WHERE name = ?", (table,)).fetchone()
+    if row is not None and end is None:
+        db.execute("UPDATE unknown_passes SET passes = passes - 1 WHERE name = ?", (table,))
+        db.execute("DELETE FROM unknown_passes WHERE name = ? AND passes <= 0", (table,))
+    return Touches(are_known=row is None, any=gone > 0)
+
+
+def bound(db: sqlite3.Connection) -> None:
+    """Keep what is noted within bounds."""
+    for table, _ in _tracked(db):
+        if _is_tracked(db, table) and _count(db, table) > TOUCHED_MAX:
+            _forget_all(db, table)
+
+
+def _forget_all(db: sqlite3.Connection, table: str) -> None:
+    db.execute(f"DELETE FROM touched_{table}")
+    position = db.execute("SELECT table_name FROM digest_position WHERE after != x''").fetchone()
+    # Until every row was hashed once since: one pass, or the rest of this one and the next.
+    passes = 2 if position == (table,) else 1
+    db.execute("INSERT OR REPLACE INTO unknown_passes VALUES (?, ?)", (table, passes))
+
+
+def _note(table: str, key: Iterable[str], row: str) -> str:
+    """Not OR IGNORE: a conflict clause of the statement that fires the trigger would take its place."""
+    values = ", ".join(f"{row}.{name}" for name in key)
+    known = " AND ".join(f"{name} IS {row}.{name}" for name in key)
+    return (
+        f" INSERT INTO touched_{table} SELECT {values}"
+        f" WHERE NOT EXISTS (SELECT 1 FROM touched_{table} WHERE {known});"
+    )
+
+
+def _count(db: sqlite3.Connection, table: str) -> int:
+    return int(db.execute(f"SELECT COUNT(*) FROM touched_{table}").fetchone()[0])
+
+
+def _tracked(db: sqlite3.Connection) -> list[tuple[str, dict[str, str]]]:
+    """The tables that are tracked, by name, each with the columns of its primary key and their types."""
+    found = []
+    for (table,) in db.execute("SELECT name FROM main.sqlite_master WHERE type = 'table' ORDER BY name"):
+        described = db.execute("SELECT name, type FROM pragma_table_info(?) WHERE pk ORDER BY pk", (table,))
+        key = dict(described.fetchall())
+        if key and table not in UNTRACKED:
+            found.append((table, key))
+    return found
+
+
+def _is_tracked(db: sqlite3.Connection, table: str) -> bool:
+    row = db.execute("SELECT 1 FROM temp.sqlite_master WHERE name = ?", (f"touched_{table}",)).fetchone()
+    return row is not None

@@ -1,0 +1,157 @@
+"""A snapshot is sound when it is handed out and when it is taken; its taker knows whose state it is."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from ca.errors import InvalidRequest
+from coordinator import commands
+from coordinator.damage import StateDamaged
+from coordinator.pinning import Pinned, content_digest, up_to_whole_hash
+from coordinator.raft.messages import Entry, EntryKind
+from coordinator.snapshots import SnapshotStore
+from coordinator.soundness import flaw_in
+from coordinator.store import Store
+from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk
+from tests.unit.state import ADMIN, State, create
+
+PAGE_BYTES = 4096
+NAME = "never-touched-again"
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[State]:
+    """A state that lies in its file, not in its WAL."""
+    made = State(tmp_path / "state.sqlite")
+    for number in range(200):
+        made.done(create(ADMIN, f"f{number}", filename=f"{NAME}-{number:03}"))
+    made.store.close()
+    made.store = Store(made.path)
+    yield made
+    made.store.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path, state: State) -> SnapshotStore:
+    return SnapshotStore(tmp_path / "source", state.path)
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> SnapshotStore:
+    return SnapshotStore(tmp_path / "target" / "snapshots", tmp_path / "target" / "state.sqlite")
+
+
+def place_of_a_row(path: Path) -> int:
+    """In the table: that of the index is the shorter one, and comes with others close by."""
+    return path.read_bytes().index(f"{NAME}-100".encode())
+
+
+def overwrite(path: Path, at: int, content: bytes) -> None:
+    with open(path, "r+b", buffering=0) as file:
+        file.seek(at)
+        file.write(content)
+
+
+def test_damage_is_found_in_a_file_that_is_in_use_and_in_one_at_rest(state: State, tmp_path: Path) -> None:
+    assert flaw_in(state.path, at_rest=False) == ""
+    state.store.write_snapshot(tmp_path / "copy")
+    assert flaw_in(tmp_path / "copy", at_rest=True) == ""
+    page = place_of_a_row(tmp_path / "copy") // PAGE_BYTES * PAGE_BYTES
+    overwrite(tmp_path / "copy", page, bytes(PAGE_BYTES))
+    assert flaw_in(tmp_path / "copy", at_rest=True) != ""
+    (tmp_path / "none").write_bytes(b"no database" * 1000)
+    assert "not a database" in flaw_in(tmp_path / "none", at_rest=True)
+
+
+def test_state_with_a_page_of_zeros_is_not_handed_out(state: State, source: SnapshotStore) -> None:
+    overwrite(state.path, place_of_a_row(state.path) // PAGE_BYTES * PAGE_BYTES, bytes(PAGE_BYTES))
+    with pytest.raises(StateDamaged):
+        source.take(origin="")
+    assert source.newest() is None
+    assert source.flaw() != ""
+
+
+def test_rows_that_nobody_vouched_for_are_not_taken(
+    state: State, source: SnapshotStore, target: SnapshotStore, tmp_path: Path
+) -> None:
+    """The bytes are what was announced; the rows are not those whose digest a majority has."""
+    source.take(origin="")
+    incoming = target.incoming(meta_of(source))
+    while not incoming.is_complete:
+        chunk = next_chunk(source, incoming)
+        incoming.add(msgspec.structs.replace(chunk, content="0" * 64))
+    with pytest.raises(InvalidRequest, match="not those that were announced"):
+        incoming.finish()
+    assert files_of(tmp_path / "target" / "snapshots") == []
+
+
+@pytest.mark.parametrize(("said", "kept"), [("", ""), ("c1", "c1")])
+def test_taker_knows_whose_state_it_has_from_then_on(
+    state: State, source: SnapshotStore, target: SnapshotStore, tmp_path: Path, said: str, kept: str
+) -> None:
+    meta = source.take(origin=said)
+    fetch(source, target)
+    assert target.incoming(meta).is_vouched is (said == "")
+    store = Store(tmp_path / "target" / "state.sqlite")
+    target.install(meta, store)
+    store.close()
+    assert target.origin() == kept
+    again = SnapshotStore(tmp_path / "target" / "snapshots", tmp_path / "target" / "state.sqlite")
+    assert again.origin() == kept
+    again.vouched()
+    assert again.origin() == ""
+
+
+def test_snapshot_of_an_older_member_is_that_members_state(
+    state: State, source: SnapshotStore, target: SnapshotStore, tmp_path: Path
+) -> None:
+    meta = source.take(origin="")
+    incoming = target.incoming(meta, "c9")
+    while not incoming.is_complete:
+        incoming.add(msgspec.structs.replace(next_chunk(source, incoming), content=""))
+    incoming.finish()
+    with closing(Store(tmp_path / "target" / "state.sqlite")) as store:
+        target.install(meta, store)
+    assert target.origin() == "c9"
+
+
+def test_pinned_state_stays_while_changes_go_on(state: State, source: SnapshotStore) -> None:
+    before = state.log_index
+    pinned = source.pin()
+    first = source.pin()
+    state.done(create(ADMIN, "later"))
+    assert (pinned.index, state.log_index) == (before, before + 1)
+    with closing(first):
+        expected = first.digest()
+    made = source.make(pinned)
+    assert (made.meta.index, made.content) == (before, expected)
+    assert content_digest(source._directory / "making") == expected
+    with closing(source.pin()) as later:
+        assert later.digest() != expected
+
+
+def test_digest_of_the_whole_state_shows_one_byte(state: State) -> None:
+    with closing(Pinned(state.path)) as pinned:
+        before = pinned.digest()
+    state.store.close()
+    with closing(sqlite3.connect(state.path)) as db, db:
+        db.execute("UPDATE files SET filename = 'x' || substr(filename, 2) WHERE file_uuid = 'f100'")
+    with closing(Pinned(state.path)) as pinned:
+        assert pinned.digest() != before
+    state.store = Store(state.path)
+
+
+def test_batch_ends_where_all_of_the_state_is_hashed() -> None:
+    def entry(index: int, command: commands.AnyCommand) -> Entry:
+        envelope = commands.Envelope(0, 0, 0, 1, command)
+        return Entry(index, 1, EntryKind.COMMAND, commands.encode_envelope(envelope))
+
+    named = create(ADMIN, "f1", filename="hash_whole")  # is none
+    entries = [entry(1, named), entry(2, commands.HashWhole()), entry(3, named), entry(4, named)]
+    assert up_to_whole_hash(entries) == (entries[:2], entries[2:])
+    assert up_to_whole_hash(entries[2:]) == (entries[2:], [])
+    assert up_to_whole_hash([*entries[:2]]) == (entries[:2], [])
