@@ -72,7 +72,7 @@ sim: $(INSTALLED)
 	$(BIN)/python -m tests.sim
 
 mutants: $(INSTALLED)
-	$(BIN)/python -m tests.sim.mutants
+	$(BIN)/python -m tests.mutants
 
 chaos: $(INSTALLED)
 	$(BIN)/python -m tests.chaos

@@ -1,6 +1,6 @@
 """Looks for a bug in whatever product is on the path: first the directed scenarios, then seed after seed.
 
-Prints what it found in one line; ends with 0 when something was found, with 1 when not. `tests.sim.mutants`
+Prints what it found in one line; ends with 0 when something was found, with 1 when not. `tests.mutants`
 runs it in a process of its own for each mutant.
 """
 

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.sim import mutants, run, scenario
-from tests.sim.mutant_list import MUTANTS, Mutant
+from tests.mutants import MUTANTS, hunting
+from tests.mutants.mutant import Mutant, MutantDoesNotFit
+from tests.sim import run, scenario
 from tests.sim.world import World
 
 SEEDS = 12
@@ -34,7 +35,7 @@ def test_one_seed_gives_one_run() -> None:
 
 def test_every_mutant_fits_the_product() -> None:
     for mutant in MUTANTS:
-        mutants.check_fits(mutant)
+        mutant.check_fits(hunting.ROOT)
 
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 25
 
@@ -43,14 +44,14 @@ def test_mutant_that_does_not_fit_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "coordinator").mkdir()
     (tmp_path / "coordinator" / "log.py").write_text("twice twice", encoding="utf-8")
 
-    with pytest.raises(mutants.MutantDoesNotFit):
-        mutants.plant(Mutant("twice there", (("log.py", "twice", "once"),)), tmp_path)
+    with pytest.raises(MutantDoesNotFit):
+        Mutant.of("twice there", "log", "twice", "once").plant(tmp_path)
 
 
 def test_planted_bug_is_caught() -> None:
     (mutant,) = (each for each in MUTANTS if each.name == "acknowledged before the sync")
 
-    found = mutants.hunt(mutant, ["--seeds", "3", "--seeds-alone"])
+    found = hunting.hunt(mutant, ["--seeds", "3", "--seeds-alone"])
 
     assert "before its disk has synced" in found, found
 

@@ -1,9 +1,6 @@
-"""The deliberate bugs that the simulator must catch: each is a few replacements of text in the product.
+"""The deliberate bugs of the consensus: the simulator's scenarios and seeds must catch them."""
 
-A replacement whose text is not found exactly once is an error: the mutant is to be adapted to the product.
-"""
-
-from dataclasses import dataclass
+from tests.mutants.mutant import Mutant
 
 _HEAD_WITH_TERM = """\
         if hard_state is not None:
@@ -19,75 +16,63 @@ _KEEPS_LOG = """\
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    """One bug. `changes`: (file under coordinator/, what stands there, what the bug makes of it)."""
-
-    name: str
-    changes: tuple[tuple[str, str, str], ...]
-
-
-def _bug(name: str, file: str, old: str, new: str) -> Mutant:
-    return Mutant(name, ((f"{file}.py", old, new),))
-
-
 ELECTION = (
-    _bug("vote not persisted", "segment", ") + hard_state.vote.encode()", ")"),
-    _bug(
+    Mutant.of("vote not persisted", "segment", ") + hard_state.vote.encode()", ")"),
+    Mutant.of(
         "vote granted twice",
         "raft/election",
         "may_vote = state.vote == message.source or (not state.vote and not state.leader)",
         "may_vote = not state.leader",
     ),
-    _bug(
+    Mutant.of(
         "vote for a shorter log",
         "raft/election",
         "grants = may_vote and state.log.is_up_to_date(message.log_index, message.log_term)",
         "grants = may_vote",
     ),
-    _bug(
+    Mutant.of(
         "logs compared by length alone",
         "raft/log_view",
         "return (term, index) >= (self.last_term, self.last_index)",
         "return index >= self.last_index",
     ),
-    _bug(
+    Mutant.of(
         "vote answered before its sync",
         "raft/election",
         "state.send_after_sync.append(reply)",
         "state.send_now.append(reply)",
     ),
-    _bug(
+    Mutant.of(
         "vote asked for before the own sync",
         "raft/election",
         "state.send_after_sync.extend(",
         "state.send_now.extend(",
     ),
-    _bug(
+    Mutant.of(
         "pre-vote granted to any log",
         "raft/election",
         "grants = message.term > state.term and state.log.is_up_to_date(message.log_index, message.log_term)",
         "grants = message.term > state.term",
     ),
-    _bug(
+    Mutant.of(
         "live leader unseated by a candidate",
         "raft/core",
         "if asks_for_vote and not is_handed_over and election.has_live_leader(state):",
         "if False:",
     ),
-    _bug(
+    Mutant.of(
         "leader without a majority goes on",
         "raft/election",
         "if state.membership.reached_by_majority(active) == 0:",
         "if False:",
     ),
-    _bug(
+    Mutant.of(
         "transfer to a member without the whole log",
         "raft/replication",
         "if target and state.progress[target].match == state.log.last_index:",
         "if target:",
     ),
-    _bug(
+    Mutant.of(
         "proposals taken during a transfer",
         "raft/core",
         """        if state.transfer_target:
@@ -98,25 +83,25 @@ ELECTION = (
 )
 
 REPLICATION = (
-    _bug(
+    Mutant.of(
         "commit of an old term's entry by count",
         "raft/replication",
         "if index <= state.log.commit or state.log.term(index) != state.term:",
         "if index <= state.log.commit:",
     ),
-    _bug(
+    Mutant.of(
         "conflict not truncated on disk",
         "raft/log_view",
         "self._truncate_from = index if pending is None else min(pending, index)",
         "self._truncate_from = pending",
     ),
-    _bug(
+    Mutant.of(
         "truncation on a stale append",
         "raft/log_view",
         "            if not self.matches(entry.index, entry.term):\n",
         "            if entry.index > self.commit:\n",
     ),
-    _bug(
+    Mutant.of(
         "commit index beyond the match",
         "raft/replication",
         "log.commit_to(min(message.commit, matched_index))",
@@ -126,47 +111,47 @@ REPLICATION = (
         "heartbeat commits beyond the match",
         (
             (
-                "raft/replication.py",
+                "coordinator/raft/replication.py",
                 "commit = min(state.log.commit, state.progress[peer].match)",
                 "commit = state.log.commit",
             ),
             (
-                "raft/replication.py",
+                "coordinator/raft/replication.py",
                 "    state.log.commit_to(message.commit)\n",
                 "    state.log.commit_to(min(message.commit, state.log.last_index))\n",
             ),
             (
-                "raft/replication.py",
+                "coordinator/raft/replication.py",
                 "    if message.commit > state.log.last_index:\n",
                 "    if False:\n",
             ),
         ),
     ),
-    _bug(
+    Mutant.of(
         "majority off by one in even groups",
         "raft/membership",
         "self.quorum = len(self.voters) // 2 + 1",
         "self.quorum = (len(self.voters) + 1) // 2",
     ),
-    _bug(
+    Mutant.of(
         "whole own log acknowledged",
         "raft/replication",
         "    matched_index = message.log_index + len(message.entries)\n",
         "    matched_index = log.last_index\n",
     ),
-    _bug(
+    Mutant.of(
         "leader counts itself before its sync",
         "raft/replication",
         "    if progress.match < state.log.stable_last:\n        progress.match = state.log.stable_last\n",
         "    if progress.match < state.log.last_index:\n        progress.match = state.log.last_index\n",
     ),
-    _bug(
+    Mutant.of(
         "overwritten entries count as written",
         "raft/log_view",
         "            written = min(written, self._truncate_from - 1)",
         "            pass",
     ),
-    _bug(
+    Mutant.of(
         "lost append is not sent again",
         "raft/progress",
         "            self.probe_due = True\n            self.match_at_tick = -1",
@@ -175,32 +160,32 @@ REPLICATION = (
 )
 
 DISK = (
-    _bug("acknowledged without a sync", "raft/core", "or bool(entries) or truncate", "or truncate"),
-    _bug(
+    Mutant.of("acknowledged without a sync", "raft/core", "or bool(entries) or truncate", "or truncate"),
+    Mutant.of(
         "sync left out",
         "log",
         "            active.file.sync()\n            self._synced_bytes = self._position_bytes\n",
         "            self._synced_bytes = self._position_bytes\n",
     ),
-    _bug(
+    Mutant.of(
         "forgotten votes given again",
         "raft/state",
         "return self.log.term(self.log.stable_last) <= self.lost_term",
         "return False",
     ),
-    _bug(
+    Mutant.of(
         "loss of a log taken for an installation",
         "reopening",
         "elif is_behind and promised.installing != (index, term):",
         "elif is_behind and promised.installing == (1, 1):",
     ),
-    _bug(
+    Mutant.of(
         "acknowledged before the sync",
         "raft/replication",
         "    state.send_after_sync.append(\n        Message(MessageKind.APPEND_REPLY, state.own_id, leader,",
         "    state.send_now.append(\n        Message(MessageKind.APPEND_REPLY, state.own_id, leader,",
     ),
-    _bug(
+    Mutant.of(
         "commit index on disk ahead of the log",
         "raft/core",
         "min(state.log.commit, state.log.stable_last))",
@@ -210,33 +195,33 @@ DISK = (
         "entries on disk before their term",
         (
             (
-                "log.py",
+                "coordinator/log.py",
                 _HEAD_WITH_TERM,
                 "        if trunc",
             ),
             (
-                "log.py",
+                "coordinator/log.py",
                 'data = b"".join((head, *records))',
                 _DATA_WITH_TERM,
             ),
         ),
     ),
-    _bug(
+    Mutant.of(
         "applied twice after a restart", "member", "hard_state, index, rand,", "hard_state, index - 1, rand,"
     ),
-    _bug(
+    Mutant.of(
         "compaction beyond the durable state",
         "member",
         "        index = durable_index\n",
         "        index = self.applied_index\n",
     ),
-    _bug(
+    Mutant.of(
         "vote forgotten with the log behind a snapshot",
         "reopening",
         "log.reset(HardState(known.term, known.vote, index), index, term)",
         'log.reset(HardState(known.term, "", index), index, term)',
     ),
-    _bug(
+    Mutant.of(
         "log of another history kept behind a snapshot",
         "reopening",
         "is_behind = index > log.last_index() or log.term(index) != term",
@@ -245,13 +230,13 @@ DISK = (
 )
 
 READS = (
-    _bug(
+    Mutant.of(
         "read index without a round",
         "raft/reads",
         "confirmed = state.membership.reached_by_majority(acked)",
         "confirmed = reads.last_round",
     ),
-    _bug(
+    Mutant.of(
         "follower reads without its leader",
         "raft/reads",
         "        _forward(state)\n",
@@ -259,14 +244,16 @@ READS = (
         "        state.reads.waiting.clear()\n"
         "        state.reads.answer(contexts, state.log.commit)\n",
     ),
-    _bug("read served before it is applied", "member", "if index > self.applied_index:", "if index < 0:"),
-    _bug(
+    Mutant.of(
+        "read served before it is applied", "member", "if index > self.applied_index:", "if index < 0:"
+    ),
+    Mutant.of(
         "new leader reads before it has committed",
         "raft/reads",
         "has_own_commit = state.log.term(state.log.commit) == state.term",
         "has_own_commit = True",
     ),
-    _bug(
+    Mutant.of(
         "reads are numbered alike after a restart",
         "raft/state",
         "next_batch=rand.getrandbits(BATCH_NUMBER_BITS)",
@@ -275,49 +262,49 @@ READS = (
 )
 
 MEMBERSHIP = (
-    _bug(
+    Mutant.of(
         "learner counted for a commit",
         "raft/membership",
         "ascending = sorted(values.get(voter, 0) for voter in self.voters)",
         "ascending = sorted(values.get(voter, 0) for voter in self.voters + self.learners)",
     ),
-    _bug(
+    Mutant.of(
         "learner's vote counted",
         "raft/membership",
         "granted = sum(votes.get(voter, False) for voter in self.voters)",
         "granted = sum(votes.values())",
     ),
-    _bug(
+    Mutant.of(
         "removed leader counts itself",
         "raft/membership",
         "ascending = sorted(values.get(voter, 0) for voter in self.voters)",
         "ascending = sorted(values.get(voter, 0) for voter in {*self.voters, self.own_id})",
     ),
-    _bug(
+    Mutant.of(
         "two changes of the group at once",
         "raft/core",
         "if state.log.memberships.latest_index > state.log.commit:",
         "if False:",
     ),
-    _bug(
+    Mutant.of(
         "change of the group by a new leader",
         "raft/core",
         "        if state.log.term(state.log.commit) != state.term:\n            raise",
         "        if False:\n            raise",
     ),
-    _bug(
+    Mutant.of(
         "two voters in one change",
         "raft/membership",
         "if len(set(target.voters) ^ set(self.voters)) > 1:",
         "if len(set(target.voters) ^ set(self.voters)) > 2:",
     ),
-    _bug(
+    Mutant.of(
         "change of the group waits for its commit",
         "raft/membership",
         "        return self._steps[-1][1]",
         "        return self._steps[0][1]",
     ),
-    _bug(
+    Mutant.of(
         "truncated change of the group kept",
         "raft/log_view",
         "self.memberships.truncated_from(index)",
@@ -326,13 +313,13 @@ MEMBERSHIP = (
 )
 
 SNAPSHOTS = (
-    _bug(
+    Mutant.of(
         "snapshot without its membership",
         "raft/log_view",
         "self.memberships.restored(meta.index, meta.members)",
         "pass",
     ),
-    _bug(
+    Mutant.of(
         "snapshot drops the replies of sessions",
         "store",
         "                self._sums = PageSums(self._path)\n            self._load()",
@@ -340,7 +327,7 @@ SNAPSHOTS = (
         '            self._writer.execute("DELETE FROM replies")\n'
         '            self._writer.execute("DELETE FROM sessions")',
     ),
-    _bug(
+    Mutant.of(
         "snapshot over a log that goes on behind it",
         "raft/snapshots",
         _KEEPS_LOG,
@@ -350,19 +337,23 @@ SNAPSHOTS = (
         "snapshot over newer state",
         (
             (
-                "raft/snapshots.py",
+                "coordinator/raft/snapshots.py",
                 "if state.role is not Role.FOLLOWER or meta.index <= log.commit:",
                 "if state.role is not Role.FOLLOWER:",
             ),
             (
-                "raft/snapshots.py",
+                "coordinator/raft/snapshots.py",
                 _KEEPS_LOG,
                 "",
             ),
-            ("raft/log_view.py", "        assert meta.index > self.commit, f", "        assert True, f"),
+            (
+                "coordinator/raft/log_view.py",
+                "        assert meta.index > self.commit, f",
+                "        assert True, f",
+            ),
         ),
     ),
-    _bug(
+    Mutant.of(
         "offer acknowledged by length alone",
         "raft/snapshots",
         "elif log.matches(message.log_index, message.log_term):",
@@ -371,25 +362,25 @@ SNAPSHOTS = (
 )
 
 CLIENTS = (
-    _bug(
+    Mutant.of(
         "replies of sessions are not kept",
         "machine/dispatch",
         "        self._sessions.keep_reply(log_index, envelope, reply)\n",
         "",
     ),
-    _bug(
+    Mutant.of(
         "retry in one batch with its first applied again",
         "machine/replies",
         "reply = known.replies.get(sequence)",
         "reply = None",
     ),
-    _bug(
+    Mutant.of(
         "late copy of a command applied",
         "machine/replies",
         "if sequence < known.acknowledged_below:",
         "if False:",
     ),
-    _bug(
+    Mutant.of(
         "another leader's entry acknowledged",
         "member",
         "            if term == entry.term:\n",
@@ -397,4 +388,4 @@ CLIENTS = (
     ),
 )
 
-MUTANTS = ELECTION + REPLICATION + DISK + READS + MEMBERSHIP + SNAPSHOTS + CLIENTS
+CONSENSUS = ELECTION + REPLICATION + DISK + READS + MEMBERSHIP + SNAPSHOTS + CLIENTS
