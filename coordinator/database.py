@@ -5,6 +5,7 @@ SQLite, blocking. The writer checkpoints when it is told to and never by itself:
 
 import logging
 import os
+import secrets
 import sqlite3
 import threading
 import time
@@ -82,6 +83,34 @@ def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")
         opened.pop_all()
     return writer, reader
+
+
+def index_at_rest(path: Path) -> int:
+    """The log entry up to which the file itself goes, whatever its WAL says; 0 where that cannot be read.
+
+    Only while this process has no connection to it: to close a file ends the locks on it.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+            row = db.execute("SELECT log_index FROM applied").fetchone()
+    except sqlite3.Error:
+        return 0
+    return row[0] if row and isinstance(row[0], int) else 0
+
+
+def mark_of(writer: sqlite3.Connection) -> int:
+    """What tells this file from others of its kind, 0 for none; copies bear it too, until they are given
+    another one.
+    """
+    return int(writer.execute("PRAGMA user_version").fetchone()[0])
+
+
+def new_mark(writer: sqlite3.Connection) -> int:
+    """Give the file one."""
+    mark = secrets.randbelow(1 << 30) + 1
+    writer.execute(f"PRAGMA user_version = {mark}")
+    return mark
 
 
 def integrity_of(path: Path, table: str, stop: threading.Event) -> str:

@@ -28,12 +28,13 @@ from coordinator.log import SegmentLog
 from coordinator.raft.messages import HardState, SnapshotMeta
 from coordinator.reopening import StateLost
 from coordinator.snapshots import Incoming, SnapshotStore
+from coordinator.stored_sums import SUMS
 
 KEPT_MAX = 2  # damaged databases: each is as large as the state
 PAUSE_S = 0.5  # between two looks whether a snapshot is made
 SILENCE_S = 120.0  # without a piece of a snapshot from anybody
 _KEPT = "state.sqlite.damaged-"
-_SIDECARS = ("", "-wal", "-shm")
+_SIDECARS = ("", "-wal", "-shm", SUMS)
 _log = logging.getLogger(__name__)
 
 
@@ -165,7 +166,7 @@ async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming,
 def _set_aside(files: CoordinatorFiles) -> None:
     """Keep the damaged database for who wants to know, and of earlier ones the newest."""
     kept = sorted(files.data.glob(f"{_KEPT}*"))
-    names = sorted({path.name.removesuffix("-wal").removesuffix("-shm") for path in kept})
+    names = sorted({path.name.removesuffix("-wal").removesuffix("-shm").removesuffix(SUMS) for path in kept})
     for name in names[: max(0, len(names) - (KEPT_MAX - 1))]:
         for ending in _SIDECARS:
             (files.data / f"{name}{ending}").unlink(missing_ok=True)

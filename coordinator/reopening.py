@@ -18,6 +18,7 @@ be noted then.
 from dataclasses import replace
 
 from ca.errors import Internal
+from coordinator.damage import StateDamaged
 from coordinator.log import SegmentLog
 from coordinator.raft.messages import HardState
 from coordinator.store import Store, replay
@@ -32,17 +33,17 @@ class StateLost(Internal):
 def recover(log: SegmentLog, store: Store) -> str:
     """Makes log and database agree. What was lost, as a sentence for the operator; "" for nothing.
 
-    Raises StateLost if the log no longer holds what the database lacks, or if it was lost together with what
-    tells up to which term.
+    Raises StateDamaged if the log no longer holds what the database lacks: that is got from others. StateLost
+    if the log was lost together with what tells up to which term.
     """
     index, term = store.applied()
     known, promised = log.hard_state, log.promised
     if (index and log.is_new and not promised.term) or (promised.term and not index and log.is_new):
         raise StateLost(f"The log is empty, and this member is not new: the log was lost. {_REBUILD}")
     if index < log.first_index() - 1:
-        raise StateLost(
-            f"The database ends at index {index}, the log begins at {log.first_index()}: the database was"
-            f" lost or replaced. {_REBUILD}"
+        raise StateDamaged(
+            f"state.sqlite ends at entry {index}, and the log begins at {log.first_index()}: it was lost or"
+            " replaced"
         )
     if max(known.term, promised.term) < term:
         raise StateLost(

@@ -49,10 +49,11 @@ from coordinator.setup import (
 )
 from coordinator.snapshots import describe
 from coordinator.store import Store, newest_key
+from coordinator.stored_sums import SUMS
 
 COPY_BYTES = 1 << 20
 STATE_FILES = tuple(
-    f"state.sqlite{ending}" for ending in ("", "-wal", "-shm", ".install", ".install.sha256", ".origin")
+    f"state.sqlite{ending}" for ending in ("", "-wal", "-shm", SUMS, ".install", ".install.sha256", ".origin")
 )
 _NEWER_ELSEWHERE = (
     "What this directory knew of later certificates cannot be read: make a bundle on another coordinator, and"

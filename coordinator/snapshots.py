@@ -37,6 +37,7 @@ from coordinator.pinning import Pinned, content_digest
 from coordinator.raft.messages import SnapshotMeta
 from coordinator.soundness import flaw_in
 from coordinator.store import Store, members_in
+from coordinator.stored_sums import SUMS
 
 MAKING_NAME = "making"
 CHUNK_BYTES_MAX = 1 << 20
@@ -412,6 +413,7 @@ class SnapshotStore:
         # Durable before the rename: with the new database, the old WAL would be taken for its own.
         self._disk.remove(self._sidecar("-wal"))
         self._disk.remove(self._sidecar("-shm"))
+        self._disk.remove(self._sidecar(SUMS))
         self._disk.sync(self._state_path.parent)
         self._disk.replace(self._intent_path, self._state_path)
         self._disk.sync(self._state_path.parent)

@@ -8,33 +8,31 @@ drops the locks that SQLite holds on it (https://www.sqlite.org/howtocorrupt.htm
 """
 
 import logging
-import os
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ca.errors import InsufficientStorage, Internal
-from ca.secretfiles import sync_directory
 from coordinator import machine
 from coordinator.bounds import COUNT_MAX
 from coordinator.commands import RaiseRules, decode_envelope
 from coordinator.copying import PAUSE_S, copy_database
 from coordinator.damage import StateDamaged, damage_in
-from coordinator.database import connect, integrity_of, prepare
+from coordinator.database import connect, prepare
 from coordinator.machine import expiry, jobs, touched
 from coordinator.machine.blobs import is_over_quota
 from coordinator.machine.rules import RULES, in_force
-from coordinator.page_sums import PageSums
 from coordinator.queries import AnyQuery
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
 from coordinator.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
+from coordinator.state_file import StateFile
 
 REPLAY_BYTES = 4 << 20  # of log entries in one transaction
 CHECKPOINT_CHANGES = 6000  # of rows that lie together, with those that `touched` notes: thousands of pages
@@ -59,10 +57,11 @@ class Store:
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises sqlite3.Error, OSError, TooOld; then nothing stays open."""
+        """Raises sqlite3.Error, OSError, TooOld, StateDamaged; then nothing stays open."""
+        file = StateFile(path)
         connections = connect(path)
         try:
-            self._begin(path, *connections)
+            self._begin(file, *connections)
             # The last sync of the process before may have failed: then nobody knows what of the WAL is on the
             # disk, and no later sync would tell. What is copied from it is written, and synced, by us.
             self._shorten_wal()
@@ -77,15 +76,20 @@ class Store:
         store._begin(None, writer, reader)
         return store
 
-    def _begin(self, path: Path | None, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
-        self._path = path
+    def _begin(self, file: StateFile | None, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
+        self._path = None if file is None else file.path
         self._writer = writer
         self._reader = reader
-        self._sums = None if path is None else PageSums(path)
+        self._file = file
         self._reading = threading.Lock()  # queries of two threads would end each other's transaction
         self._damage: StateDamaged | None = None
         self._on_damage: Callable[[StateDamaged], None] | None = None
         self._load()
+        if file is not None:
+            try:
+                file.begin(writer)
+            except StateDamaged as damage:
+                raise self._found(damage) from damage
 
     def _load(self) -> None:
         prepare(self._writer)
@@ -105,8 +109,10 @@ class Store:
                 self._reader.close()
                 self._writer.close()
                 self._writer, self._reader = connect(self._path)
-                self._sums = PageSums(self._path)
+                assert self._file is not None
+                self._file.begin_anew()
             self._load()
+        self._adopt()
 
     def condemn(self, damage: StateDamaged) -> None:
         """Somebody who read the file beside this found it damaged: as if a read of ours had."""
@@ -144,16 +150,8 @@ class Store:
         Raises OSError when the sync fails, which must end the process.
         """
         applied_index = self._applied[0]
-        if self._path is not None:
-            try:
-                wal = os.open(f"{self._path}-wal", os.O_RDONLY | os.O_CLOEXEC)
-            except FileNotFoundError:
-                return applied_index  # nothing was committed since the last close, which checkpoints all
-            try:
-                os.fdatasync(wal)
-            finally:
-                os.close(wal)
-            sync_directory(self._path.parent)
+        if self._file is not None:
+            self._file.sync_wal()
         return applied_index
 
     def drop_cache(self) -> None:
@@ -233,7 +231,7 @@ class Store:
         """
         self._checkpointed_changes = self._writer.total_changes
         try:
-            with nullcontext() if self._sums is None else self._sums.writing():
+            with nullcontext() if self._file is None else self._file.writing():
                 self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
         except sqlite3.Error as error:
             if not _is_full(error):
@@ -343,30 +341,35 @@ class Store:
         return row[0], row[1], row[2]
 
     def check(self) -> None:
-        """Raises StateDamaged unless every page of every table and index is formed as SQLite makes them.
+        """Raises StateDamaged unless every page is as the process before left it: see StateFile.flaw.
 
-        Blocks: about a second for each 150 MiB. For the start, before anything else runs. Values that were
-        changed and are still well-formed, and entries that an index has too many, are not found so.
+        Blocks. For the start, before anything else runs.
         """
-        with self._read() as db:
-            (found,) = db.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise self._found(StateDamaged(f"state.sqlite is damaged: {found}"))
+        if self._file is not None:
+            with self._read() as db:
+                flaw = self._file.flaw(db)
+            self._told(flaw)
+            self._adopt()
+
+    def _adopt(self) -> None:
+        if self._file is not None:
+            self._file.adopt(self._writer)
 
     def compare_pages(self) -> bool:
         """Compare the next 1 MiB of the file with what was written there; whether a round has ended.
 
         Any thread. Raises StateDamaged.
         """
-        if self._sums is None:
+        if self._file is None:
             return True
-        try:
-            odd, is_round = self._sums.compare_slice()
-        except OSError as error:
-            raise self._found(StateDamaged(f"state.sqlite cannot be read: {error.strerror}")) from error
-        if odd:
-            raise self._found(StateDamaged(f"state.sqlite is damaged: page {odd[0]} has changed by itself"))
+        flaw, is_round = self._file.compare_slice()
+        self._told(flaw)
         return is_round
+
+    def _told(self, flaw: str) -> None:
+        """Raises StateDamaged, if there is a flaw."""
+        if flaw:
+            raise self._found(StateDamaged(f"state.sqlite is damaged: {flaw}"))
 
     def tables(self) -> list[str]:
         """The names of all tables."""
@@ -378,23 +381,24 @@ class Store:
         """Compare a table with its indexes, entry by entry, at a quarter of the speed that the disk and the
         processor have. Any thread; ends soon after `stop`, and when many changes come. Raises StateDamaged.
         """
-        if self._path is None:
-            return
-        try:
-            found = integrity_of(self._path, table, stop)
-        except sqlite3.Error as error:
-            self._examine(error)
-            raise
-        if found:
-            raise self._found(StateDamaged(f"state.sqlite is damaged: {found}"))
+        if self._file is not None:
+            try:
+                self._told(self._file.compare_indexes(table, stop))
+            except sqlite3.Error as error:
+                self._examine(error)
+                raise
 
     def close(self) -> None:
-        """Close both connections."""
+        """Close both connections; what was committed comes into the file, with its sums."""
         with self._reading:
+            if self._file is not None and self._damage is None:
+                with suppress(sqlite3.Error, OSError, StateDamaged):
+                    self._shorten_wal()
+                    self._file.rest()
             self._reader.close()
             self._writer.close()
-            if self._sums is not None:  # the last: see PageSums
-                self._sums.close()
+            if self._file is not None:  # the last: see PageSums
+                self._file.close()
 
     def _read_row(self, statement: str, *values: str | int) -> tuple[Any, ...] | None:
         with self._read() as db:

@@ -46,6 +46,7 @@ SPARE: Mapping[str, Find] = {
     "admin.token": named("admin.token"),
     "root.key": named("root.key"),
     "cluster.bundle": named("cluster.bundle"),
+    "state.sqlite.sums": named("state.sqlite.sums"),
     "snapshot": matching("snapshots/*.snapshot"),
     "snapshot note": matching("snapshots/*.json"),
     "backup": matching("backups/*"),
@@ -63,11 +64,13 @@ LEDGER: Mapping[str, Find] = {
     "last log segment": lambda data: sorted(data.glob("log/*.log"))[-1:],
     "installation": install,
 }
-# Not switched on: what a database with damaged pages is to do is not settled here.
+# What it builds again, by itself: from its log, or by a snapshot of another one.
 STATE: Mapping[str, Find] = {
     "state.sqlite": named("state.sqlite"),
     "state.sqlite-wal": named("state.sqlite-wal"),
 }
-STATE_IS_MENDED = False
+
+# A disk that does these leaves the time of the file as it was.
+IN_PLACE = ("flip", "cut", "zero")
 
 KINDS: Mapping[str, Find] = {**SPARE, **IDENTITY, **LEDGER, **STATE}

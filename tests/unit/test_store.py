@@ -69,7 +69,7 @@ def test_database_is_for_its_owner_alone(tmp_path: Path) -> None:
         with closing(Store(tmp_path / name)) as store:
             store.apply(creations(1, 1))
             modes = {path.name: path.stat().st_mode & 0o777 for path in tmp_path.glob(f"{name}*")}
-        assert modes == dict.fromkeys((name, f"{name}-wal", f"{name}-shm"), 0o600)
+        assert modes == dict.fromkeys((name, f"{name}-wal", f"{name}-shm", f"{name}.sums"), 0o600)
 
 
 def test_entry_that_is_not_the_next_stops_the_process(state: State) -> None:

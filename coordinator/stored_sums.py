@@ -1,0 +1,191 @@
+"""The checksums of the database's pages, on the disk: what changed while nothing ran is found at start.
+
+The file lies beside the database, and is never a reason to condemn a sound one. A page's sum is taken out of
+it, durably, before a checkpoint writes that page, and comes back after the checkpoint has synced it: whatever
+of the file a crash or a power cut leaves, each sum in it is that of a page that is on the disk. It is
+believed while the database has the time of change that was noted with it: who else wrote there, an older
+version or another program, has changed that time.
+
+Layout: blocks of 4096 bytes. The first is the header: magic, the mark of the database, its time of change in
+ns (0: a checkpoint was at work), the salts of its WAL (0: it had none), the size of its pages, and the XXH3
+of these. Then the sums of 511 pages each, 8 bytes, 0 for what is not known, with the XXH3 of number and sums
+as the last. A damaged block is one of which nothing is known. Blocking; one thread at a time.
+"""
+
+import fcntl
+import logging
+import os
+import struct
+from array import array
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from ca.secretfiles import SECRET_MODE, sync_directory
+
+SUMS: Final = ".sums"  # of what the file is called beyond the database's name
+SUMS_IN_BLOCK: Final = 511
+_BLOCK_BYTES: Final = 4096
+_MAGIC: Final = b"FSSUMS1\n"
+_HEADER: Final = struct.Struct("<8sIq8sI")
+_SUM: Final = struct.Struct("<Q")
+_COUNT: Final = struct.Struct(">I")  # the first of the two salts
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What is known of the database. `mark`: its PRAGMA user_version, 0 for none."""
+
+    mark: int
+    changed_ns: int
+    wal_salts: bytes
+    page_bytes: int
+
+
+_NOTHING: Final = Header(0, 0, bytes(8), 0)
+
+
+class StoredSums:
+    """The file beside one database, made if there is none. It is not kept while another process has it, and
+    when it cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = -1
+        self.header = _NOTHING
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, SECRET_MODE)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.header = self._read_header()
+        except BlockingIOError:
+            self.close()
+        except OSError as error:
+            _log.warning("%s cannot be used: %s", path, error.strerror)
+            self.close()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether sums come into the file: the database bears a mark."""
+        return self._file >= 0 and self.header.mark != 0
+
+    def denies(self, changed_ns: int, wal_salts: bytes) -> bool:
+        """Whether this WAL cannot be that of the database, which was left as it is now. It begins anew once
+        between two notes at most.
+        """
+        noted = self.header
+        if (
+            not self.is_kept
+            or noted.changed_ns != changed_ns
+            or not any(noted.wal_salts)
+            or not any(wal_salts)
+        ):
+            return False
+        (before,), (now,) = _COUNT.unpack_from(noted.wal_salts), _COUNT.unpack_from(wal_salts)
+        return wal_salts != noted.wal_salts and now != (before + 1) % (1 << 32)
+
+    def close(self) -> None:
+        """May be repeated."""
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = -1
+
+    def load(self, changed_ns: int, page_bytes: int) -> "array[int]":
+        """The sums, if they are of this database as it is; else none, and none are in the file any more."""
+        sums = array("Q")
+        if not self.is_kept:
+            return sums
+        if self.header.changed_ns not in (0, changed_ns) or self.header.page_bytes != page_bytes:
+            self.clear()
+        if self.header.changed_ns == 0:
+            self.clear()
+            return sums
+        content = os.pread(self._file, os.fstat(self._file).st_size, _BLOCK_BYTES)
+        for number in range(len(content) // _BLOCK_BYTES):
+            sums.extend(_sums_in(number, content[number * _BLOCK_BYTES : (number + 1) * _BLOCK_BYTES]))
+        return sums
+
+    def adopt(self, mark: int) -> None:
+        """Begin anew, for a database that durably bears this mark."""
+        if self._file >= 0:
+            self.header = replace(_NOTHING, mark=mark)
+            self.clear()
+            sync_directory(self._path.parent)
+
+    def clear(self) -> None:
+        """No sum is known; durable on return. Raises OSError."""
+        os.ftruncate(self._file, _BLOCK_BYTES)
+        self._write_header(replace(self.header, changed_ns=0))
+        os.fsync(self._file)
+
+    def forget(self, sums: "array[int]", pages: Iterable[int], wal_salts: bytes) -> None:
+        """Before a checkpoint: these pages, numbered from 1, are 0 in `sums`. Durable on return.
+
+        Raises OSError, and then nothing may be written to the database: but the file is gone if the disk
+        allows that much, which is as good.
+        """
+        try:
+            self._write_blocks(sums, pages)
+            self._write_header(replace(self.header, changed_ns=0, wal_salts=wal_salts))
+            os.fdatasync(self._file)
+        except OSError:
+            self._path.unlink(missing_ok=True)
+            sync_directory(self._path.parent)
+            self.header = _NOTHING
+
+    def keep(
+        self, sums: "array[int]", pages: Iterable[int], changed_ns: int, page_bytes: int, wal_salts: bytes
+    ) -> None:
+        """After one: the sums of these pages, which are on the disk. Not synced; given up if it fails."""
+        with suppress(OSError):
+            self._write_blocks(sums, pages)
+            self._write_header(Header(self.header.mark, changed_ns, wal_salts, page_bytes))
+
+    def rest(self) -> None:
+        """The WAL is going to be removed: the next one is no sign of anything. Durable on return."""
+        self._write_header(replace(self.header, wal_salts=bytes(8)))
+        os.fdatasync(self._file)
+
+    def _read_header(self) -> Header:
+        raw = os.pread(self._file, _HEADER.size + _SUM.size, 0)
+        if len(raw) < _HEADER.size + _SUM.size:
+            return _NOTHING
+        magic, *fields = _HEADER.unpack_from(raw)
+        if magic != _MAGIC or _SUM.unpack_from(raw, _HEADER.size) != (_sum(raw[: _HEADER.size]),):
+            return _NOTHING
+        return Header(*fields)
+
+    def _write_header(self, header: Header) -> None:
+        fields = (header.mark, header.changed_ns, header.wal_salts, header.page_bytes)
+        raw = _HEADER.pack(_MAGIC, *fields)
+        os.pwrite(self._file, raw + _SUM.pack(_sum(raw)), 0)
+        self.header = header
+
+    def _write_blocks(self, sums: "array[int]", pages: Iterable[int]) -> None:
+        for number in sorted({(page - 1) // SUMS_IN_BLOCK for page in pages}):
+            held = sums[number * SUMS_IN_BLOCK : (number + 1) * SUMS_IN_BLOCK]
+            raw = _bytes_of(held).ljust(SUMS_IN_BLOCK * _SUM.size, b"\0")
+            check = _SUM.pack(_sum(_SUM.pack(number) + raw))
+            if os.pwrite(self._file, raw + check, (number + 1) * _BLOCK_BYTES) != _BLOCK_BYTES:
+                raise OSError("the disk took half of a block")
+
+
+def _sums_in(number: int, block: bytes) -> "array[int]":
+    raw = block[: SUMS_IN_BLOCK * _SUM.size]
+    if _SUM.unpack_from(block, len(raw)) != (_sum(_SUM.pack(number) + raw),):
+        raw = bytes(len(raw))
+    return array("Q", struct.unpack(f"<{SUMS_IN_BLOCK}Q", raw))
+
+
+def _bytes_of(sums: "array[int]") -> bytes:
+    return struct.pack(f"<{len(sums)}Q", *sums)
+
+
+def _sum(raw: bytes) -> int:
+    return xxhash.xxh3_64_intdigest(raw)

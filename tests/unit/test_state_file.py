@@ -1,0 +1,287 @@
+"""The database file at rest: what was changed while nothing ran is found at the next start, and what a crash,
+a stop, another program or a snapshot leaves is never taken for damage.
+"""
+
+import os
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import pytest
+
+from coordinator.damage import StateDamaged
+from coordinator.snapshots import SnapshotStore
+from coordinator.store import Store
+from coordinator.stored_sums import SUMS
+from tests.unit.snapshot_files import fetch
+from tests.unit.state import ADMIN, State, create
+from tests.unit.state_damage import flip, pages_of, swap_pages, zero
+
+FILES = 600
+SEEDS = 4
+STEPS = 40
+BESIDE = "import pathlib, sys, coordinator.store as s; s.Store(pathlib.Path(sys.argv[1])).close()"
+ENDINGS = ("", "-wal", SUMS)
+
+
+def a_round(store: Store) -> None:
+    while not store.compare_pages():
+        pass
+
+
+def knows_all(store: Store) -> bool:
+    """Whether the sums of the process before covered every page."""
+    assert store._file is not None
+    assert store._file._sums is not None
+    return store._file._sums.compare_all() == ([], True)
+
+
+def copied(source: Path, target: Path) -> None:
+    """As the files of a process that was killed in this moment."""
+    target.parent.mkdir(exist_ok=True)
+    for ending in ENDINGS:
+        path = source.with_name(f"{source.name}{ending}")
+        if path.exists():
+            shutil.copy2(path, target.with_name(f"{target.name}{ending}"))  # the times too
+
+
+def wal_of(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def filled(path: Path, *, files: int = FILES) -> State:
+    """A state in its own file, checked as at a start."""
+    state = State(path)
+    state.store.check()
+    state.apply_batch(*(create(ADMIN, f"f{number}") for number in range(files)))
+    return state
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database that a process left when it was told to stop."""
+    state = filled(tmp_path_factory.mktemp("stopped") / "state.sqlite")
+    state.store.close()
+    return state.path
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another one, of a process that was killed: a part is in the WAL alone, which holds older frames too."""
+    directory = tmp_path_factory.mktemp("killed")
+    state = filled(directory / "state.sqlite")
+    state.store._shorten_wal()
+    a_round(state.store)
+    for number in range(3):
+        state.apply(create(ADMIN, f"later-{number}"))
+    copied(state.path, directory / "as-it-was" / "state.sqlite")
+    state.store.close()
+    return directory / "as-it-was" / "state.sqlite"
+
+
+@pytest.fixture(params=["stopped", "killed"])
+def left(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A copy of either, to do something to."""
+    path = tmp_path / "left" / "state.sqlite"
+    copied(request.getfixturevalue(request.param), path)
+    return path
+
+
+def test_what_was_left_is_known_and_sound(left: Path) -> None:
+    with closing(Store(left)) as store:
+        store.check()
+        assert knows_all(store)
+        assert store.applied_index() in (FILES + 1, FILES + 4)
+
+
+@pytest.mark.parametrize("name", ["files", "files_by_owner", "sqlite_autoindex_files_1"])
+@pytest.mark.parametrize("change", [flip, zero])
+def test_page_that_changed_while_nothing_ran_is_found(
+    left: Path, name: str, change: Callable[[bytes], bytes]
+) -> None:
+    pages = pages_of_file(left, name)[:3]
+    with left.open("r+b") as file:
+        for page in pages:
+            file.seek((page - 1) * 4096)
+            before = file.read(4096)
+            file.seek((page - 1) * 4096)
+            file.write(change(before))
+    restore_time(left)
+    with pytest.raises(StateDamaged), closing(Store(left)) as store:
+        store.check()
+
+
+def pages_of_file(path: Path, name: str) -> list[int]:
+    """By a copy: to open a database that a process left changes it."""
+    copy = path.parent / "copy" / "state.sqlite"
+    copied(path, copy)
+    wal_of(copy).unlink(missing_ok=True)
+    return pages_of(copy, name)
+
+
+def restore_time(path: Path) -> None:
+    """A disk does not change it."""
+    kept = path.parent / "copy" / "state.sqlite"
+    os.utime(path, ns=(kept.stat().st_atime_ns, kept.stat().st_mtime_ns))
+
+
+def test_file_that_lost_its_end_is_found(left: Path) -> None:
+    pages_of_file(left, "files")
+    os.truncate(left, left.stat().st_size - 40 * 4096)
+    restore_time(left)
+    with pytest.raises((StateDamaged, sqlite3.DatabaseError)), closing(Store(left)) as store:
+        store.check()
+
+
+def test_file_of_another_coordinator_in_its_place_is_found(left: Path, tmp_path: Path) -> None:
+    other = filled(tmp_path / "other.sqlite")
+    other.store.close()
+    shutil.copyfile(other.path, left)
+    with pytest.raises(StateDamaged, match="another file lies in its place"):
+        Store(left)
+    left.unlink()
+    wal_of(left).unlink(missing_ok=True)
+    with pytest.raises(StateDamaged, match="another file lies in its place, or nothing"):
+        Store(left)
+
+
+def test_wal_of_another_coordinator_is_found(killed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "left" / "state.sqlite"
+    copied(killed, path)
+    other = tmp_path / "other" / "state.sqlite"
+    copied(killed, other)
+    Store(other).close()
+    with closing(Store(other)) as store:
+        State.over_store(other, store).apply(create(ADMIN, "elsewhere"))
+        wal_of(path).write_bytes(wal_of(other).read_bytes())
+    with pytest.raises(StateDamaged, match="its WAL is that of another database"):
+        Store(path)
+
+
+def test_wal_that_lost_what_is_in_the_file_already_is_found(tmp_path: Path) -> None:
+    """Its beginning alone would take the file's pages back to what they were."""
+    state = filled(tmp_path / "state.sqlite", files=3)
+    for number in range(40):
+        state.apply(create(ADMIN, f"later-{number}"))
+    state.store._shorten_wal()
+    left = tmp_path / "left" / "state.sqlite"
+    copied(state.path, left)
+    state.store.close()
+    with wal_of(left).open("r+b") as wal:
+        wal.seek(32 + 60 * (24 + 4096) + 100)  # in a frame that was copied
+        wal.write(b"\xff" * 16)
+    with pytest.raises(StateDamaged, match=r"it goes up to entry 44, and its WAL to \d+$"):
+        Store(left)
+
+
+def test_wal_that_is_gone_takes_the_state_back_and_no_further(killed: Path, tmp_path: Path) -> None:
+    path = tmp_path / "left" / "state.sqlite"
+    copied(killed, path)
+    wal_of(path).unlink()
+    with closing(Store(path)) as store:
+        store.check()
+        assert store.applied_index() == FILES + 1
+
+
+def test_what_another_program_wrote_is_no_damage(left: Path) -> None:
+    with closing(sqlite3.connect(left, isolation_level=None)) as db:
+        db.execute("UPDATE files SET filename = 'by-hand' WHERE filename = 'f7'")
+    with closing(Store(left)) as store:
+        store.check()
+        a_round(store)
+    with closing(Store(left)) as store:
+        store.check()
+        assert knows_all(store)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_damaged_file_of_sums_is_as_good_as_none(left: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    path = left.with_name(f"{left.name}{SUMS}")
+    content = bytearray(path.read_bytes())
+    match dice.randrange(4):
+        case 0:
+            content[dice.randrange(len(content))] ^= 1 << dice.randrange(8)
+        case 1:
+            start = dice.randrange(len(content))
+            content[start:] = bytes(len(content) - start)
+        case 2:
+            del content[dice.randrange(len(content)) :]
+        case _:
+            content += bytes(content)
+    path.write_bytes(content)
+    for _ in range(2):
+        with closing(Store(left)) as store:
+            store.check()
+            a_round(store)
+    with closing(Store(left)) as store:
+        assert knows_all(store)
+
+
+def test_installed_snapshot_is_no_damage(left: Path, tmp_path: Path) -> None:
+    giver = filled(tmp_path / "giver.sqlite", files=FILES + 50)
+    giving = SnapshotStore(tmp_path / "given", giver.path)
+    giving.take(origin="")
+    taking = SnapshotStore(tmp_path / "taken", left)
+    with closing(Store(left)) as store:
+        store.check()
+        taking.install(fetch(giving, taking), store)
+        a_round(store)
+        copied(left, tmp_path / "again" / "state.sqlite")
+    for path in (left, tmp_path / "again" / "state.sqlite"):
+        with closing(Store(path)) as store:
+            store.check()
+            assert knows_all(store)
+    giver.store.close()
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_no_history_of_stops_and_kills_is_damage(tmp_path: Path, seed: int) -> None:
+    dice = random.Random(seed)
+    path = tmp_path / "0" / "state.sqlite"
+    path.parent.mkdir()
+    state = State(path)
+    state.store.check()
+    for step in range(1, STEPS):
+        with ExitStack() as stack:
+            match dice.randrange(8):
+                case 0:
+                    state.store.close()
+                    state = State.over_store(path, Store(path))
+                    state.store.check()
+                case 1:  # killed, and the files go on elsewhere
+                    before, path = path, tmp_path / str(step) / "state.sqlite"
+                    copied(before, path)
+                    state.store.close()
+                    state = State.over_store(path, Store(path))
+                    state.store.check()
+                case 2:
+                    state.store._shorten_wal()
+                case 3:
+                    a_round(state.store)
+                case 4:  # a reader holds the checkpoint back
+                    held = stack.enter_context(closing(sqlite3.connect(path, isolation_level=None)))
+                    held.execute("BEGIN")
+                    held.execute("SELECT COUNT(*) FROM files").fetchone()
+                    state.apply(create(ADMIN, f"held-{step}"))
+                    state.store._shorten_wal()
+                case 5:  # a second process, as for a token
+                    subprocess.run([sys.executable, "-c", BESIDE, path], check=True, timeout=60)
+                    state.apply(create(ADMIN, f"beside-{step}"))
+                case _:
+                    names = [f"s{step}-{number}" for number in range(dice.randrange(1, 300))]
+                    state.apply_batch(*(create(ADMIN, name) for name in names))
+    a_round(state.store)
+    state.store.close()
+    with closing(Store(path)) as store:
+        store.check()
+        assert knows_all(store)
+        first, *_, last = pages_of(path, "files")
+    swap_pages(path, first, last)
+    with pytest.raises(StateDamaged, match="changed while nothing ran"), closing(Store(path)) as store:
+        store.check()
