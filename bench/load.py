@@ -73,6 +73,7 @@ class Load:
         self.view = View(self.metadata, lambda: HeartbeatCall(FREE_BYTES, FREE_BYTES, 0))
         self._caller = Caller("admin", 1, token)
         self._file_uuids: list[str] = []
+        self._held: list[str] = []  # of these, whose uploads this node holds: others may not tell of them
 
     async def begin(self) -> None:
         """Announce the node, so that the leader places files on it."""
@@ -88,7 +89,7 @@ class Load:
         if order.what == "create":
             act, entry_bytes = self._create, self.entry_bytes(self._creation())
         elif order.what == "write":
-            act, entry_bytes = self._write, self.entry_bytes(self._progress(self._file_uuids[0]))
+            act, entry_bytes = self._write, self.entry_bytes(self._progress(self._held[0]))
         else:
             act = self._read
         return await measure(act, order, entry_bytes)
@@ -127,11 +128,13 @@ class Load:
     async def _create(self, number: int) -> None:
         del number
         command = self._creation()
-        await self.metadata.propose(command, UploadRecord, timeout_s=ORDER_TIMEOUT_S)
+        created = await self.metadata.propose(command, UploadRecord, timeout_s=ORDER_TIMEOUT_S)
         self._file_uuids.append(command.file_uuid)
+        if created.placement[0] == self._node.id:
+            self._held.append(command.file_uuid)
 
     async def _write(self, number: int) -> None:
-        command = self._progress(self._file_uuids[number % len(self._file_uuids)])
+        command = self._progress(self._held[number % len(self._held)])
         await self.metadata.propose(command, UploadRecord, timeout_s=ORDER_TIMEOUT_S)
 
     async def _read(self, number: int) -> None:
