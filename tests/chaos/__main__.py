@@ -7,16 +7,13 @@ anything was wrong, and leaves the data directory then.
 
 import argparse
 import asyncio
-import collections
 import json
 import os
 import random
 import secrets
 import shutil
-import statistics
 import sys
 import tempfile
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
@@ -24,29 +21,14 @@ import uvloop
 from tests.chaos import verdict
 from tests.chaos.arena import Arena, opened, readers, writers
 from tests.chaos.faults import KINDS, Kind
+from tests.chaos.gaps import AFTERWARDS_S, AIM_S, Window
 from tests.chaos.isolation import ISOLATED, isolate
+from tests.chaos.report import Report, tell
 
 CHAOS_S = 600.0
-CALM_S = (0.5, 2.0)  # between two faults
+CALM_S = (0.2, 1.5)  # between two faults, on top of what belongs to the first
 RECOVERY_S_MAX = 3.0
 QUICK_PACE = 0.5  # what is left is still longer than most elections take
-
-
-@dataclass
-class Report:
-    """What is printed in the end, and written as JSON for a test."""
-
-    seed: int
-    members: int
-    faults: collections.Counter[str] = field(default_factory=collections.Counter)
-    resumed_s: dict[str, list[float]] = field(default_factory=lambda: collections.defaultdict(list))
-    skipped: dict[str, str] = field(default_factory=dict)
-    recoveries_s: list[float] = field(default_factory=list)
-    outcomes: dict[str, int] = field(default_factory=dict)
-    errors: dict[str, int] = field(default_factory=dict)
-    operations: int = 0
-    violations: list[str] = field(default_factory=list)
-    timeline: list[str] = field(default_factory=list)
 
 
 def options() -> argparse.Namespace:
@@ -110,10 +92,13 @@ async def run(asked: argparse.Namespace, chosen: list[Kind], directory: Path, re
         dice=random.Random(report.seed),
         networked=bool(os.environ.get(ISOLATED)),
         small_disk=any(kind.needs_disk for kind in chosen),
-        clocks=any(kind.needs_clock for kind in chosen),
     ) as arena:
         arena.pace = QUICK_PACE if asked.once else 1.0
-        await under_load(arena, chosen, asked, report)
+        for window in await under_load(arena, chosen, asked, report):
+            writes_s, reads_s = arena.streams.around(window)
+            report.gaps_s[window.name].append((round(writes_s, 3), round(reads_s, 3)))
+            if max(writes_s, reads_s) > AIM_S:
+                report.long_gaps.append(f"{window}: writes {writes_s:.2f} s, reads {reads_s:.2f} s")
         arena.heal()
         if await verdict.wait_for_agreement(arena):
             await verdict.final_reads(arena)
@@ -130,27 +115,31 @@ async def run(asked: argparse.Namespace, chosen: list[Kind], directory: Path, re
             (directory / "history.txt").write_text("\n".join(history))
 
 
-async def under_load(arena: Arena, chosen: list[Kind], asked: argparse.Namespace, report: Report) -> None:
-    """Faults while clients work, until the time is over."""
-    clients = writers(arena)
+async def under_load(
+    arena: Arena, chosen: list[Kind], asked: argparse.Namespace, report: Report
+) -> list[Window]:
+    """Faults while clients work, until the time is over; when each was."""
+    clients, windows = writers(arena), list[Window]()
     async with asyncio.TaskGroup() as group:
         await arena.resumed(arena.now_s(), "the start")
-        working = group.create_task(arena.workload.run([*clients, *readers(arena)]))
+        group.create_task(arena.workload.run([*clients, *readers(arena)]))
+        group.create_task(arena.streams.run())
         until = arena.now_s() + asked.seconds
         deck: list[Kind] = []
         while chosen and (asked.once or arena.now_s() < until):
             if not deck:
                 deck = arena.dice.sample(chosen, len(chosen))
-            await strike(arena, deck.pop(), report)
+            windows.append(await strike(arena, deck.pop(), report))
             if asked.once and not deck:
                 break
         arena.workload.stop()
-        await working
+        arena.streams.stop()
+    return windows
 
 
-async def strike(arena: Arena, kind: Kind, report: Report) -> None:
-    """One fault and the calm after it."""
-    began_at = arena.now_s()
+async def strike(arena: Arena, kind: Kind, report: Report) -> Window:
+    """One fault and the calm after it; when it was."""
+    arena.victim, began_at = "", arena.now_s()
     try:
         await kind.inject(arena)
     except TimeoutError:
@@ -160,36 +149,10 @@ async def strike(arena: Arena, kind: Kind, report: Report) -> None:
     took_s = await arena.resumed(mended_at, f"{kind.name} was mended")
     report.faults[kind.name] += 1
     report.resumed_s[kind.name].append(-1.0 if took_s is None else round(took_s, 3))
-    report.timeline.append(f"{began_at:.2f}..{mended_at:.2f} {kind.name}")
-    await asyncio.sleep(arena.dice.uniform(*CALM_S) * arena.pace)
-
-
-def tell(report: Report) -> None:
-    """The report for a person."""
-    print("fault                count  writes resumed after the end of it (median, worst)")
-    for name, count in sorted(report.faults.items()):
-        resumed_s = report.resumed_s[name]
-        print(f"  {name:<18} {count:>5}  {statistics.median(resumed_s):.2f} s, {max(resumed_s):.2f} s")
-    for name, why_not in report.skipped.items():
-        print(f"  {name:<18} skipped: {why_not}")
-    if recoveries_s := report.recoveries_s:
-        median_s, worst_s = statistics.median(recoveries_s), max(recoveries_s)
-        print(
-            f"recovery after the death of the leader: {len(recoveries_s)} times,"
-            f" median {median_s:.2f} s, worst {worst_s:.2f} s"
-        )
-    print(f"operations: {report.operations}")
-    for name, count in sorted(report.outcomes.items()):
-        print(f"  {name:<26} {count:>8}")
-    for name, count in sorted(report.errors.items()):
-        print(f"  refused: {name:<17} {count:>8}")
-    if not report.violations:
-        print("no lost acknowledged write, no stale read, no double apply, equal state on all members")
-    for text in report.violations:
-        print(f"VIOLATION {text}")
-    if report.violations:
-        print("\n".join(("what was done when:", *report.timeline)))
-        print(f"seed {report.seed}", flush=True)
+    window = Window(kind.name, arena.victim, began_at, mended_at)
+    report.timeline.append(str(window))
+    await asyncio.sleep(AFTERWARDS_S + arena.dice.uniform(*CALM_S) * arena.pace)
+    return window
 
 
 if __name__ == "__main__":

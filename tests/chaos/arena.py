@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 import random
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from coordinator.roster import Roster
 from deploy.processes import LOOPBACK, free_ports
 from tests.chaos.access import Access, join
 from tests.chaos.clients import Client, Workload
-from tests.chaos.isolation import faketime_library
+from tests.chaos.gaps import Streams
+from tests.chaos.isolation import packet_filter, why_no_shims
 from tests.chaos.members import Member, set_up
 from tests.chaos.network import CLIENTS, Network
+from tests.chaos.shims import Shims
 
 WRITERS = 6
 WRITER_CONNECTIONS = 2
@@ -26,7 +28,7 @@ LEADER_TIMEOUT_S = 20.0
 POLL_S = 0.05
 WATCH_S = 0.1
 PEER_PORT, API_PORT = 7000, 7001
-CLOCK_BASE_S = 7200  # members live in the future, so that a jump back is not before their certificates
+CLOCK_BASE_S = 14 * 3600  # members live in the future, so that a jump back is not before their certificates
 
 
 @dataclass
@@ -35,21 +37,23 @@ class Arena:
 
     members: dict[str, Member]
     network: Network | None
+    shims: Shims | None
     workload: Workload
     access: Access
     caller: Caller
     observer: MetadataClient
     prober: Client
+    streams: Streams
     pinned: dict[str, Client]  # a client that only ever asks this member
     heard: Roster  # who gets the heartbeats of the clients' node
     dice: random.Random
     directory: Path
     group: asyncio.TaskGroup
-    has_clocks: bool
     numbers: Iterator[int]  # of members that come later
     shared: list[MetadataClient] = field(default_factory=list)  # of clients that ask everybody
     owned: list[asyncio.Task[None]] = field(default_factory=list)  # cancelled in the end
     recoveries_s: list[float] = field(default_factory=list)
+    victim: str = ""  # of the fault that is under way, if it is one, and whether it led
     pace: float = 1.0  # of what faults last by default
 
     @property
@@ -122,14 +126,36 @@ class Arena:
                     member.start()
             await asyncio.sleep(WATCH_S)
 
-    def heal(self) -> None:
-        """Everybody runs and reaches everybody, with the right time and room on disk."""
+    def cut(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """What the first of a pair sends no longer reaches the second, until `mend`. On top of earlier cuts.
+
+        Where no packet filter is, what clients send arrives all the same.
+        """
+        if self.network is not None and packet_filter():
+            self.network.cut(pairs)
+            return
+        assert self.shims is not None
+        self.shims.cut((self.members[a], self._address(b)) for a, b in pairs if a != CLIENTS)
+
+    def _address(self, name: str) -> str:
+        if name == CLIENTS:
+            return self.network.address(CLIENTS) if self.network is not None else LOOPBACK
+        return self.members[name].record.address
+
+    def mend(self) -> None:
+        """Networks and disks work, at full speed."""
         if self.network is not None:
             self.network.heal()
+        if self.shims is not None:
+            self.shims.heal()
+
+    def heal(self) -> None:
+        """Everybody runs and reaches everybody, with the right time and room on disk."""
+        self.mend()
         for member in self.members.values():
             if member.has_small_disk:
                 member.free_disk()
-            if member.clock is not None:
+            if member.clocks is not None:
                 member.set_clock(CLOCK_BASE_S)
             member.resume()
             if not member.runs and member.may_end:
@@ -138,12 +164,13 @@ class Arena:
 
 @contextlib.asynccontextmanager
 async def opened(
-    directory: Path, *, count: int, dice: random.Random, networked: bool, small_disk: bool, clocks: bool
+    directory: Path, *, count: int, dice: random.Random, networked: bool, small_disk: bool
 ) -> AsyncIterator[Arena]:
     """A cluster that runs, with a client that has joined; its processes end with the block."""
     names = [f"c{number}" for number in range(1, count + 1)]
     network = Network(names) if networked else None
-    members = {name: new_member(directory, name, network, clocks=clocks) for name in names}
+    shims = None if why_no_shims() else Shims(directory / "shims")
+    members = {name: new_member(directory, name, network, shims) for name in names}
     try:
         token = set_up(list(members.values()), members[names[-1]] if small_disk else None)
         for member in members.values():
@@ -158,7 +185,7 @@ async def opened(
             target=directory / "clients.pem",
         )
         async with asyncio.TaskGroup() as group:
-            arena = _arena(members, network, access, caller, dice, directory, group, has_clocks=clocks)
+            arena = _arena(members, network, shims, access, caller, dice, directory, group)
             arena.heal()
             try:
                 yield arena
@@ -193,64 +220,56 @@ def pinned_client(access: Access, member: Member) -> Client:
     return Client(f"at-{member.id}", access.client([member.record]), is_writer=False, timeout_s=2.0)
 
 
-def new_member(directory: Path, name: str, network: Network | None, *, clocks: bool) -> Member:
-    """A coordinator with an address; nothing is on disk yet."""
+def new_member(directory: Path, name: str, network: Network | None, shims: Shims | None) -> Member:
+    """A coordinator with an address of its own, where that is possible; nothing is on disk yet."""
     peer_port, api_port = (PEER_PORT, API_PORT) if network else free_ports(2)
+    own = LOOPBACK if shims is None else f"127.0.0.{1 + int(name[1:])}"
     record = CoordinatorRecord(
         coordinator_id=name,
-        address=network.address(name) if network else LOOPBACK,
+        address=network.address(name) if network else own,
         peer_port=peer_port,
         api_port=api_port,
     )
     member = Member(record, directory / name, directory / "logs" / f"{name}.log")
     member.command = network.inside(name) if network else ()
-    if clocks:
-        member.clock = directory / f"{name}.clock"
-        member.environment = _fake_clock(member.clock)
+    if shims is not None:
+        member.clocks = shims.clocks
+        member.environment = shims.environment("" if network else own)
     return member
 
 
 def _arena(
     members: dict[str, Member],
     network: Network | None,
+    shims: Shims | None,
     access: Access,
     caller: Caller,
     dice: random.Random,
     directory: Path,
     group: asyncio.TaskGroup,
-    *,
-    has_clocks: bool,
 ) -> Arena:
+    workload = Workload(caller, random.Random(dice.getrandbits(64)))
+    as_a_node = access.client()
     arena = Arena(
         members=members,
         network=network,
-        workload=Workload(caller, random.Random(dice.getrandbits(64))),
+        shims=shims,
+        workload=workload,
         access=access,
         caller=caller,
         observer=access.client(),
         prober=Client("prober", access.client(), is_writer=True),
+        streams=Streams(workload, as_a_node),
         pinned={name: pinned_client(access, member) for name, member in members.items()},
         heard=Roster(member.record for member in members.values()),
         dice=dice,
         directory=directory,
         group=group,
-        has_clocks=has_clocks,
         numbers=itertools.count(len(members) + 1),
     )
-    arena.shared += [arena.observer, arena.prober.metadata]
+    arena.shared += [arena.observer, arena.prober.metadata, as_a_node]
     for metadata in (*arena.shared, *(client.metadata for client in arena.pinned.values())):
         arena.own(metadata.run())
-    arena.own(access.send_heartbeats(arena.observer, arena.heard))
+    arena.own(access.send_heartbeats(as_a_node, arena.heard))
     arena.own(arena.watch())
     return arena
-
-
-def _fake_clock(path: Path) -> dict[str, str]:
-    """The wall clock of a member is read from a file; its monotonic clock stays the machine's."""
-    return {
-        "LD_PRELOAD": str(faketime_library()),
-        "FAKETIME_TIMESTAMP_FILE": str(path),
-        "FAKETIME_CACHE_DURATION": "1",
-        "FAKETIME_DONT_FAKE_MONOTONIC": "1",
-        "FAKETIME_DONT_RESET": "1",
-    }

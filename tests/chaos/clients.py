@@ -194,6 +194,24 @@ class Workload:
                 return True
         return False
 
+    async def write(self, client: Client) -> bool:
+        """Change some register, as a client that knows it; whether that was acknowledged."""
+        if (key := self._any_key()) is None:
+            return await self._create(client)
+        return await self._update(client, key)
+
+    async def read(self, client: Client) -> bool:
+        """Read some register; whether that was answered."""
+        return (key := self._any_key()) is not None and await self._read(client, key)
+
+    def _any_key(self) -> Key | None:
+        """One in use, by the dice."""
+        if not self._keys:
+            return None
+        key = self._keys[self._dice.choice(sorted(self._keys))]
+        key.operations += 1
+        return key
+
     async def _work(self, client: Client) -> None:
         while not (self._is_over or client.is_dismissed):
             await self._one(client)
@@ -204,10 +222,8 @@ class Workload:
         if client.is_writer and (len(self._keys) < KEYS_MAX or roll < 0.02):
             await self._create(client)
             return
-        if not self._keys:
+        if (key := self._any_key()) is None:
             return
-        key = self._keys[self._dice.choice(sorted(self._keys))]
-        key.operations += 1
         if client.is_writer and (key.operations > KEY_OPERATIONS_MAX or len(self._keys) > 2 * KEYS_MAX):
             await self._delete(client, key)
         elif client.is_writer and roll < 0.65:
@@ -243,7 +259,7 @@ class Workload:
             placement=[],  # the leader's business
         )
 
-    async def _update(self, client: Client, key: Key) -> None:
+    async def _update(self, client: Client, key: Key) -> bool:
         value = self._new_value(client)
         command = UpdateProjectFile(caller=self._caller, file_uuid=key.file_uuid, project_name=value)
         async with self._may_be_gone(client, key):
@@ -251,6 +267,8 @@ class Workload:
                 record = await self._proposed(client, command, call)
                 if record is not None and record.project_name != value:
                     self.ledger.faults.append(f"{client.name} wrote {value}, was told {record.project_name}")
+            return call.outcome == "ok"
+        return True  # it is gone: that is an answer
 
     async def _proposed(
         self, client: Client, command: UpdateProjectFile, call: Call

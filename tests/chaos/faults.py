@@ -1,5 +1,8 @@
 """What is done to a cluster, one kind at a time: break something, hold it, mend it, see writes resume.
 
+Members are cut off by a packet filter where one works, else by a library in the members themselves; their
+clocks and disks are always the libraries' business.
+
 Every fault is a coroutine that takes the arena; what it needs of the machine stands beside it.
 """
 
@@ -9,13 +12,17 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from tests.chaos.arena import CLOCK_BASE_S, Arena
-from tests.chaos.isolation import slow_link_rule, why_no_clock, why_no_disk, why_no_network
+from tests.chaos.isolation import slow_link_rule, why_no_cuts, why_no_disk, why_no_namespaces, why_no_shims
 from tests.chaos.members import Member
 from tests.chaos.membership import change_membership
 from tests.chaos.network import CLIENTS
+from tests.chaos.wrong_clock import wrong_clock
 
 HOLD_S = (1.0, 3.0)  # how long a fault lasts; an election takes at most about two seconds
 PAUSE_S = (2.5, 4.5)  # of a stopped leader: longer than any election timeout
+SLOW_S = (5.0, 8.0)  # of a slow disk: many syncs
+HANG_S = (2.0, 4.0)  # of one that hangs
+SYNC_MS = (300, 1000)
 LOOP_KILLS = 5
 CLOCK_JUMP_S = 3600
 _Inject = Callable[[Arena], Awaitable[None]]
@@ -28,7 +35,7 @@ def nothing_needed() -> str:
 
 def slow_links_need() -> str:
     """Why links cannot be slowed down."""
-    return why_no_network() or ("" if slow_link_rule() else "the kernel has neither netem nor tbf")
+    return why_no_namespaces() or ("" if slow_link_rule() else "the kernel has neither netem nor tbf")
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,6 @@ class Kind:
     inject: _Inject
     why_not: Callable[[], str]
     needs_disk: bool = False
-    needs_clock: bool = False
 
 
 async def kill_leader(arena: Arena) -> None:
@@ -118,12 +124,19 @@ async def partition_one_way(arena: Arena) -> None:
     await cut_for_a_while(arena, pairs)
 
 
+async def mute(arena: Arena) -> None:
+    """A member takes and does what it is sent, and nobody hears of it: not even the clients."""
+    victim = await leader_or_other(arena)
+    everybody = [*(other.id for other in arena.others(victim)), CLIENTS]
+    await cut_for_a_while(arena, [(victim.id, name) for name in everybody])
+
+
 async def slow_link(arena: Arena) -> None:
     """What one member sends goes slowly."""
     assert arena.network is not None
     arena.network.slow((await leader_or_other(arena)).id)
     await hold(arena)
-    arena.network.heal()
+    arena.mend()
 
 
 async def jump_clock(arena: Arena) -> None:
@@ -132,6 +145,27 @@ async def jump_clock(arena: Arena) -> None:
     victim.set_clock(CLOCK_BASE_S + arena.dice.choice((-CLOCK_JUMP_S, CLOCK_JUMP_S)))
     await hold(arena)
     victim.set_clock(CLOCK_BASE_S)
+
+
+async def hold_wrong_clock(arena: Arena) -> None:
+    """The wall clock of a member stays minutes to hours wrong."""
+    await wrong_clock(arena, await leader_or_other(arena))
+
+
+async def slow_disk(arena: Arena) -> None:
+    """Each sync of one member takes a third of a second to a whole one."""
+    assert arena.shims is not None
+    victim = await leader_or_other(arena)
+    with arena.shims.disks.slow(f"{victim.data}/", "S", arena.dice.randint(*SYNC_MS)):
+        await hold(arena, SLOW_S)
+
+
+async def hang_disk(arena: Arena) -> None:
+    """The syncs of one member do not return for seconds; then all do."""
+    assert arena.shims is not None
+    victim = await leader_or_other(arena)
+    with arena.shims.disks.hanging(f"{victim.data}/", "S"):
+        await hold(arena, HANG_S)
 
 
 async def fill_disk(arena: Arena) -> None:
@@ -155,7 +189,9 @@ async def hold(arena: Arena, bounds_s: tuple[float, float] = HOLD_S) -> None:
 async def leader_or_other(arena: Arena) -> Member:
     """The leader in half of the cases."""
     leader = await arena.leader()
-    return leader if arena.dice.random() < 0.5 else arena.dice.choice(arena.others(leader))
+    victim = leader if arena.dice.random() < 0.5 else arena.dice.choice(arena.others(leader))
+    arena.victim = f"{victim.id}, which leads" if victim is leader else victim.id
+    return victim
 
 
 async def some_minority(arena: Arena) -> list[str]:
@@ -167,10 +203,9 @@ async def some_minority(arena: Arena) -> list[str]:
 
 async def cut_for_a_while(arena: Arena, pairs: list[tuple[str, str]]) -> None:
     """What the first of a pair sends does not reach the second, until it is over."""
-    assert arena.network is not None
-    arena.network.cut(pairs)
+    arena.cut(pairs)
     await hold(arena, PAUSE_S)
-    arena.network.heal()
+    arena.mend()
 
 
 KINDS = (
@@ -180,10 +215,14 @@ KINDS = (
     Kind("kill_loop", kill_in_a_loop, nothing_needed),
     Kind("pause_leader", pause_leader, nothing_needed),
     Kind("pause_follower", pause_follower, nothing_needed),
-    Kind("partition", partition, why_no_network),
-    Kind("partition_one_way", partition_one_way, why_no_network),
+    Kind("partition", partition, why_no_cuts),
+    Kind("partition_one_way", partition_one_way, why_no_cuts),
+    Kind("mute", mute, why_no_cuts),
     Kind("slow_link", slow_link, slow_links_need),
-    Kind("clock", jump_clock, why_no_clock, needs_clock=True),
+    Kind("slow_disk", slow_disk, why_no_shims),
+    Kind("slow_disk_hang", hang_disk, why_no_shims),
+    Kind("clock", jump_clock, why_no_shims),
+    Kind("clock_wrong", hold_wrong_clock, why_no_shims),
     Kind("disk_full", fill_disk, why_no_disk, needs_disk=True),
     Kind("membership", change_membership, nothing_needed),
 )

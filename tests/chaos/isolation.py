@@ -1,4 +1,5 @@
-"""What this machine lets a test break: network and mount namespaces, packet filters, slow links, clocks.
+"""What this machine lets a test break: network and mount namespaces, packet filters, slow links, and what a
+library can that is compiled here and preloaded: clocks, disks, and connections again.
 
 Nothing here leaves the machine: with namespaces, the program has a network of its own in which only its
 members are.
@@ -11,11 +12,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-FAKETIME_LIBRARIES = (
-    "/usr/lib/*/faketime/libfaketime.so.1",
-    "/usr/lib*/faketime/libfaketime.so.1",
-    "/usr/local/lib/faketime/libfaketime.so.1",
-)
 ISOLATED = "FILESTORE_CHAOS_ISOLATED"  # set in the environment of the program inside its namespaces
 PROBE_TIMEOUT_S = 10.0
 WITH_LOOPBACK = 'ip link set lo up && exec "$@"'
@@ -64,25 +60,22 @@ def attempt(command: list[str], stdin: str = "") -> str:
     return said[-1] if said else f"{command[0]} ended with {done.returncode}"
 
 
-def faketime_library() -> Path | None:
-    """libfaketime, of the Debian package `faketime`; None where it is not."""
-    found = [path for pattern in FAKETIME_LIBRARIES for path in sorted(Path("/").glob(pattern[1:]))]
-    return found[0] if found else None
+def why_no_namespaces() -> str:
+    """Why members have no networks of their own; "" if they have. Inside the namespaces only."""
+    if os.environ.get(ISOLATED):
+        return ""
+    return namespace_command()[1] or "not run in namespaces of its own"
 
 
 def why_no_network() -> str:
-    """Why members cannot be cut off from each other; "" if they can. Inside the namespaces only."""
-    if not os.environ.get(ISOLATED):
-        return namespace_command()[1] or "not run in namespaces of its own"
-    if packet_filter() == "":
-        return "neither nft nor iptables works here"
-    return ""
+    """Why packets between members cannot be dropped; "" if they can. Inside the namespaces only."""
+    return why_no_namespaces() or ("" if packet_filter() else "neither nft nor iptables works here")
 
 
 def why_no_disk() -> str:
     """Why a member cannot have a small disk of its own; "" if it can."""
-    if not os.environ.get(ISOLATED):
-        return namespace_command()[1] or "not run in namespaces of its own"
+    if failure := why_no_namespaces():
+        return failure
     directory = Path("/mnt")
     failure = attempt(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(directory)])
     if failure:
@@ -91,22 +84,34 @@ def why_no_disk() -> str:
     return ""
 
 
-def why_no_clock() -> str:
-    """Why a member's clock cannot jump; "" if it can."""
-    return "" if faketime_library() else "there is no libfaketime (Debian package: faketime)"
+@functools.cache
+def why_no_shims() -> str:
+    """Why no library can be preloaded into members, for their clocks and disks; "" if it can."""
+    command = ["cc", "-shared", "-fPIC", "-x", "c", "-o", os.devnull, "-", "-ldl"]
+    failure = attempt(command, "#include <stdlib.h>\n")
+    return f"{failure} (Debian: apt install gcc)" if failure else ""
+
+
+def why_no_cuts() -> str:
+    """Why members cannot be cut off from each other; "" if they can, by a packet filter or by a library."""
+    no_network, no_shims = why_no_network(), why_no_shims()
+    return f"{no_network}, and {no_shims}" if no_network and no_shims else ""
 
 
 @functools.cache
 def packet_filter() -> str:
     """nft, iptables, or "" where neither works in a namespace of ours."""
-    rules = (
-        "table inet probe { chain input { type filter hook input priority 0; } }\ndelete table inet probe\n"
-    )
+    rules = filter_table("probe", "") + "delete table inet probe\n"
     if shutil.which("nft") and not attempt(["nft", "-f", "-"], rules):
         return "nft"
     if shutil.which("iptables") and not attempt(["iptables", "-L", "-n"]):
         return "iptables"
     return ""
+
+
+def filter_table(name: str, rule: str) -> str:
+    """For nft: a table with one rule for what comes in. Older ones want each block on lines of its own."""
+    return f"table inet {name} {{\nchain input {{\ntype filter hook input priority 0;\n{rule}\n}}\n}}\n"
 
 
 @functools.cache

@@ -6,7 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
 from coordinator.records import CoordinatorRecord
 from coordinator.store import Store
+from tests.cluster.clocks import Clocks
 
 CLUSTER_NAME = "chaos"
 DISK_BYTES = 768 << 20  # of the member with a small disk: room for the log, the state and its snapshots
@@ -41,8 +42,8 @@ class Member:
     data: Path
     log: Path
     command: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
-    clock: Path | None = None
+    environment: dict[str, str] = field(default_factory=dict)
+    clocks: Clocks | None = None  # of all members, where one can be set
     has_small_disk: bool = False
     process: "subprocess.Popen[bytes] | None" = None
     is_paused: bool = False
@@ -59,11 +60,9 @@ class Member:
         return self.process is not None and self.process.poll() is None
 
     def prepare(self) -> None:
-        """Make its directory and its clock."""
+        """Make its directory."""
         self.data.mkdir(mode=0o700, parents=True)
         self.log.parent.mkdir(exist_ok=True)
-        if self.clock is not None:
-            self.set_clock(0)
 
     def start(self) -> None:
         """Start the process; it is not ready yet."""
@@ -124,11 +123,11 @@ class Member:
         return f"{self.id} ended by itself with {self.process.returncode}: {''.join(lines[-1:])[:400]}"
 
     def set_clock(self, offset_s: int) -> None:
-        """Its wall clock jumps to this far from the real one, within a second."""
-        assert self.clock is not None
-        following = self.clock.with_suffix(".new")
-        following.write_text(f"{offset_s:+d}s\n")
-        following.replace(self.clock)
+        """Its wall clock jumps to this far from the real one, and is there when it starts again."""
+        assert self.clocks is not None
+        self.environment["CLOCK_SHIFT"] = str(offset_s)
+        if self.process is not None and self.runs:
+            self.clocks.move(self.process.pid, offset_s)
 
     def fill_disk(self) -> None:
         """Take all room that its disk has left."""

@@ -40,10 +40,10 @@ def _prepared(arena: Arena) -> Member:
     name = f"c{next(arena.numbers)}"
     if arena.network is not None:
         arena.network.add(name)
-    guest = new_member(arena.directory, name, arena.network, clocks=arena.has_clocks)
+    guest = new_member(arena.directory, name, arena.network, arena.shims)
     guest.prepare()
     setup.init_from_bundle(guest.data, CoordinatorFiles(arena.directory / "c1").bundle, name, guest.record)
-    if guest.clock is not None:
+    if guest.clocks is not None:
         guest.set_clock(CLOCK_BASE_S)
     return guest
 

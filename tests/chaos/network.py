@@ -6,7 +6,7 @@ Blocking: each change is a command of a few milliseconds. Needs the namespaces o
 import subprocess
 from collections.abc import Iterable, Sequence
 
-from tests.chaos.isolation import attempt, packet_filter, slow_link_rule
+from tests.chaos.isolation import attempt, filter_table, packet_filter, slow_link_rule
 from tests.chaos.members import end_with_parent
 
 PREFIX = "10.77.0."
@@ -97,9 +97,7 @@ def _drop(inside: list[str], refused: Sequence[str]) -> None:
         return  # where nothing can be cut, nothing was
     if found == "nft":
         rule = f"ip saddr {{ {', '.join(refused)} }} drop;" if refused else ""
-        chain = f"chain input {{ type filter hook input priority 0; {rule} }}"
-        table = f"flush ruleset\ntable inet chaos {{ {chain} }}\n"
-        _must([*inside, "nft", "-f", "-"], table)
+        _must([*inside, "nft", "-f", "-"], "flush ruleset\n" + filter_table("chaos", rule))
         return
     _must([*inside, "iptables", "-F", "INPUT"])
     for address in refused:

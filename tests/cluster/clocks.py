@@ -10,8 +10,8 @@ from tests.cluster.preload import Preloaded, compiled
 _TABLE = "CLOCK_TABLE"  # the variable with the path of it
 # A table: its version, then process and seconds of each that is moved, then zeros. All are 64 bits.
 
-# Moved by the seconds in $CLOCK_SHIFT, or by those that the table in $CLOCK_TABLE has for this process or the
-# one that started it; monotonic clocks stay.
+# Moved by the seconds that the table in $CLOCK_TABLE has for this process or the one that started it, and by
+# those in $CLOCK_SHIFT where it has none; monotonic clocks stay.
 _SHIM = r"""
 #include <stdint.h>
 #include <sys/time.h>
@@ -23,7 +23,7 @@ static long shift(void) {
     int64_t own = getpid();
     if (!table || !table[0]) return text ? atol(text) : 0;
     if (seen != table[0] || seen_by != own) {
-        int64_t version = table[0], shift_s = 0, parent = getppid();
+        int64_t version = table[0], shift_s = text ? atol(text) : 0, parent = getppid();
         for (int at = 1; at < 511 && table[at]; at += 2)
             if (table[at] == own || table[at] == parent) shift_s = table[at + 1];
         found = shift_s, seen = version, seen_by = own;
@@ -66,15 +66,19 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, shim: Path, shift_s: int) -> None
 class Clocks(Preloaded):
     """Of processes that were started with `environment`, each by itself."""
 
-    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        """For all that are started from now on; skips the test where there is no compiler."""
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch | None = None) -> None:
+        """For all that are started from now on, if the environment is handed in. Skips the test where there
+        is no compiler.
+        """
         super().__init__(directory, _TABLE, _SHIM)
-        self.preload(monkeypatch)
+        if monkeypatch is not None:
+            self.preload(monkeypatch)
         self._shifts: dict[int, int] = {}
         self._version = 0
 
     def move(self, pid: int, shift_s: int) -> None:
         """From now on the clock of this process, and of those that it started, is that far ahead."""
+        self._shifts = {each: shift for each, shift in self._shifts.items() if Path(f"/proc/{each}").exists()}
         self._shifts[pid] = shift_s
         numbers = [number for moved in self._shifts.items() for number in moved]
         self._version += 1
