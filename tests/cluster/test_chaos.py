@@ -19,7 +19,7 @@ from tests.chaos.members import Member, set_up
 from tests.chaos.verdict import compare_states
 from tests.cluster.programs import ROOT, Run, run_program
 
-RUN_TIMEOUT_S = 240.0  # about 45 s on an idle machine; tests share theirs
+RUN_TIMEOUT_S = 240.0  # about 80 s on an idle machine; tests share theirs
 SEED = 11
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(RUN_TIMEOUT_S + 60)]
@@ -41,6 +41,17 @@ def test_writes_resume_after_fault(short_run: Run, name: str) -> None:
     assert min(short_run.report["resumed_s"][name]) >= 0, short_run.said
 
 
+@pytest.mark.parametrize("name", [kind.name for kind in KINDS])
+def test_gaps_of_writes_and_reads_around_fault_are_told(short_run: Run, name: str) -> None:
+    if why_not := short_run.report["skipped"].get(name):
+        pytest.skip(why_not)
+
+    ((writes_s, reads_s),) = short_run.report["gaps_s"][name]
+
+    assert 0 < writes_s < RUN_TIMEOUT_S, short_run.said
+    assert 0 < reads_s < RUN_TIMEOUT_S, short_run.said
+
+
 def test_no_promise_is_broken(short_run: Run) -> None:
     assert short_run.report["violations"] == [], short_run.said
     assert short_run.code == 0, short_run.said
@@ -53,21 +64,41 @@ def test_clients_did_something_in_between(short_run: Run) -> None:
     assert short_run.report["operations"] > 500
 
 
-def test_machine_that_cannot_cut_connections_does_the_other_faults(tmp_path: Path) -> None:
-    for name in ("unshare", "nsenter", "ip", "mount", "umount", "sh", "sleep"):
+def run_with_only(directory: Path, *commands: str, faults: str) -> Run:
+    """Where no other commands are than these."""
+    for name in commands:
         if found := shutil.which(name):
-            (tmp_path / name).symlink_to(found)
-
-    run = run_program(
+            (directory / name).symlink_to(found)
+    return run_program(
         "tests.chaos",
-        *("--once", "--faults", "kill_leader,partition,slow_link", "--recovery-s-max", "0"),
-        directory=tmp_path,
+        *("--once", "--faults", faults, "--recovery-s-max", "0", "--seed", str(SEED)),
+        directory=directory,
         timeout_s=RUN_TIMEOUT_S,
-        environment={"PATH": str(tmp_path)},
+        environment={"PATH": str(directory)},
     )
 
-    assert set(run.report["skipped"]) == {"partition", "slow_link"}
+
+def test_machine_that_cannot_cut_connections_does_the_other_faults(tmp_path: Path) -> None:
+    run = run_with_only(
+        tmp_path,
+        *("unshare", "nsenter", "ip", "mount", "umount", "sh", "sleep"),
+        faults="kill_leader,partition,slow_link,slow_disk,clock",
+    )
+
+    assert set(run.report["skipped"]) == {"partition", "slow_link", "slow_disk", "clock"}
     assert run.report["faults"] == {"kill_leader": 1}
+    assert run.code == 0, run.said
+
+
+@pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler (Debian: apt install gcc)")
+@pytest.mark.parametrize("namespaces", [(), ("unshare", "nsenter", "ip", "sh", "sleep")], ids=["no", "own"])
+def test_machine_without_packet_filter_cuts_connections_all_the_same(
+    tmp_path: Path, namespaces: tuple[str, ...]
+) -> None:
+    run = run_with_only(tmp_path, "cc", "as", "ld", *namespaces, faults="mute,partition")
+
+    assert run.report["skipped"] == {}
+    assert run.report["faults"] == {"mute": 1, "partition": 1}
     assert run.code == 0, run.said
 
 
