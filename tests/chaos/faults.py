@@ -48,6 +48,11 @@ class Kind:
     needs_disk: bool = False
 
 
+async def nothing(arena: Arena) -> None:
+    """For comparison: what clients wait on this machine, as busy as it is."""
+    await hold(arena)
+
+
 async def kill_leader(arena: Arena) -> None:
     """SIGKILL for the leader; how long until the next write is acknowledged is measured."""
     await arena.settled()
@@ -209,6 +214,7 @@ async def cut_for_a_while(arena: Arena, pairs: list[tuple[str, str]]) -> None:
 
 
 KINDS = (
+    Kind("nothing", nothing, nothing_needed),
     Kind("kill_leader", kill_leader, nothing_needed),
     Kind("kill_follower", kill_follower, nothing_needed),
     Kind("kill_all", kill_all, nothing_needed),
