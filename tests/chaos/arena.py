@@ -235,6 +235,7 @@ def new_member(directory: Path, name: str, network: Network | None, shims: Shims
     if shims is not None:
         member.clocks = shims.clocks
         member.environment = shims.environment("" if network else own)
+        member.set_clock(CLOCK_BASE_S)
     return member
 
 

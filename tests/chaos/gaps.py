@@ -28,9 +28,13 @@ class Window:
     victim: str  # and whether it led
     began_at: float
     mended_at: float
+    is_hasty: bool = False  # it began before all members were back from the fault before
 
     def __str__(self) -> str:
-        return f"{self.began_at:.2f}..{self.mended_at:.2f} {self.name} {self.victim}".rstrip()
+        return (
+            f"{self.began_at:.2f}..{self.mended_at:.2f} {self.name} {self.victim}".rstrip()
+            + " (hasty)" * self.is_hasty
+        )
 
 
 @dataclass

@@ -12,7 +12,7 @@ from coordinator import setup
 from coordinator.config import CoordinatorFiles
 from coordinator.queries import GetView
 from coordinator.records import ClusterView
-from tests.chaos.arena import CLOCK_BASE_S, POLL_S, Arena, new_member, pinned_client
+from tests.chaos.arena import POLL_S, Arena, new_member, pinned_client
 from tests.chaos.members import Member
 
 CHANGE_TIMEOUT_S = 60.0
@@ -43,8 +43,6 @@ def _prepared(arena: Arena) -> Member:
     guest = new_member(arena.directory, name, arena.network, arena.shims)
     guest.prepare()
     setup.init_from_bundle(guest.data, CoordinatorFiles(arena.directory / "c1").bundle, name, guest.record)
-    if guest.clocks is not None:
-        guest.set_clock(CLOCK_BASE_S)
     return guest
 
 

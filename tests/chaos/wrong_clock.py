@@ -10,6 +10,7 @@ import asyncio
 from ca.errors import FilestoreError, Unauthorized, Unavailable
 from coordinator.queries import GetUser
 from coordinator.records import Caller, UserRecord
+from coordinator.view import HEARTBEAT_S
 from tests.chaos.arena import CLOCK_BASE_S, POLL_S, Arena
 from tests.chaos.clients import Client
 from tests.chaos.members import Member
@@ -26,6 +27,9 @@ ASK_AGAIN_S = 0.3
 async def wrong_clock(arena: Arena, victim: Member) -> None:
     """The clock of a member is minutes to hours wrong for seconds; one that leads has to hand over."""
     shift_s = arena.dice.choice(SHIFTS_S) * arena.dice.choice((-1, 1))
+    await asyncio.sleep(
+        2 * HEARTBEAT_S
+    )  # one that has just started goes by its own clock until it hears others
     wrong = f"{victim.id} is {shift_s:+d} s wrong"
     early = await _minted(arena)
     victim.set_clock(CLOCK_BASE_S + shift_s)
