@@ -62,6 +62,7 @@ RETRY_S_MAX = 0.25
 STATUS_PAUSES_S = (0.05, 0.1, 0.2, 0.4)  # in which a coordinator that is a little behind has caught up
 TRY_TIMEOUT_S = 2.0  # one try; a coordinator that is silent for so long is left for another
 PASSED_OVER_S = 15.0  # one that failed at a call is asked last for so long
+SILENT_S = 0.5  # one that has left a call unanswered for so long is asked last
 UNLED_S = 5.0  # of heartbeats that no leader has answered; an election takes less
 UNLED_TRY_S = 0.5  # for a change then: the leader that is back is known by the next heartbeat
 
@@ -411,11 +412,12 @@ class MetadataClient:
         return answer if is_repeated or faults.issuperset(self._links) else None
 
     def _next(self) -> str:
-        """Whom to ask next: those that failed lately only when all did."""
+        """Whom to ask next: those that failed lately, or are silent now, only when all did, or are."""
         at_s = asyncio.get_running_loop().time()
         self._passed_over = {one: end_s for one, end_s in self._passed_over.items() if end_s > at_s}
         for _ in self._links:
-            if (one := next(self._order)) not in self._passed_over:
+            one = next(self._order)
+            if one not in self._passed_over and self._links[one].silent_s < SILENT_S:
                 return one
         return next(self._order)
 
@@ -429,6 +431,10 @@ class MetadataClient:
         except TimeoutError as error:
             if try_s < TRY_TIMEOUT_S:  # too little time to hold it against that coordinator
                 raise _no_answer() from error
+            passed_over_s = self._passed_over.get(coordinator_id, 0.0)
+            self._passed_over[coordinator_id] = max(
+                passed_over_s, _ends_at(TRY_TIMEOUT_S)
+            )  # not twice in a row
             return None
 
 

@@ -155,6 +155,40 @@ async def test_coordinator_that_is_silent_for_a_try_is_left_for_another(
     assert await soon(silent.given_up.get()) == CALL
 
 
+async def test_read_is_not_asked_of_a_coordinator_that_leaves_another_call_unanswered(
+    client: MetadataClient, coordinators: list[Answering]
+) -> None:
+    """As when the leader hangs: the others know no better for a while, but to ask it takes a whole try."""
+    silent, other = coordinators
+    silent.hangs_at = always
+    refusals = iter([Unavailable("no leader")] * 4)
+    other.refusal = lambda call: next(refusals, None) if isinstance(call, ReadCall) else NotLeader("c1")
+    client._reader = "c2"
+    changing = asyncio.create_task(change(client))
+    while client._links["c1"].silent_s < client_module.SILENT_S:  # bounded by the test's own deadline
+        await asyncio.sleep(0.01)
+    assert await read(client) == "c2"
+    assert CALL not in silent.calls
+    silent.released.set()
+    assert await changing == "c1"
+
+
+async def test_coordinator_that_was_silent_for_a_try_is_asked_last_for_a_while(
+    client: MetadataClient, coordinators: list[Answering], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent, other = coordinators
+    silent.hangs_at = always
+    client._reader = "c1"
+    monkeypatch.setattr(client_module, "TRY_TIMEOUT_S", client_module.SILENT_S)
+    refusals = iter([Unavailable("no leader")] * 4)
+    other.refusal = lambda _: next(refusals, None)
+    assert await read(client) == "c2"
+    assert len(silent.calls) == 1
+    silent.hangs_at = lambda _: False
+    other.refusal = lambda _: Unavailable("no leader")
+    assert await read(client) == "c1"
+
+
 @pytest.mark.parametrize("ask", [read, change])
 async def test_caller_is_told_unavailable_at_its_own_deadline(
     client: MetadataClient,
