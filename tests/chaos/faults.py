@@ -179,11 +179,11 @@ async def fill_disk(arena: Arena) -> None:
     Not on that member: a follower that cannot apply what others write does not know what is current.
     """
     (victim,) = [member for member in arena.members.values() if member.has_small_disk]
-    victim.fill_disk()
+    await asyncio.to_thread(victim.fill_disk)  # hundreds of MB of memory
     await hold(arena, PAUSE_S)
     if not await arena.workload.can_read(arena.prober):
         arena.faults.append(f"at {arena.now_s():.1f} s: no read is answered, the disk of {victim.id} is full")
-    victim.free_disk()
+    await asyncio.to_thread(victim.free_disk)
 
 
 async def hold(arena: Arena, bounds_s: tuple[float, float] = HOLD_S) -> None:
