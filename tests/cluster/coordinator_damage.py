@@ -5,6 +5,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from coordinator.config import CoordinatorFiles
+from coordinator.restoring import write_snapshot
+from coordinator.snapshots import SnapshotStore
 from tests.cluster.file_damage import DAMAGES as NODE_DAMAGES
 from tests.cluster.file_damage import Damage, named
 
@@ -33,6 +36,29 @@ def install(data: Path) -> list[Path]:
     return [path]
 
 
+def snapshot(pattern: str) -> Find:
+    """A file of what is handed out to a coordinator that lags, which is made if there is none."""
+
+    def find(data: Path) -> list[Path]:
+        files = CoordinatorFiles(data)
+        if not list(files.snapshots.glob("*.snapshot")):
+            SnapshotStore(files.snapshots, files.state).take(origin="")
+        return matching(f"snapshots/{pattern}")(data)
+
+    return find
+
+
+def backup(data: Path) -> list[Path]:
+    """As the job makes it, with its checksum."""
+    files = CoordinatorFiles(data)
+    files.backups.mkdir(mode=0o700, exist_ok=True)
+    if not list(files.backups.iterdir()):
+        write_snapshot(data, files.backups / "20260101T000000-1.sqlite")
+    return matching("backups/*")(data)
+
+
+# What is made of the database of a coordinator that is down; that of one that runs is left alone.
+MADE = ("snapshot", "snapshot note", "backup", "installation")
 # What a coordinator does without: it starts on any damage of it, right at once.
 SPARE: Mapping[str, Find] = {
     "promises": matching("log/promises"),
@@ -47,9 +73,9 @@ SPARE: Mapping[str, Find] = {
     "root.key": named("root.key"),
     "cluster.bundle": named("cluster.bundle"),
     "state.sqlite.sums": named("state.sqlite.sums"),
-    "snapshot": matching("snapshots/*.snapshot"),
-    "snapshot note": matching("snapshots/*.json"),
-    "backup": matching("backups/*"),
+    "snapshot": snapshot("*.snapshot"),
+    "snapshot note": snapshot("*.json"),
+    "backup": backup,
 }
 # Without them a coordinator does not know who it is: it says so, and somebody has to bring them back.
 IDENTITY: Mapping[str, Find] = {

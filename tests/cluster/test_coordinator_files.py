@@ -25,6 +25,7 @@ from tests.cluster.coordinator_damage import (
     IN_PLACE,
     KINDS,
     LEDGER,
+    MADE,
     SPARE,
 )
 from tests.cluster.harness import Cluster
@@ -145,7 +146,7 @@ class World:
         others = [
             each
             for other in self.cluster.coordinators
-            if other != member and kind != "installation"
+            if other != member and kind not in MADE
             for each in KINDS[kind](self.cluster.data(other))
         ]
         if damage == "swap" and not others:
