@@ -2,10 +2,10 @@
 messages.
 
 Who calls is who the certificate says, checked for every message that arrives: an open connection dies with
-the certificate that opened it. Only for a new one may a node ask whose certificate has expired: it was
-switched off when it should have asked. Any coordinator of the cluster that was not removed may send Raft
-messages, also one that this member does not know yet: a member that lags must take the appends of a leader
-that joined meanwhile (Ongaro 2014, 4.1).
+the certificate that opened it, and that of a coordinator with the next start of it that connects. Only for a
+new one may a node ask whose certificate has expired: it was switched off when it should have asked. Any
+coordinator of the cluster that was not removed may send Raft messages, also one that this member does not
+know yet: a member that lags must take the appends of a leader that joined meanwhile (Ongaro 2014, 4.1).
 """
 
 import asyncio
@@ -102,13 +102,11 @@ class PeerPort:
     async def _raft(self, request: web.Request) -> web.WebSocketResponse:
         peer = self._peer(request)
         _require_raft(peer)
-        # Older versions do not say which instance they are.
-        if self._admit is not None and (instance := request.headers.get(instances.HEADER)) is not None:
-            await self._admit(peer.identity.id, instances.parsed(instance))
+        await self._admit_instance(peer, request)
         socket = await self._accept(request)
         try:
             async for data in _messages(socket):
-                self._peer(request)
+                await self._admit_instance(self._peer(request), request)
                 for frame in wire.decode(data):
                     if not isinstance(frame, wire.RaftFrame) or frame.message.source != peer.identity.id:
                         raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
@@ -187,6 +185,13 @@ class PeerPort:
         except wire.FrameTooLarge:
             _log.error("an answer to %s is too large", peer.identity.uri)
             _put(outbox, wire.AnswerFrame(frame.number, Internal.code, "The answer is too large.", b""))
+
+    async def _admit_instance(self, peer: Peer, request: web.Request) -> None:
+        """Raises Conflict when this is not who speaks for that coordinator now: a later start of it may have
+        connected meanwhile. Older versions do not say which instance they are.
+        """
+        if self._admit is not None and (instance := request.headers.get(instances.HEADER)) is not None:
+            await self._admit(peer.identity.id, instances.parsed(instance))
 
     async def _accept(self, request: web.Request) -> web.WebSocketResponse:
         if self._is_closing:

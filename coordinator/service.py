@@ -150,9 +150,9 @@ class Service:
             case ReadCall():
                 return await self._read(call.query, peer)
             case HeartbeatCall():
-                return _encode(await self._heartbeat(peer.identity, call))
+                return _encode(await self._heartbeat(peer, call))
             case FollowCall():
-                return _encode(await self._follow(peer.identity, call))
+                return _encode(await self._follow(peer, call))
             case JoinCall():
                 return _encode(await self._join(call))
             case RenewCall():
@@ -170,7 +170,7 @@ class Service:
                 await self._require_admin(call.caller)
                 return _encode(await self._operations.transfer(call.target))
             case SnapshotChunkCall():
-                return _encode(await self._snapshot_chunk(peer.identity, call))
+                return _encode(await self._snapshot_chunk(peer, call))
             case SnapshotCall():
                 _require_coordinator(peer.identity)
                 self._digests.lost(peer.identity.id)
@@ -269,10 +269,16 @@ class Service:
             return self._read_now(query, peer, known)
 
     def _read_now(self, query: AnyQuery, peer: Peer | None, known: int) -> bytes:
-        """`known`: the version of the view that `peer` was checked by."""
-        if peer is not None and self._view().version != known:  # it may have been removed before it asked
-            self.check(peer)
+        if peer is not None:
+            self._check_again(peer, known)
         return self._answer(self._callers.proved_in(query))
+
+    def _check_again(self, peer: Peer, known: int) -> None:
+        """For who has waited for its answer: it may have been removed meanwhile, or before it asked. `known`:
+        the version of the view that it was checked by. Raises as `check` does.
+        """
+        if self._view().version != known:
+            self.check(peer)
 
     def _answer(self, query: AnyQuery) -> bytes:
         return value_of(self._store.answer(query, at_ms=self._clocks.now_ms()))
@@ -282,22 +288,30 @@ class Service:
         self._require_leader()
         await self._read(CheckAdmin(caller=caller))
 
-    async def _snapshot_chunk(self, identity: Identity, call: SnapshotChunkCall) -> Chunk:
-        _require_coordinator(identity)
-        return await asyncio.to_thread(self._snapshots.chunk, call.index, call.term, call.offset)
+    async def _snapshot_chunk(self, peer: Peer, call: SnapshotChunkCall) -> Chunk:
+        _require_coordinator(peer.identity)
+        known = self._view().version
+        chunk = await asyncio.to_thread(self._snapshots.chunk, call.index, call.term, call.offset)
+        self._check_again(peer, known)
+        return chunk
 
-    async def _heartbeat(self, identity: Identity, call: HeartbeatCall) -> HeartbeatReply:
+    async def _heartbeat(self, peer: Peer, call: HeartbeatCall) -> HeartbeatReply:
+        identity, known = peer.identity, self._view().version
         if call.is_primary and identity != self._identity:
             self._clocks.hear(identity, call.at_ms)
         if identity.role is Role.NODE and call.is_primary:
             self._health.hear(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         await self._driver.read_barrier()
+        self._check_again(peer, known)
         return HeartbeatReply(self._store.view_version(), self._driver.leader, self._clocks.now_ms())
 
-    async def _follow(self, identity: Identity, call: FollowCall) -> FollowReply:
-        if identity.role is not Role.NODE:
+    async def _follow(self, peer: Peer, call: FollowCall) -> FollowReply:
+        if peer.identity.role is not Role.NODE:
             raise Forbidden("Only nodes keep records.")
-        return await self._driver.following.follow(call)
+        known = self._view().version
+        reply = await self._driver.following.follow(call)
+        self._check_again(peer, known)
+        return reply
 
     async def _join(self, call: JoinCall) -> JoinReply:
         self._require_leader()

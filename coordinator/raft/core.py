@@ -32,6 +32,9 @@ __all__ = ["Config", "MemberProgress", "NotLeader", "ProposalRefused", "Raft", "
 
 PROPOSAL_ENTRIES_MAX = 65_536  # in one call of propose
 MESSAGES_WAITING_MAX = 65_536  # while the disk hangs; beyond it the oldest are lost, as on a network
+# Further ahead no term is: ten elections a second for 13 years. One flipped bit in one member's term would
+# take all others to the end of what can be counted, where nobody is elected any more.
+TERM_LEAP_MAX = 2**32
 
 
 class NotLeader(Exception):
@@ -217,6 +220,8 @@ class Raft:
         state = self._state
         # A sender that our log does not name yet may well lead by now (dissertation, 4.1).
         if message.target != state.own_id or message.source in ("", state.own_id):
+            return False
+        if message.term > state.term + TERM_LEAP_MAX:
             return False
         if message.kind is MessageKind.SNAPSHOT and not snapshots.is_well_formed_offer(message):
             return False

@@ -86,6 +86,9 @@ def on_read_index(state: State, message: Message) -> None:
 
 def on_read_index_reply(state: State, message: Message) -> None:
     """The leader's answer to one of our batches; an unknown number was answered or given up before."""
+    if message.source != state.leader:
+        state.messages_refused += 1
+        return
     batch = state.reads.forwarded.pop(message.round, None)
     if batch is None:
         return
