@@ -43,6 +43,7 @@ from coordinator.store import Store, members_of
 REPORTS_WAITING_MAX = 16  # of our own digests; the newest count
 LAST_REPORT_S = 15.0  # for the odd one to tell its digest before it ends
 REPORT_AGAIN_S = 0.2
+REPORT_S = 10.0  # for a digest to get through: another leads by then
 FULL_SLICE_S = 1.0  # after a slice with more behind it: a million files, six million rows, take 50 minutes
 HURRIED_S = 0.05  # between two slices while it is looked for where members differ: a million files in minutes
 HURRY_S_MAX = 900.0  # since members were found to differ; then it goes on as ever
@@ -412,9 +413,12 @@ class Digests:
     async def _report_for_ever(self) -> None:
         while True:
             log_index, word = await self._to_report.get()
-            # Digests of slices come again; these are waited for.
-            is_awaited = not word.digest or log_index in self._wholes
-            while not await self._report(log_index, word) and is_awaited:
+            # Digests of slices come again, but a lost one may be what shows who is odd: a pass later what was
+            # agreed is forgotten. The others are waited for.
+            is_awaited, since_s = not word.digest or log_index in self._wholes, time.monotonic()
+            while not await self._report(log_index, word):
+                if not is_awaited and time.monotonic() - since_s > REPORT_S:
+                    break
                 await asyncio.sleep(REPORT_AGAIN_S)
 
     async def _report_once(self) -> None:

@@ -61,6 +61,8 @@ class ComparingSeat(Seat):
     digests: Digests
     comparing: "asyncio.Task[None]"
     life: AsyncExitStack
+    loses_first = False  # the first try of each report of the table that is damaged fails
+    tried: set[int]
 
     @asynccontextmanager
     async def run(self) -> AsyncIterator[Driver]:
@@ -88,11 +90,21 @@ class ComparingSeat(Seat):
 
     async def propose(self, command: commands.AnyCommand, expected: type[_T]) -> _T:
         """As over the network: whoever leads is asked."""
+        if self.loses_first and isinstance(command, commands.ReportHash) and self._is_first(command):
+            raise Unavailable("Nobody leads.")
         try:
             reply = await self.group.drivers[self.driver.leader].propose(command)
         except (KeyError, NotLeader) as error:
             raise Unavailable("Nobody leads.") from error
         return msgspec.msgpack.decode(value_of(reply), type=expected)
+
+    def _is_first(self, report: commands.ReportHash) -> bool:
+        place = self.digests._watch._places.get(report.log_index)
+        if place is None or place.slice is None or place.slice.table != "users":
+            return False
+        is_first = report.log_index not in self.tried
+        self.tried.add(report.log_index)
+        return is_first
 
     def fetch(self, offer: SnapshotOffer) -> None:
         """What the fetcher does, without a network."""
@@ -225,10 +237,14 @@ class Neighbour:
 async def test_damaged_leader_is_rebuilt_and_a_witness_again(
     tmp_path: Path, *, is_known_to_be_odd: bool
 ) -> None:
-    """Its damage spreads to nobody. With the state of another it goes on under its own name."""
+    """Its damage spreads to nobody. With the state of another it goes on under its own name.
+
+    Two of three know who is odd by what they agreed on in the pass before, though a report is lost.
+    """
     async with asyncio.timeout(DEADLINE_S), two_of_three(tmp_path) as seats:
         damaged, sound, away = seats
         if is_known_to_be_odd:
+            sound.tried, sound.loses_first = set(), True
             damaged.overwrite(b"N")
             while sound.digests.diverged != ["c1"]:
                 await damaged.driver.reread()  # a page that is in use stays in memory
