@@ -290,6 +290,8 @@ class Service:
 
     async def _snapshot_chunk(self, peer: Peer, call: SnapshotChunkCall) -> Chunk:
         _require_coordinator(peer.identity)
+        if why := self._digests.forbids:  # the rest of a snapshot that was handed out before
+            raise Conflict(why)
         known = self._view().version
         chunk = await asyncio.to_thread(self._snapshots.chunk, call.index, call.term, call.offset)
         self._check_again(peer, known)

@@ -155,3 +155,30 @@ async def test_newer_offer_takes_the_place_of_one_that_is_gone(
             target.fetcher.offer(SnapshotOffer("c1", new))
             assert await target.fetched.get() == new
         assert new.index > old.index
+
+
+@pytest.mark.parametrize(("origin", "is_taken"), [("", True), ("c1", False)])
+async def test_state_that_may_be_right_is_given_up_for_one_that_a_majority_has_alone(
+    state: State, tmp_path: Path, peer_authority: Authority, origin: str, is_taken: bool
+) -> None:
+    async with (
+        offering(tmp_path, peer_authority) as source,
+        lagging(source, tmp_path, peer_authority) as target,
+        asyncio.timeout(DEADLINE_S),
+    ):
+        asked: asyncio.Queue[None] = asyncio.Queue()
+
+        def forbids() -> str:
+            asked.put_nowait(None)
+            return "members differ"
+
+        target.fetcher._forbids = forbids
+        meta = source.snapshots.take(origin=origin)
+        target.fetcher.offer(SnapshotOffer("c1", meta))
+        if is_taken:
+            assert await target.fetched.get() == meta
+        else:
+            await asked.get()
+            while target.fetcher._offer is not None:
+                await asyncio.sleep(0.01)
+            assert target.fetched.empty()

@@ -10,11 +10,13 @@ from ca.errors import Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
 from coordinator.clock import now_ms
+from coordinator.records import ClusterView
 from node.admission import check_peer
 from node.peers import PeerFailed
 from node.reading import read_blob
 from node.segments import BlobDamaged, FinishedBlob
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, download, get, introduce
+from tests.unit.state import cluster_view
 
 
 async def test_copy_is_identical_and_verified(nodes: list[Node]) -> None:
@@ -124,6 +126,20 @@ async def test_revoked_certificate_is_refused_on_an_open_connection(nodes: list[
     assert (await get(nodes[0], "n2", {"Range": "bytes=0-0"}))[0] == 206
     introduce(nodes, revoked=(nodes[0].serial,))
     assert (await get(nodes[0], "n2", {"Range": "bytes=0-0"}))[0] == 401
+
+
+async def test_removed_node_is_refused_on_an_open_connection(nodes: list[Node]) -> None:
+    """Its own record may be gone before its certificate is seen to be revoked."""
+    nodes[1].store()
+    assert (await get(nodes[0], "n2", {"Range": "bytes=0-0"}))[0] == 206
+    introduce(nodes[1:], known=nodes[1:])
+    nodes[1].services.api.metadata.read = gone  # type: ignore[method-assign, assignment]
+    assert (await get(nodes[0], "n2", {"Range": "bytes=0-0"}))[0] == 401
+
+
+async def gone(*_: object) -> ClusterView:
+    """The newest view, of which the node is no part."""
+    return cluster_view(CLUSTER)
 
 
 def peer(identity: Identity, *, expired: bool = False) -> Peer:
