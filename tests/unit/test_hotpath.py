@@ -162,6 +162,22 @@ async def test_revoked_and_deleted_files_are_refused_at_the_next_request(running
     writer.close()
 
 
+@pytest.mark.parametrize("asked", [HOT[5], COLD[0]], ids=["hot", "ordinary"])
+async def test_answer_that_runs_when_the_right_to_it_goes_ends_whole_and_those_behind_it_are_refused(
+    running: HotNode, asked: bytes
+) -> None:
+    """What it began with was true then; a request that waits behind it is judged when its turn comes."""
+    reader, writer = await slow_connection(running)
+    writer.write(asked + HOT[0] + END)
+    began = await reader.readexactly(1000)
+    del running.known[UUID]
+    heads = (began + await reader.read()).split(b"HTTP/1.1 ")
+    assert [head[:3] for head in heads[1:]] in ([b"206", b"404", b"404"], [b"200", b"404", b"404"])
+    _, _, body = heads[1].partition(b"\r\n\r\n")
+    assert body in (CONTENT, CONTENT[100:3_000_001])
+    writer.close()
+
+
 async def test_blob_that_was_put_aside_is_not_sent_from_what_was_kept_open(running: HotNode) -> None:
     running.known[UUID] = record(["n1"])
     running.node.services.blobs.delete(running.known[UUID].file.blob_sha256)
