@@ -258,8 +258,7 @@ class Service:
 
     async def _read(self, query: AnyQuery, peer: Peer | None = None) -> bytes:
         """The answer behind a read barrier, with caller and `peer` as the state has them then."""
-        if self._digests.is_odd:
-            raise Unavailable("The state of this coordinator is wrong: others answer.")
+        self._require_right_state()
         known = self._view().version
         await self._driver.read_barrier()
         if not isinstance(query, ListQuery):
@@ -269,9 +268,14 @@ class Service:
             return self._read_now(query, peer, known)
 
     def _read_now(self, query: AnyQuery, peer: Peer | None, known: int) -> bytes:
+        self._require_right_state()
         if peer is not None:
             self._check_again(peer, known)
         return self._answer(self._callers.proved_in(query))
+
+    def _require_right_state(self) -> None:
+        if self._digests.is_odd:
+            raise Unavailable("The state of this coordinator is wrong: others answer.")
 
     def _check_again(self, peer: Peer, known: int) -> None:
         """For who has waited for its answer: it may have been removed meanwhile, or before it asked. `known`:

@@ -1,7 +1,13 @@
 """Deliberate bugs, one by one, and whether the tests catch each."""
 
+from tests.mutants.beliefs import BELIEFS
 from tests.mutants.consensus import CONSENSUS
+from tests.mutants.members import MEMBERS
 
-MUTANTS = CONSENSUS
+MUTANTS = (
+    *CONSENSUS,
+    *MEMBERS,
+    *BELIEFS,
+)
 
 __all__ = ["MUTANTS"]

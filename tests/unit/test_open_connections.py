@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from ca.errors import Unauthorized
+from ca.identity import Identity, Role
 from coordinator import wire
 from coordinator.calls import (
     AnyCall,
@@ -20,13 +21,14 @@ from coordinator.calls import (
     SnapshotCall,
     SnapshotChunkCall,
 )
+from coordinator.clock import now_ms
 from coordinator.contexts import MemberContexts
 from coordinator.instances import Instance
 from coordinator.link import dialling
 from coordinator.queries import GetView
 from coordinator.raft.messages import Message, MessageKind
-from tests.unit.coordinator_group import Coordinator, Spoken, group_in, speaking
-from tests.unit.state import coordinator
+from tests.unit.coordinator_group import CLUSTER, Coordinator, Spoken, group_in, speaking
+from tests.unit.state import HOUR_MS, coordinator
 
 DEADLINE_S = 30.0
 CALLS: list[AnyCall] = [
@@ -100,6 +102,28 @@ async def test_message_of_a_removed_coordinator_reaches_no_core(tmp_path: Path) 
             assert await removed.is_closed()
             assert after not in leader.heard
             assert leader.member.driver.is_leader
+
+
+async def test_certificate_that_ends_ends_the_connections_that_it_opened(tmp_path: Path) -> None:
+    """By the time that most clocks show: a week goes by at once."""
+    async with leader_in(tmp_path) as leader, AsyncExitStack() as stack:
+        await leader.let_in(leader.record, coordinator("c2", role="learner"))
+        contexts = leader.contexts_for("c2", tmp_path)
+        sender, caller = [
+            await stack.enter_async_context(speaking(leader.record, path, contexts))
+            for path in ("/raft", "/rpc")
+        ]
+        before = Message(MessageKind.HEARTBEAT_REPLY, "c2", "c1", 1)
+        await sender.say(before)
+        await leader.has_heard(before)
+        await is_answered(caller)
+        for name in ("n1", "n2"):
+            leader.member.clocks.hear(Identity(CLUSTER, Role.NODE, name), now_ms() + 8 * 24 * HOUR_MS)
+        late = Message(MessageKind.HEARTBEAT_REPLY, "c2", "c1", 1, round=7)
+        await sender.say(late)
+        assert await sender.is_closed()
+        assert late not in leader.heard
+        assert await caller.ask(RulesCall()) is None
 
 
 async def test_message_of_an_earlier_instance_reaches_no_core(tmp_path: Path) -> None:
@@ -187,6 +211,23 @@ async def test_read_that_was_asked_before_its_node_was_removed_is_refused(
             answer = await node.answer()
             assert answer is not None
             assert answer.status == Unauthorized.code
+
+
+async def test_read_that_was_asked_before_the_state_was_found_to_be_wrong_is_asked_of_another(
+    tmp_path: Path,
+) -> None:
+    async with (
+        leader_and_follower_in(tmp_path) as (leader, follower),
+        speaking(follower.record, "/rpc", leader.contexts) as other,
+    ):
+        held = Held(leader)
+        await other.begin(ReadCall(GetView()))
+        await held.asked.wait()
+        follower.member.digests._be_odd()
+        held.let_go()
+        answer = await other.answer()
+        assert answer is not None
+        assert (answer.status, answer.value) == (wire.RETRY, b"")
 
 
 async def applied_at(leader: Coordinator, follower: Coordinator) -> None:

@@ -84,7 +84,9 @@ def state(tmp_path: Path) -> Iterator[State]:
 
 @pytest.mark.parametrize("principal", PRINCIPALS)
 @pytest.mark.parametrize(
-    ("on", "acts"), [("file:f1", [*ACTS, deleted]), ("bucket:b1", [*ACTS, *ON_THE_BUCKET, deleted])]
+    ("on", "acts"),
+    [("file:f1", [*ACTS, deleted]), ("bucket:b1", [*ACTS, *ON_THE_BUCKET, deleted])],
+    ids=["file", "bucket"],
 )
 @pytest.mark.parametrize("left_ms", [1, 0])
 def test_permission_holds_until_its_last_millisecond(

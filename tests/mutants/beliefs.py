@@ -1,0 +1,296 @@
+"""Deliberate bugs about what is believed: whose clock counts, when a right ends, whose state is wrong and who
+may copy it. Each names the quick test that has to catch it.
+"""
+
+from tests.mutants.mutant import Mutant
+
+_STANDING = "tests/unit/test_member_standing.py::test_"
+_TIME = "tests/unit/test_service_time.py::test_"
+_CLOCKS = "tests/unit/test_member_clocks.py::test_"
+_DIVERGENCE = "tests/unit/test_divergence.py::test_"
+_SNAPSHOTS = "tests/unit/test_sound_snapshots.py::test_"
+_ENDS = "tests/unit/test_permission_ends.py::test_permission_holds_until_its_last_millisecond"
+
+CLOCKS = (
+    Mutant.of(
+        "change dated by the leader's own clock",
+        "driver",
+        "if is_ending(command) else self._clocks.now_ms()",
+        "if is_ending(command) else self._clocks._wall_ms()",
+        f"{_TIME}records_and_tokens_are_dated_by_most_clocks",
+    ),
+    Mutant.of(
+        "change of the group dated by the leader's own clock",
+        "driver",
+        "encoded(command, 0, 0, 0, at_ms=self._clocks.now_ms())",
+        "encoded(command, 0, 0, 0, at_ms=self._clocks._wall_ms())",
+        f"{_TIME}change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earlier",
+    ),
+    Mutant.of(
+        "end dated by most clocks",
+        "member_clocks",
+        "return self._wall_ms() + min(0, self.correction_ms())",
+        "return self.now_ms()",
+        f"{_TIME}change_of_the_group_is_dated_by_most_clocks_and_an_end_by_the_earlier",
+    ),
+    Mutant.of(
+        "token judged by the leader's own clock",
+        "service",
+        "Callers(view, clocks.now_ms)",
+        "Callers(view, now_ms)",
+        f"{_TIME}token_is_good_by_most_clocks_alone",
+    ),
+    Mutant.of(
+        "right judged by the leader's own clock",
+        "service",
+        "self._store.answer(query, at_ms=self._clocks.now_ms())",
+        "self._store.answer(query, at_ms=now_ms())",
+        f"{_TIME}permissions_and_links_are_judged_by_most_clocks",
+    ),
+    Mutant.of(
+        "nodes told the leader's own clock",
+        "service",
+        "self._driver.leader, self._clocks.now_ms())",
+        "self._driver.leader, now_ms())",
+        f"{_TIME}nodes_are_told_the_time_of_most_clocks",
+    ),
+    Mutant.of(
+        "token minted by the leader's own clock",
+        "service",
+        "        at_ms = self._clocks.now_ms()\n        ttl_seconds",
+        "        at_ms = now_ms()\n        ttl_seconds",
+        f"{_TIME}records_and_tokens_are_dated_by_most_clocks",
+    ),
+    Mutant.of(
+        "certificate signed by the leader's own clock",
+        "server",
+        "            clock_ms=self.clocks.now_ms,\n        )\n        self.authority",
+        "        )\n        self.authority",
+        f"{_TIME}certificates_are_signed_by_most_clocks",
+    ),
+    Mutant.of(
+        "own clock counted twice",
+        "service",
+        "if call.is_primary and identity != self._identity:",
+        "if call.is_primary:",
+        f"{_STANDING}own_clock_is_told_by_nobody_else",
+    ),
+    Mutant.of(
+        "clock of each process of a node counted",
+        "service",
+        "if call.is_primary and identity != self._identity:",
+        "if identity != self._identity:",
+        f"{_STANDING}own_clock_is_told_by_nobody_else",
+    ),
+    Mutant.of(
+        "one of two clocks called wrong",
+        "caution",
+        "closest_ms = low_ms if low_ms > 0 else high_ms if high_ms < 0 else 0",
+        "closest_ms = low_ms or high_ms",
+        f"{_CLOCKS}of_two_clocks_none_is_called_wrong",
+    ),
+    Mutant.of(
+        "clocks of coordinators counted beside those of nodes",
+        "member_clocks",
+        "return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())",
+        "return list(offsets_ms.values())",
+        f"{_CLOCKS}coordinators_count_where_there_are_too_few_nodes_to_tell",
+    ),
+    Mutant.of(
+        "clock that fell silent counts for ever",
+        "member_clocks",
+        "if at_s - told[1] <= HEARD_S",
+        "if True",
+        f"{_CLOCKS}clock_that_was_not_heard_for_long_counts_no_more",
+    ),
+    Mutant.of(
+        "one look at a clock is enough to hand over",
+        "member_clocks",
+        "return self._wrong_looks >= WRONG_LOOKS",
+        "return self._wrong_looks > 0",
+        f"{_CLOCKS}one_look_is_no_reason_to_hand_over",
+    ),
+    Mutant.of(
+        "expired permission on a bucket honoured",
+        "machine/access",
+        '_ON_BUCKET = f"SELECT level FROM bucket_permissions WHERE bucket_id = ? AND {_HELD}"',
+        '_ON_BUCKET = "SELECT level FROM bucket_permissions WHERE bucket_id = ?"'
+        ' " AND principal IN (SELECT value FROM json_each(?)) AND ? > 0"',
+        f"{_ENDS}[0-bucket-user:ulla]",
+    ),
+    Mutant.of(
+        "permission honoured a millisecond too long",
+        "machine/access",
+        "(expires_at_ms IS NULL OR expires_at_ms > ?)",
+        "(expires_at_ms IS NULL OR expires_at_ms >= ?)",
+        f"{_ENDS}[0-file-user:ulla]",
+    ),
+    Mutant.of(
+        "permission ends a millisecond too soon",
+        "machine/access",
+        "(expires_at_ms IS NULL OR expires_at_ms > ?)",
+        "(expires_at_ms IS NULL OR expires_at_ms > ? + 1)",
+        f"{_ENDS}[1-file-user:ulla]",
+    ),
+    Mutant.of(
+        "record kept for whom a right ends",
+        "machine/access",
+        "json_each(:held)) AND expires_at_ms IS NULL",
+        "json_each(:held))",
+        "tests/unit/test_permission_ends.py::test_right_that_lasts_is_told_from_one_that_ends",
+    ),
+)
+
+STATES = (
+    Mutant.of(
+        "member whose state is wrong answers reads",
+        "service",
+        "if self._digests.is_odd:",
+        "if False:",
+        f"{_STANDING}member_whose_state_is_wrong_answers_no_reads_and_gives_no_copy",
+    ),
+    Mutant.of(
+        "state found to be wrong while a read waits is read",
+        "service",
+        "        self._require_right_state()\n        if peer is not None:\n",
+        "        if peer is not None:\n",
+        "tests/unit/test_open_connections.py"
+        "::test_read_that_was_asked_before_the_state_was_found_to_be_wrong_is_asked_of_another",
+    ),
+    Mutant.of(
+        "snapshot offered while members differ",
+        "driver",
+        "if why := self.making.witnesses.forbids:",
+        'if why := "":',
+        f"{_STANDING}no_copy_is_given_while_members_differ_of_which_none_is_known_to_be_odd",
+    ),
+    Mutant.of(
+        "snapshot handed out to its end while members differ",
+        "service",
+        "if why := self._digests.forbids:  # the",
+        'if why := "":  # the',
+        f"{_STANDING}no_copy_is_given_while_members_differ_of_which_none_is_known_to_be_odd",
+    ),
+    Mutant.of(
+        "snapshot made without leave",
+        "making",
+        "        if not self._may_hand_out():\n            return\n        try:\n",
+        "        try:\n",
+        f"{_STANDING}snapshot_that_is_made_while_doubts_come_up_is_not_handed_out[]",
+    ),
+    Mutant.of(
+        "leave asked for before the snapshot is made alone",
+        "making",
+        "            if not self._may_hand_out():\n                return\n",
+        "",
+        f"{_STANDING}snapshot_that_is_made_while_doubts_come_up_is_not_handed_out[call]",
+    ),
+    Mutant.of(
+        "snapshot that nobody vouched for told as vouched",
+        "making",
+        'origin = "" if is_vouched else self._snapshots.origin() or self._own_id',
+        'origin = "" if is_vouched else self._snapshots.origin()',
+        f"{_STANDING}snapshot_that_nobody_vouches_for_says_whose_state_it_is",
+    ),
+    Mutant.of(
+        "snapshot installed unchecked",
+        "snapshots",
+        "        self._check_content(self._note.content)\n",
+        "",
+        f"{_SNAPSHOTS}rows_that_nobody_vouched_for_are_not_taken",
+    ),
+    Mutant.of(
+        "snapshot of another place installed",
+        "snapshots",
+        "        if found != self._meta:\n",
+        "        if False:\n",
+        "tests/unit/test_snapshots.py::test_snapshot_that_holds_another_state_than_was_offered_is_refused",
+    ),
+    Mutant.of(
+        "state given up for one that nobody vouched for",
+        "fetching",
+        "if not incoming.is_vouched and (why := self._forbids()):",
+        'if why := "":',
+        "tests/unit/test_fetching.py"
+        "::test_state_that_may_be_right_is_given_up_for_one_that_a_majority_has_alone",
+    ),
+    Mutant.of(
+        "taker takes a copy for its own state",
+        "snapshots",
+        "write_origin(self._origin_path, self._note.origin)",
+        'write_origin(self._origin_path, "")',
+        f"{_SNAPSHOTS}taker_knows_whose_state_it_has_from_then_on",
+    ),
+    Mutant.of(
+        "unreadable origin is one's own state",
+        "origins",
+        "        return UNKNOWN\n",
+        '        return ""\n',
+        f"{_STANDING}origin_that_cannot_be_read_is_no_state_of_ones_own",
+    ),
+    Mutant.of(
+        "who cannot tell its origin is a witness",
+        "divergence",
+        "        if words[voter].origin == UNKNOWN:\n            continue\n",
+        "",
+        f"{_DIVERGENCE}who_cannot_tell_whose_state_it_has_is_no_witness",
+    ),
+    Mutant.of(
+        "half of the voters decide who is odd",
+        "divergence",
+        "if 2 * len(roots) > len(set(voters))]",
+        "if 2 * len(roots) >= len(set(voters))]",
+        f"{_DIVERGENCE}half_of_the_voters_is_no_majority",
+    ),
+    Mutant.of(
+        "copies are witnesses",
+        "divergence",
+        "setdefault(words[voter].digest, set()).add(_root(voter, words))",
+        "setdefault(words[voter].digest, set()).add(voter)",
+        f"{_DIVERGENCE}copy_and_its_source_are_no_majority_against_the_sound_third",
+    ),
+    Mutant.of(
+        "what was agreed proves something of touched rows",
+        "divergence",
+        "is_sure = len(confirmed) == 1 and not any(word.touched for word in words.values())",
+        "is_sure = len(confirmed) == 1",
+        f"{_DIVERGENCE}one_that_knows_the_rows_were_touched_makes_the_past_no_proof",
+    ),
+    Mutant.of(
+        "learners decide who is odd",
+        "divergence",
+        "for voter in sorted(set(voters) & set(words)):",
+        "for voter in sorted(set(words)):",
+        f"{_DIVERGENCE}learner_can_be_odd_but_makes_no_majority",
+    ),
+    Mutant.of(
+        "odd one ends while it is needed",
+        "divergence",
+        "2 * len(sound) > len(set(voters)) and len(set(sound)) == 1",
+        "len(set(sound)) == 1",
+        f"{_DIVERGENCE}odd_one_is_needed_until_the_others_are_a_majority_with_one_digest",
+    ),
+    Mutant.of(
+        "own word in the place of the own digest",
+        "divergence",
+        "            word = replace(word, digest=own)\n",
+        "            pass\n",
+        f"{_DIVERGENCE}own_report_does_not_take_the_place_of_the_own_digest",
+    ),
+    Mutant.of(
+        "batch goes on beyond where the state is hashed",
+        "pinning",
+        "            return entries[:end], entries[end:]\n",
+        "            return entries, []\n",
+        f"{_SNAPSHOTS}batch_ends_where_all_of_the_state_is_hashed",
+    ),
+    Mutant.of(
+        "damaged structure handed out",
+        "snapshots",
+        "            if flaw := flaw_in(making, at_rest=True):\n",
+        '            if flaw := "":\n',
+        f"{_SNAPSHOTS}state_with_a_page_of_zeros_is_not_handed_out",
+    ),
+)
+
+BELIEFS = CLOCKS + STATES

@@ -1,0 +1,312 @@
+"""Deliberate bugs around members: who is heard and answered, what a liar comes to, who leads. Each names the
+quick test that has to catch it.
+"""
+
+from tests.mutants.mutant import Mutant
+
+_CONNECTIONS = "tests/unit/test_open_connections.py::test_"
+_HOSTILE = "tests/unit/test_hostile_messages.py::test_"
+_LYING = "tests/unit/test_lying_members.py::test_"
+_FITNESS = "tests/unit/test_fitness.py::test_"
+
+_CALLS = "            async for data in _messages(socket):\n"
+_CALLER = "                peer = self._peer(request, takes_expired=True)\n"
+_INSTANCE = "await self._admit_instance(self._peer(request), request)"
+
+CONNECTIONS = (
+    Mutant.of(
+        "caller's certificate checked at the handshake alone",
+        "rpc",
+        f"{_CALLS}{_CALLER}",
+        f"            peer = self._peer(request, takes_expired=True)\n{_CALLS}",
+        f"{_CONNECTIONS}call_of_a_removed_node_ends_its_open_connection",
+    ),
+    Mutant.of(
+        "sender's certificate checked at the handshake alone",
+        "rpc",
+        _INSTANCE,
+        "await self._admit_instance(peer, request)",
+        f"{_CONNECTIONS}message_of_a_removed_coordinator_reaches_no_core",
+    ),
+    Mutant.of(
+        "instance compared at the handshake alone",
+        "rpc",
+        _INSTANCE,
+        "self._peer(request)",
+        f"{_CONNECTIONS}message_of_an_earlier_instance_reaches_no_core",
+    ),
+    Mutant.of(
+        "removed coordinator goes on being answered",
+        "service",
+        "if identity.id in self._view().removed_coordinators:",
+        "if False:",
+        f"{_CONNECTIONS}call_of_a_removed_coordinator_ends_its_open_connection",
+    ),
+    Mutant.of(
+        "revoked certificate of a node admitted by coordinators",
+        "service",
+        "elif not self._store.certificate_is_live(identity.id, peer.serial):",
+        "elif False:",
+        f"{_CONNECTIONS}call_of_a_removed_node_ends_its_open_connection",
+    ),
+    Mutant.of(
+        "read answered to who was removed meanwhile",
+        "service",
+        "        if peer is not None:\n            self._check_again(peer, known)\n",
+        "",
+        f"{_CONNECTIONS}read_that_was_asked_before_its_node_was_removed_is_refused[ReadCall]",
+    ),
+    Mutant.of(
+        "heartbeat answered to who was removed meanwhile",
+        "service",
+        "        await self._driver.read_barrier()\n        self._check_again(peer, known)\n",
+        "        await self._driver.read_barrier()\n",
+        f"{_CONNECTIONS}read_that_was_asked_before_its_node_was_removed_is_refused[HeartbeatCall]",
+    ),
+    Mutant.of(
+        "subscription answered to who was removed meanwhile",
+        "service",
+        "        self._check_again(peer, known)\n        return reply\n",
+        "        return reply\n",
+        f"{_CONNECTIONS}subscription_of_a_removed_node_is_refused_when_it_is_answered",
+    ),
+    Mutant.of(
+        "expired certificate goes on calling",
+        "rpc",
+        "if not peer.is_current(self._clock_ms()) and not isinstance(call, RenewCall):",
+        "if False:",
+        "tests/unit/test_late_renewal.py"
+        "::test_expired_node_gets_nothing_else_until_it_dials_with_a_new_certificate",
+    ),
+    Mutant.of(
+        "certificate that has expired goes on sending",
+        "rpc",
+        "if not peer.is_current(at_ms) and not (takes_expired and peer.may_renew(at_ms)):",
+        "if False:",
+        f"{_CONNECTIONS}certificate_that_ends_ends_the_connections_that_it_opened",
+    ),
+    Mutant(
+        "coordinator renews as late as a node",
+        (
+            (
+                "ca/tls.py",
+                "return is_near and self.identity.role is Role.NODE",
+                "return is_near",
+            ),
+        ),
+        ("tests/unit/test_late_renewal.py::test_who_may_ask_for_a_certificate",),
+    ),
+    Mutant(
+        "revoked certificate admitted by nodes",
+        (("node/admission.py", "if view.is_revoked(peer.serial):", "if False:"),),
+        ("tests/unit/test_peer_transfer.py::test_revoked_certificate_is_refused_on_an_open_connection",),
+    ),
+    Mutant(
+        "removed node admitted by nodes",
+        (("node/admission.py", "    if not known:\n", "    if False:\n"),),
+        ("tests/unit/test_peer_transfer.py::test_removed_node_is_refused_on_an_open_connection",),
+    ),
+    Mutant(
+        "member admitted by a view of any age",
+        (("node/admission.py", "current = view.require_fresh()", "current = view.current"),),
+        ("tests/unit/test_peer_transfer.py::test_nobody_is_admitted_by_a_view_that_is_too_old",),
+    ),
+    Mutant(
+        "order taken from a node",
+        (("node/admission.py", "if request.path.startswith(ORDERS) and", "if False and"),),
+        ("tests/unit/test_node_orders.py::test_passes_are_ordered_by_coordinators_only",),
+    ),
+)
+
+LIARS = (
+    Mutant.of(
+        "message in another's name taken",
+        "rpc",
+        " or frame.message.source != peer.identity.id:",
+        ":",
+        f"{_HOSTILE}what_no_member_says_ends_its_connection_and_nothing_else",
+    ),
+    Mutant.of(
+        "node sends raft messages",
+        "rpc",
+        "        _require_raft(peer)\n",
+        "",
+        f"{_HOSTILE}node_sends_no_raft_messages",
+    ),
+    Mutant.of(
+        "coordinator reports for another",
+        "service",
+        "if (identity.role, identity.id) != (Role.COORDINATOR, command.coordinator_id):",
+        "if identity.role is not Role.COORDINATOR:",
+        f"{_HOSTILE}coordinator_speaks_for_itself_and_proposes_nothing_else",
+    ),
+    Mutant.of(
+        "node reports for another",
+        "service",
+        "if isinstance(command, OWN_COMMANDS) and command.node_id != identity.id:",
+        "if False:",
+        f"{_HOSTILE}node_speaks_for_itself_and_is_given_no_state",
+    ),
+    Mutant.of(
+        "member proposes what only leaders do",
+        "service",
+        "if not isinstance(command, NODE_COMMANDS):",
+        "if False:",
+        f"{_HOSTILE}coordinator_speaks_for_itself_and_proposes_nothing_else",
+    ),
+    Mutant.of(
+        "node is given the state",
+        "service",
+        'if identity.role is not Role.COORDINATOR:\n        raise Forbidden("Snapshots',
+        'if False:\n        raise Forbidden("Snapshots',
+        f"{_HOSTILE}node_speaks_for_itself_and_is_given_no_state",
+    ),
+    Mutant.of(
+        "term without end entered",
+        "raft/core",
+        "if message.term > state.term + TERM_LEAP_MAX:",
+        "if False:",
+        f"{_LYING}term_that_no_election_leads_to_is_not_entered",
+    ),
+    Mutant.of(
+        "read answered by anyone",
+        "raft/reads",
+        "if message.source != state.leader:",
+        "if False:",
+        f"{_LYING}read_is_answered_by_the_leader_alone",
+    ),
+    Mutant.of(
+        "round of reads confirmed before it began",
+        "raft/replication",
+        "max(progress.acked_round, min(message.round, state.reads.last_round))",
+        "max(progress.acked_round, message.round)",
+        f"{_LYING}answer_to_a_round_that_has_not_begun_confirms_no_read",
+    ),
+    Mutant.of(
+        "lead taken at anyone's word",
+        "raft/election",
+        "message.source == state.leader and ",
+        "",
+        f"{_LYING}lead_is_taken_at_the_word_of_the_leader_alone",
+    ),
+    Mutant.of(
+        "vote taken back",
+        "raft/election",
+        "state.votes.setdefault(voter, granted)",
+        "state.votes[voter] = granted",
+        f"{_LYING}member_that_takes_its_vote_back_has_voted",
+    ),
+    Mutant.of(
+        "acknowledgement beyond the log counted",
+        "raft/replication",
+        "elif message.log_index > state.log.last_index:",
+        "elif False:",
+        f"{_LYING}acknowledgement_of_what_was_never_sent_commits_nothing",
+    ),
+    Mutant.of(
+        "acknowledgement taken back",
+        "raft/progress",
+        "if refused_index <= self.match or self.state is ProgressState.SNAPSHOT:",
+        "if self.state is ProgressState.SNAPSHOT:",
+        f"{_LYING}refusal_of_what_was_acknowledged_takes_nothing_back",
+    ),
+    Mutant.of(
+        "commit of an append clamped to the own end",
+        "raft/replication",
+        "log.commit_to(min(message.commit, matched_index))",
+        "log.commit_to(min(message.commit, log.last_index))",
+        f"{_LYING}leader_commits_nothing_beyond_what_it_has_shown",
+    ),
+    Mutant.of(
+        "commit of a heartbeat clamped to the own end",
+        "raft/replication",
+        "    if message.commit > state.log.last_index:\n"
+        '        raise AcknowledgedLost(f"{message.source} counts on entries that we never acknowledged")\n'
+        "    state.log.commit_to(message.commit)\n",
+        "    state.log.commit_to(min(message.commit, state.log.last_index))\n",
+        f"{_LYING}leader_that_counts_on_what_was_never_acknowledged_is_not_followed",
+    ),
+)
+
+LEADERS = (
+    Mutant.of(
+        "wrong clock leads",
+        "fitness",
+        "Reluctance.CLOCK_WRONG: self.is_clock_wrong,",
+        "Reluctance.CLOCK_WRONG: False,",
+        f"{_FITNESS}leader_whose_clock_is_wrong_hands_over_to_one_whose_clock_is_right",
+    ),
+    Mutant.of(
+        "full disk leads",
+        "fitness",
+        "Reluctance.NO_ROOM: not self._has_room,",
+        "Reluctance.NO_ROOM: False,",
+        "tests/unit/test_driver_group.py"
+        "::test_lead_goes_to_who_has_room_whoever_gets_it_and_whenever_there_is_room",
+    ),
+    Mutant.of(
+        "wrong state leads",
+        "fitness",
+        "Reluctance.STATE_WRONG: self.is_state_wrong,",
+        "Reluctance.STATE_WRONG: False,",
+        f"{_FITNESS}leader_whose_state_is_wrong_hands_over_and_leads_again_only_if_no_other_can",
+    ),
+    Mutant.of(
+        "lead handed to one that is no fitter",
+        "fitness",
+        "self._hand_over(Reluctance(own - 1))",
+        "self._hand_over(own)",
+        f"{_FITNESS}leader_whose_clock_is_wrong_hands_over_to_one_whose_clock_is_right",
+    ),
+    Mutant.of(
+        "lead handed to one that forgot its promises",
+        "succession",
+        "most = min(reluctance_max, Reluctance.STATE_WRONG)",
+        "most = reluctance_max",
+        f"{_FITNESS}one_that_has_forgotten_its_promises_gets_the_lead_from_nobody",
+    ),
+    Mutant.of(
+        "lead handed to one that lags, at once",
+        "succession",
+        'return target if target and _keeps_up(live_voters(status)[target]) else ""',
+        "return target",
+        f"{_FITNESS}one_that_keeps_up_goes_before_a_willing_one_that_does_not",
+    ),
+    Mutant.of(
+        "most advanced one before a willing one",
+        "succession",
+        "return _keeps_up(progress), -progress.reluctance, progress.match",
+        "return _keeps_up(progress), progress.match, -progress.reluctance",
+        f"{_FITNESS}willing_one_goes_before_a_reluctant_one_that_is_ahead",
+    ),
+    Mutant.of(
+        "silent one handed the lead",
+        "succession",
+        "if voter != status.id and voter in progress and progress[voter].active",
+        "if voter != status.id and voter in progress",
+        f"{_FITNESS}lead_goes_to_none_that_is_silent_or_has_no_vote",
+    ),
+    Mutant.of(
+        "reluctant one stands with the others",
+        "raft/election",
+        "patience = state.config.election_ticks * state.reluctance",
+        "patience = 0",
+        "tests/unit/test_raft_election.py::test_reluctant_members_stand_only_after_all_others",
+    ),
+    Mutant.of(
+        "recovering member votes",
+        "raft/election",
+        "    grants = grants and not state.is_recovering\n    if grants:\n",
+        "    if grants:\n",
+        "tests/unit/test_reopening.py::test_member_whose_log_lost_its_end_says_so_and_votes_for_nobody",
+    ),
+    Mutant.of(
+        "recovering member stands",
+        "raft/state",
+        "return self.log.memberships.may_stand and not self.is_recovering",
+        "return self.log.memberships.may_stand",
+        "tests/unit/test_reopening.py::test_member_whose_log_lost_its_end_says_so_and_votes_for_nobody",
+    ),
+)
+
+MEMBERS = CONNECTIONS + LIARS + LEADERS
