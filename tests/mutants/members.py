@@ -204,7 +204,7 @@ LIARS = (
         f"{_LYING}acknowledgement_of_what_was_never_sent_commits_nothing",
     ),
     Mutant.of(
-        "acknowledgement taken back",
+        "refusal of what was acknowledged believed",
         "raft/progress",
         "if refused_index <= self.match or self.state is ProgressState.SNAPSHOT:",
         "if self.state is ProgressState.SNAPSHOT:",

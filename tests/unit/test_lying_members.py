@@ -6,6 +6,7 @@ import pytest
 
 from coordinator.raft.core import TERM_LEAP_MAX
 from coordinator.raft.messages import Entry, EntryKind, Members, Message, MessageKind, ReadState
+from coordinator.raft.progress import ProgressState
 from coordinator.raft.replication import AcknowledgedLost, CommittedContradicted
 from tests.sim.group import Group, Member, make_group, make_member
 
@@ -110,6 +111,8 @@ def test_refusal_of_what_was_acknowledged_takes_nothing_back(hint_index: int, hi
         status = leader.raft.status()
         assert (status.commit, status.progress["b"].match) == (last, last)
         assert status.progress["b"].next == last + 1
+        is_known = index <= last
+        assert (status.progress["b"].state is ProgressState.REPLICATE) == is_known, "what is known stays so"
 
 
 def test_stranger_confirms_and_acknowledges_nothing() -> None:
