@@ -256,7 +256,7 @@ LEADERS = (
         "fitness",
         "self._hand_over(Reluctance(own - 1))",
         "self._hand_over(own)",
-        f"{_FITNESS}leader_whose_clock_is_wrong_hands_over_to_one_whose_clock_is_right",
+        f"{_FITNESS}lead_stays_where_no_other_is_fitter",
     ),
     Mutant.of(
         "lead handed to one that forgot its promises",

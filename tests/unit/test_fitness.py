@@ -58,6 +58,25 @@ async def test_leader_whose_clock_is_wrong_hands_over_to_one_whose_clock_is_righ
         assert await leader.propose(admit("after"))
 
 
+async def test_lead_stays_where_no_other_is_fitter(tmp_path: Path) -> None:
+    """Else it would go round for as long as all clocks are wrong."""
+    group = Group(tmp_path)
+    seats = [group.seat(name) for name in ("c1", "c2", "c3")]
+    async with asyncio.timeout(DEADLINE_S), seats[0].run() as first, seats[1].run() as second, seats[2].run():
+        await three_voters(first)
+        for driver in (second, group.drivers["c3"]):
+            nodes_show(driver, HOUR_MS)
+        while {first.status().progress[each].reluctance for each in ("c2", "c3")} != {Reluctance.CLOCK_WRONG}:
+            await asyncio.sleep(0.01)
+        nodes_show(first, HOUR_MS)
+        while not first.is_clock_wrong:
+            await asyncio.sleep(0.01)
+        term, looked = first.status().term, first.ticks
+        while first.ticks < looked + 5 * driver_module.TIDY_TICKS:
+            await asyncio.sleep(0.01)
+        assert (first.is_leader, first.status().term) == (True, term)
+
+
 async def test_leader_whose_state_is_wrong_hands_over_and_leads_again_only_if_no_other_can(
     tmp_path: Path,
 ) -> None:
