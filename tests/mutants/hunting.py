@@ -61,5 +61,5 @@ def _tested(mutant: Mutant, done: subprocess.CompletedProcess[str]) -> str:
         raise NoVerdict(
             f"{mutant.name}: pytest ended with {done.returncode}: {(said or ['nothing said'])[-1]}"
         )
-    failed = [line for line in said if line.startswith(("FAILED", "ERROR"))]
+    failed = [line for line in said if line.startswith(("FAILED tests/", "ERROR tests/"))]
     return f"by {(failed or said)[0]}" if done.returncode == FAILED else ""

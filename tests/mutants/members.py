@@ -305,7 +305,8 @@ LEADERS = (
         "raft/state",
         "return self.log.memberships.may_stand and not self.is_recovering",
         "return self.log.memberships.may_stand",
-        "tests/unit/test_reopening.py::test_member_whose_log_lost_its_end_says_so_and_votes_for_nobody",
+        "tests/unit/test_raft_election.py"
+        "::test_member_that_forgot_its_promises_stands_and_votes_only_with_an_entry_of_a_later_term",
     ),
 )
 

@@ -1,10 +1,21 @@
 """Elections as transcripts: who gets a vote, who is left in peace, what waits for the disk."""
 
+import random
+
 import pytest
 
-from coordinator.raft.core import NotLeader, ProposalRefused, Role
+from coordinator.raft.core import Config, NotLeader, ProposalRefused, Raft, Role
 from coordinator.raft.membership import Membership
-from coordinator.raft.messages import Members, Message, MessageKind, Reluctance
+from coordinator.raft.messages import (
+    Entry,
+    EntryKind,
+    HardState,
+    Members,
+    Message,
+    MessageKind,
+    Reluctance,
+)
+from coordinator.raft.storage import MemoryStorage
 from tests.sim.group import Group, Member, kinds, make_group, make_member
 
 ABC = ("a", "b", "c")
@@ -347,3 +358,28 @@ def test_message_that_is_not_for_us_is_dropped_and_counted(message: Message) -> 
     assert member.raft.status().messages_refused == 1
     assert member.raft.status().term == 0
     assert not member.raft.has_ready()
+
+
+def test_member_that_forgot_its_promises_stands_and_votes_only_with_an_entry_of_a_later_term() -> None:
+    config, entry = Config("a", ("a", "b", "c")), Entry(1, 3, EntryKind.COMMAND, b"x")
+    storage = MemoryStorage([entry])
+    raft = Raft(config, storage, HardState(4), 0, random.Random(1), lost_term=3)
+    for _ in range(4 * config.election_ticks):
+        raft.tick()
+    raft.campaign()
+    raft.step(Message(MessageKind.HEARTBEAT, "b", "a", 4))
+    raft.step(Message(MessageKind.TIMEOUT_NOW, "b", "a", 4))
+    assert (raft.term, raft.status().role) == (4, Role.FOLLOWER)
+    raft.step(Message(MessageKind.VOTE, "c", "a", 5, log_index=9, log_term=4, transfer=True))
+    ready = raft.ready()
+    assert [message.reject for message in ready.send_after_sync] == [True]
+    assert not {message.kind for message in ready.send_now} & {MessageKind.PRE_VOTE, MessageKind.VOTE}
+    raft.advance(ready)
+    late = Entry(2, 5, EntryKind.COMMAND, b"y")
+    raft.step(Message(MessageKind.APPEND, "c", "a", 5, log_index=1, log_term=3, entries=(late,)))
+    ready = raft.ready()
+    storage.append(ready.truncate_from, ready.entries)
+    raft.advance(ready)
+    for _ in range(4 * config.election_ticks):
+        raft.tick()
+    assert raft.status().role is Role.PRE_CANDIDATE
