@@ -94,7 +94,7 @@ CLOCKS = (
         "member_clocks",
         "return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())",
         "return list(offsets_ms.values())",
-        f"{_CLOCKS}coordinators_count_where_there_are_too_few_nodes_to_tell",
+        f"{_CLOCKS}coordinators_count_no_more_where_there_are_nodes_enough",
     ),
     Mutant.of(
         "clock that fell silent counts for ever",

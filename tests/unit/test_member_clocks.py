@@ -64,6 +64,13 @@ def test_coordinators_count_where_there_are_too_few_nodes_to_tell(machine: Machi
     assert machine.clocks.now_ms() == machine.wall_ms
 
 
+def test_coordinators_count_no_more_where_there_are_nodes_enough(machine: Machine) -> None:
+    """All coordinators hear the same nodes, and so come to the same time, whoever of them is heard."""
+    machine.hear(*COORDINATORS)
+    machine.hear(*NODES[:2], offset_ms=HOUR_MS)
+    assert machine.clocks.now_ms() == machine.wall_ms + HOUR_MS
+
+
 def test_of_two_clocks_none_is_called_wrong(machine: Machine) -> None:
     machine.hear(NODES[0], offset_ms=HOUR_MS)
     assert machine.clocks.now_ms() == machine.wall_ms
