@@ -289,7 +289,7 @@ STATES = (
         "snapshots",
         "            if flaw := flaw_in(making, at_rest=True):\n",
         '            if flaw := "":\n',
-        f"{_SNAPSHOTS}state_with_a_page_of_zeros_is_not_handed_out",
+        f"{_SNAPSHOTS}state_with_an_index_of_zeros_is_not_handed_out",
     ),
 )
 

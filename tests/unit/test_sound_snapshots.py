@@ -18,6 +18,7 @@ from coordinator.soundness import flaw_in
 from coordinator.store import Store
 from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk
 from tests.unit.state import ADMIN, State, create
+from tests.unit.state_damage import spoil
 
 PAGE_BYTES = 4096
 NAME = "never-touched-again"
@@ -73,6 +74,14 @@ def test_state_with_a_page_of_zeros_is_not_handed_out(state: State, source: Snap
         source.take(origin="")
     assert source.newest() is None
     assert source.flaw() != ""
+
+
+def test_state_with_an_index_of_zeros_is_not_handed_out(state: State, source: SnapshotStore) -> None:
+    """None of the rows is another one, so their digest says nothing of it."""
+    spoil(state.path, "files_by_bucket")
+    with pytest.raises(StateDamaged, match="its copy says"):
+        source.take(origin="")
+    assert source.newest() is None
 
 
 def test_rows_that_nobody_vouched_for_are_not_taken(
