@@ -52,6 +52,8 @@ def recover(log: SegmentLog, store: Store) -> str:
         )
     is_behind = index > log.last_index() or log.term(index) != term
     lost = ""
+    if is_behind:
+        store.checkpoint()  # the log is going to begin behind it
     if promised.is_ahead_of(known):
         lost = f"it knows of term {known.term}, and of term {promised.term} was promised something"
     elif is_behind and promised.installing != (index, term):

@@ -32,7 +32,8 @@ class Database:
         self._close = weakref.finalize(self, self.connection.close)
 
     def open(self) -> Store:
-        """The product's store on this database."""
+        """The product's store on this database: a start makes durable what a killed process left."""
+        self._settle(self.image())
         return Store.over(self.connection, self.connection)
 
     def committed(self) -> None:

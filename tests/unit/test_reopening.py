@@ -16,7 +16,7 @@ from coordinator.member import Member, configured
 from coordinator.promises import NAME, SLOT_BYTES, Promised
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, SnapshotMeta
-from coordinator.reopening import StateLost
+from coordinator.reopening import StateLost, recover
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store
 from tests.unit.snapshot_files import fetch, meta_of
@@ -94,6 +94,30 @@ def lose_vote(files: CoordinatorFiles) -> None:
 
 
 LOSSES = [lose_last_segment, lose_entries, lose_vote]
+
+
+@pytest.mark.parametrize("lose", [lose_last_segment, lose_entries])
+def test_database_is_durable_before_the_log_begins_behind_it(
+    tmp_path: Path, lose: Callable[[CoordinatorFiles], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that was killed leaves it in memory alone: power that is lost then would take both."""
+    files, steps = made(tmp_path), list[str]()
+    lose(files)
+    checkpoint, reset = Store.checkpoint, SegmentLog.reset
+
+    def checkpointing(store: Store) -> int:
+        steps.append("checkpoint")
+        return checkpoint(store)
+
+    def resetting(log: SegmentLog, *state: object) -> None:
+        steps.append("reset")
+        reset(log, *state)  # type: ignore[arg-type]
+
+    with closing(SegmentLog.open(files.log)) as log, closing(Store(files.state)) as store:
+        monkeypatch.setattr(Store, "checkpoint", checkpointing)
+        monkeypatch.setattr(SegmentLog, "reset", resetting)
+        assert recover(log, store)
+    assert steps == ["checkpoint", "reset"]
 
 
 @pytest.mark.parametrize("lose", LOSSES)
