@@ -13,7 +13,7 @@ from contextlib import ExitStack, closing
 from importlib.resources import files
 from pathlib import Path
 
-from ca.secretfiles import SECRET_MODE, reserve_secret
+from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory
 from coordinator.machine.blobs import FILL_TOTALS
 from coordinator.machine.files import RETENTION_MS
 from coordinator.machine.replicas import FILL_MISSING, FILL_REPLICA_TOTALS
@@ -63,7 +63,10 @@ _log = logging.getLogger(__name__)
 def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     """The writer and the reader of a database file, which is made if it does not exist; both or none.
 
-    It is for its owner alone, as are the files that SQLite puts beside it.
+    It is for its owner alone, as are the files that SQLite puts beside it. Its name and that of its WAL are
+    durable on return: SQLite syncs their directory, too, but tells nobody when that fails, and would write
+    into the database what only a WAL can mend whose name a power cut takes away. Raises sqlite3.Error,
+    OSError.
     """
     try:
         reserve_secret(path)
@@ -78,6 +81,7 @@ def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
         writer.execute(f"PRAGMA cache_size = -{_WRITE_CACHE_KIB}")
         writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
         _keep_wal(writer, path)
+        sync_directory(path.parent)
         reader = opened.enter_context(closing(_opened(path)))
         reader.execute("PRAGMA query_only = ON")
         reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")

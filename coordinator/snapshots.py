@@ -423,13 +423,14 @@ class SnapshotStore:
         return self._state_path.with_name(self._state_path.name + ending)
 
     def _remove_outgoing(self, *, but: str) -> None:
-        # The snapshot first: a note alone is nothing.
+        # The snapshot first, also after a power cut: a note alone is nothing.
         for ending in (".snapshot", ".json"):
-            for path in sorted(self._directory.glob(f"*{ending}")):
-                if path.name.endswith(".part.json") or path.stem == but:
-                    continue
-                with suppress(FileNotFoundError):
-                    path.unlink()
+            found = [path for path in self._directory.glob(f"*{ending}") if path.stem != but]
+            void = [path for path in sorted(found) if not path.name.endswith(".part.json")]
+            for path in void:
+                path.unlink(missing_ok=True)
+            if void:
+                sync_directory(self._directory)
 
 
 def describe(path: Path) -> SnapshotMeta:

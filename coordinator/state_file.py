@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from ca.secretfiles import sync_directory
 from coordinator.damage import StateDamaged
 from coordinator.database import index_at_rest, integrity_of, mark_of, new_mark
 from coordinator.page_sums import PageSums
@@ -92,7 +91,6 @@ class StateFile:
             os.fdatasync(wal)
         finally:
             os.close(wal)
-        sync_directory(self.path.parent)
 
     def compare_indexes(self, table: str, stop: threading.Event) -> str:
         """What contradicts itself in a table and its indexes, "" for nothing: see `integrity_of`."""

@@ -143,11 +143,11 @@ class Store:
         """The applied index that survives a power cut: the log may forget what is not above it.
 
         With synchronous=NORMAL a commit is not synced. A checkpoint syncs the WAL before it copies, and the
-        database before the WAL is begun anew (https://www.sqlite.org/pragma.html#pragma_synchronous). So at
-        any moment the database file and a synced WAL together hold every commit before the sync, and recovery
-        replays the WAL up to its last valid commit (https://www.sqlite.org/walformat.html, section 4.3).
-        Costs one fdatasync of a few MiB and takes no lock: any thread may call it while another applies.
-        Raises OSError when the sync fails, which must end the process.
+        database before the WAL is begun anew (https://www.sqlite.org/pragma.html#pragma_synchronous). The WAL
+        has its name for good since `connect`. So at any moment the database file and a synced WAL together
+        hold every commit before the sync, and recovery replays the WAL up to its last valid commit
+        (https://www.sqlite.org/walformat.html, section 4.3). One fdatasync of a few MiB, no lock: any thread
+        may call it while another applies. Raises OSError when the sync fails, which must end the process.
         """
         applied_index = self._applied[0]
         if self._file is not None:

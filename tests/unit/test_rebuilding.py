@@ -1,19 +1,14 @@
 """A coordinator with a damaged database gets its state from its log, or from another coordinator."""
 
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from ca.certificates import Authority
-from ca.errors import Conflict, Unavailable
 from ca.identity import Identity, Role
-from ca.tls import Peer
 from coordinator import rebuilding
-from coordinator.calls import AnyCall, SnapshotCall, SnapshotChunkCall
 from coordinator.client import MetadataClient
 from coordinator.config import CoordinatorConfig, CoordinatorFiles
 from coordinator.damage import StateDamaged
@@ -27,7 +22,8 @@ from coordinator.reopening import StateLost
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store
 from coordinator.stored_sums import SUMS
-from tests.unit.peer_ports import CLUSTER, contexts_of, serving
+from tests.unit.peer_ports import CLUSTER, contexts_of
+from tests.unit.snapshot_peers import peer
 from tests.unit.state import ADMIN, State, create, dump
 from tests.unit.state_damage import spoil
 
@@ -64,31 +60,6 @@ def member(directory: Path, entries: list[Entry], hard_state: HardState, *, afte
 
 def opened(files: CoordinatorFiles) -> Ledger:
     return open_ledger(files, os.fdatasync)
-
-
-@asynccontextmanager
-async def peer(
-    snapshots: SnapshotStore, directory: Path, authority: Authority, refusals: Sequence[str] = ()
-) -> AsyncIterator[Callable[[], MetadataClient]]:
-    """Another coordinator, which makes a snapshot when it is asked; clients of it. `refusals` come before."""
-    left = list(refusals)
-
-    async def answer(_: Peer, call: AnyCall) -> bytes:
-        if isinstance(call, SnapshotCall):
-            if left:
-                raise Conflict(left.pop(0))
-            if (newest := snapshots.newest()) is None:
-                snapshots.take(origin="c2")
-            elif newest.index < call.index_min:
-                raise Unavailable("older")
-            return msgspec.msgpack.encode(newest)
-        assert isinstance(call, SnapshotChunkCall)
-        return msgspec.msgpack.encode(snapshots.chunk(call.index, call.term, call.offset))
-
-    async with serving("c2", answer, directory, authority) as record:
-        contexts = contexts_of("c1", directory, authority)
-        identity = Identity(CLUSTER, Role.COORDINATOR, "c1")
-        yield lambda: MetadataClient(identity, [record], contexts.client)
 
 
 def nobody(directory: Path, authority: Authority) -> MetadataClient:

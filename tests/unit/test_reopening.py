@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import sqlite3
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -282,6 +283,22 @@ def test_garbage_in_place_of_an_installation_leaves_the_good_state(
     assert dump(files.state) == before
     assert not intent.exists()
     assert "goes on from the state before" in caplog.text
+
+
+def test_installation_of_other_rows_than_came_leaves_the_good_state(tmp_path: Path, kit: Kit) -> None:
+    """SQLite finds nothing wrong with them."""
+    source, _ = kit
+    files = made(tmp_path)
+    before = dump(files.state)
+    begin_installation(files, source, dies="marked before")
+    intent = Path(f"{files.state}.install")
+    with closing(sqlite3.connect(intent)) as db, db:
+        db.execute("UPDATE users SET generation = generation + 1")
+    Path(f"{intent}.sha256").write_text(f"{meta_digest(source)}  {intent.name}\n")
+    with closing(open_ledger(files, SYNC)):
+        pass
+    assert dump(files.state) == before
+    assert not intent.exists()
 
 
 def meta_digest(source: SnapshotStore) -> str:

@@ -356,6 +356,21 @@ def test_wrong_digest_removes_what_came(tmp_path: Path, source: SnapshotStore, t
     fetch(source, target)
 
 
+def test_other_rows_from_a_member_that_announces_no_rows_are_refused(
+    tmp_path: Path, source: SnapshotStore, target: SnapshotStore
+) -> None:
+    """An older member announces the bytes alone."""
+    chunks, changed = all_chunks(source), tmp_path / "changed"
+    changed.write_bytes(b"".join(chunk.data for chunk in chunks))
+    with closing(sqlite3.connect(changed)) as db, db:
+        db.execute("UPDATE users SET generation = generation + 1")
+    incoming = target.incoming(meta_of(source))
+    for chunk in forged(chunks, changed.read_bytes()):
+        incoming.add(msgspec.structs.replace(chunk, content=""))
+    with pytest.raises(InvalidRequest, match="announced"):
+        incoming.finish()
+
+
 def test_snapshot_whose_sync_failed_comes_again(
     tmp_path: Path, source: SnapshotStore, target: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
