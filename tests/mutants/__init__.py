@@ -3,11 +3,13 @@
 from tests.mutants.beliefs import BELIEFS
 from tests.mutants.consensus import CONSENSUS
 from tests.mutants.members import MEMBERS
+from tests.mutants.storage import STORAGE
 
 MUTANTS = (
     *CONSENSUS,
     *MEMBERS,
     *BELIEFS,
+    *STORAGE,
 )
 
 __all__ = ["MUTANTS"]
