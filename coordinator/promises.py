@@ -59,10 +59,14 @@ class Promises:
         self.newest = Promised()
 
     def open(self) -> None:
-        """Read what the process before left; a damaged slot is as good as none. Raises OSError."""
+        """Read what the process before left, and make it durable: it may have been killed before its sync,
+        and what is read here is not written again. A damaged slot is as good as none. Raises OSError.
+        """
         if NAME not in self._directory.names():
             return
         self._file = self._directory.open(NAME)
+        self._file.sync()
+        self._directory.sync()
         for slot in range(SLOTS):
             found = _decode(self._file.read(slot * SLOT_BYTES, SLOT_BYTES))
             if found is not None and found[0] > self._number:

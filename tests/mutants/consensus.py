@@ -322,8 +322,8 @@ SNAPSHOTS = (
     Mutant.of(
         "snapshot drops the replies of sessions",
         "store",
-        "                self._sums = PageSums(self._path)\n            self._load()",
-        "                self._sums = PageSums(self._path)\n            self._load()\n"
+        "                self._file.begin_anew()\n            self._load()",
+        "                self._file.begin_anew()\n            self._load()\n"
         '            self._writer.execute("DELETE FROM replies")\n'
         '            self._writer.execute("DELETE FROM sessions")',
     ),

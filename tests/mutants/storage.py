@@ -332,6 +332,13 @@ MARKS = (
         (FORGETFUL,),
     ),
     Mutant.of(
+        "promises of a killed process not synced",
+        "promises",
+        "        self._file.sync()\n        self._directory.sync()\n        for slot",
+        "        for slot",
+        "tests/unit/test_reopening.py::test_promise_that_a_start_has_read_survives_a_power_cut",
+    ),
+    Mutant.of(
         "promises not synced",
         "promises",
         "_encode(self._number, promised))\n            self._file.sync()\n",

@@ -14,12 +14,13 @@ from coordinator.config import CoordinatorFiles
 from coordinator.ledger import open_ledger
 from coordinator.log import SegmentLog
 from coordinator.member import Member, configured
-from coordinator.promises import NAME, SLOT_BYTES, Promised
+from coordinator.promises import NAME, SLOT_BYTES, Promised, Promises
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, SnapshotMeta
 from coordinator.reopening import StateLost, recover
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store
+from tests.sim.disk import Crashed, SimulatedDirectory
 from tests.unit.snapshot_files import fetch, meta_of
 from tests.unit.state import ADMIN, State, create, dump
 
@@ -304,3 +305,23 @@ def test_installation_of_other_rows_than_came_leaves_the_good_state(tmp_path: Pa
 def meta_digest(source: SnapshotStore) -> str:
     meta = meta_of(source)
     return source.chunk(meta.index, meta.term, 0).sha256
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_promise_that_a_start_has_read_survives_a_power_cut(seed: int) -> None:
+    """The process before was killed between the write and the sync: nobody writes it again."""
+    directory = SimulatedDirectory(random.Random(seed))
+    promises = Promises(directory)
+    promises.open()
+    promises.write(Promised(1, "c1"))
+    directory.crash_after(2)
+    with pytest.raises(Crashed):
+        promises.write(Promised(2, "c2"))
+    directory.kill()
+    again = Promises(directory)
+    again.open()
+    assert again.newest == Promised(2, "c2")
+    directory.crash()
+    last = Promises(directory)
+    last.open()
+    assert last.newest == Promised(2, "c2")
