@@ -1,4 +1,4 @@
-"""The deliberate bugs of the consensus: the simulator's scenarios and seeds must catch them."""
+"""The deliberate bugs of the consensus: the simulator's scenarios and seeds must catch them, or a test."""
 
 from tests.mutants.mutant import Mutant
 
@@ -214,6 +214,7 @@ DISK = (
         "member",
         "        index = durable_index\n",
         "        index = self.applied_index\n",
+        "tests/unit/test_reopening.py::test_log_forgets_nothing_that_the_database_may_lose",
     ),
     Mutant.of(
         "vote forgotten with the log behind a snapshot",

@@ -325,3 +325,12 @@ def test_promise_that_a_start_has_read_survives_a_power_cut(seed: int) -> None:
     last = Promises(directory)
     last.open()
     assert last.newest == Promised(2, "c2")
+
+
+def test_log_forgets_nothing_that_the_database_may_lose(tmp_path: Path) -> None:
+    files = made(tmp_path)
+    with closing(SegmentLog.open(files.log)) as log, closing(Store(files.state)) as store:
+        config = configured(Config("c1", ("c1",)), store)
+        snapshots = SnapshotStore(files.snapshots, files.state)
+        member = Member(config, log, store, snapshots, random.Random(1), kept_entries=0)
+        assert [member.compactable(durable) for durable in (2, store.applied_index())] == [2, 7]
