@@ -18,7 +18,11 @@ _URI = re.compile(r"spiffe://(?P<cluster>[a-z0-9-]+)/(?P<role>node|coordinator)/
 _ADDRESS_CHARS_MAX = 45  # the longest literal: an IPv6 address with six groups and a dotted quad
 _PORT_MAX = 65_535
 # Addresses that carry an IPv4 address in their last 32 bits: NAT64 (RFC 6052, RFC 8215) and IPv4-compatible.
-_EMBEDDING_NETWORKS = tuple(ipaddress.IPv6Network(n) for n in ("64:ff9b::/96", "64:ff9b:1::/48", "::/96"))
+# Their last 32 bits are an IPv4 address: NAT64 (RFC 6052), IPv4-compatible, IPv4-translated (RFC 2765).
+_EMBEDDING_NETWORKS = tuple(ipaddress.IPv6Network(n) for n in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96"))
+_LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")  # RFC 8215: cut as each operator likes
+_LOCAL_NAT64_BITS = (48, 56, 64, 96)  # lengths of prefixes; bits 64 to 71 are left out (RFC 6052, 2.2)
+_ISATAP = (0x0000_5EFE, 0x0200_5EFE)  # before an IPv4 address in an interface id (RFC 5214, 6.1)
 _THIS_NETWORK = ipaddress.IPv4Network("0.0.0.0/8")  # RFC 1122, 3.2.1.3: never a destination
 _BROADCAST = ipaddress.IPv4Address("255.255.255.255")
 # What reading a bad certificate, or one of its extensions, raises in cryptography 46 and later.
@@ -156,9 +160,25 @@ def _embedded_ipv4(address: _Address) -> list[_Address]:
     found: list[_Address] = []
     if any(address in network for network in _EMBEDDING_NETWORKS):
         found.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
+    if address in _LOCAL_NAT64:
+        possible = [_behind_prefix(int(address), bits) for bits in _LOCAL_NAT64_BITS]
+        # One that begins with zero is what another length of the prefix makes of it.
+        found += [each for each in possible if each not in _THIS_NETWORK]
     if address.sixtofour is not None:
         found.append(address.sixtofour)
+    if address.teredo is not None:
+        found += address.teredo  # the server and, inverted, the client (RFC 4380, 4)
+    if int(address) >> 32 & 0xFFFF_FFFF in _ISATAP:
+        found.append(ipaddress.IPv4Address(int(address) & 0xFFFF_FFFF))
     return found
+
+
+def _behind_prefix(address: int, bits: int) -> ipaddress.IPv4Address:
+    """The IPv4 address behind a NAT64 prefix of so many bits."""
+    if bits == 96:
+        return ipaddress.IPv4Address(address & 0xFFFF_FFFF)
+    without_gap = address >> 64 << 56 | address & (1 << 56) - 1  # 120 bits
+    return ipaddress.IPv4Address(without_gap >> 120 - bits - 32 & 0xFFFF_FFFF)
 
 
 def _is_unreachable(address: _Address) -> bool:

@@ -14,6 +14,13 @@ def counted(count: int, one: str, many: str) -> str:
     return f"{count} {one if count == 1 else many}"
 
 
+def duration(seconds: float) -> str:
+    """For people: 90 s, 12 min, 3 h."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
 def connection_trouble(error: Exception) -> str:
     """Why a connection failed, with the address where it is known, and without how a library shows it."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):

@@ -9,7 +9,6 @@ from types import TracebackType
 from typing import Self
 
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -25,8 +24,16 @@ PIPE_COLUMNS = 1000  # what reads a pipe wants whole values, however long the li
 
 
 def table_console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough for everything in a pipe."""
-    return Console() if sys.stdout.isatty() else Console(width=PIPE_COLUMNS)
+    """Where tables go: as wide as the terminal, or wide enough for everything in a pipe. Text is shown as it
+    is: `https://[fd00::4]:7443` has no markup in it, nor has a file's name.
+    """
+    width = None if sys.stdout.isatty() else PIPE_COLUMNS
+    return Console(width=width, markup=False, emoji=False)
+
+
+def printable_name(text: str) -> str:
+    """User text on one line of a terminal: control characters do nothing."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def end_at_once_when_interrupted() -> None:
@@ -48,7 +55,7 @@ class ProgressBars:
     def __init__(self) -> None:
         console = Console(stderr=True)
         self._progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             DownloadColumn(),
             TransferSpeedColumn(),
@@ -61,7 +68,7 @@ class ProgressBars:
     @contextmanager
     def bar(self, label: str) -> Iterator[SetProgress]:
         """A bar until the context ends; it is set to the bytes done and, once known, the bytes in all."""
-        task = self._progress.add_task(escape(label.encode(errors="replace").decode()), total=None)
+        task = self._progress.add_task(label.encode(errors="replace").decode(), total=None)
 
         def move(done_bytes: int, total_bytes: int | None) -> None:
             self._progress.update(task, completed=done_bytes, total=total_bytes)

@@ -4,11 +4,10 @@ import json
 from typing import Any, Final
 
 import click
-from rich.markup import escape
 from rich.table import Table
 
 from deploy.commands.connection import Connection, connection_options
-from deploy.progress import table_console
+from deploy.progress import printable_name, table_console
 from node.client import Client
 
 PATH: Final = "/api/v1/cluster/damaged"
@@ -46,7 +45,7 @@ def _table(contents: list[dict[str, Any]]) -> Table:
         lost = _lost(content)
         for file in content["files"]:
             table.add_row(
-                file["file_uuid"], escape(file["filename"]), str(content["size_bytes"]), lost, escape(nodes)
+                file["file_uuid"], printable_name(file["filename"]), str(content["size_bytes"]), lost, nodes
             )
     return table
 

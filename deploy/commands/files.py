@@ -13,7 +13,7 @@ from rich.table import Table
 from ca.errors import FilestoreError
 from deploy.commands.connection import Connection, connection_options, line_of, reason_of
 from deploy.getting import get_to_file, get_to_stream
-from deploy.progress import ProgressBars, end_at_once_when_interrupted, table_console
+from deploy.progress import ProgressBars, end_at_once_when_interrupted, printable_name, table_console
 from deploy.putting import Wanted, put_files, put_stream
 from node.client import Client
 from node.client_ranges import CONNECTIONS, CONNECTIONS_MAX
@@ -211,18 +211,8 @@ def files_table(records: list[dict[str, Any]]) -> Table:
             record["file_uuid"],
             str(record["size_bytes"]),
             record["status"],
-            printable(record["project_id"]),
-            printable(record["filename"]),
+            printable_name(record["project_id"]),
+            printable_name(record["filename"]),
             record["created_at"],
         )
     return table
-
-
-def printable_name(text: str) -> str:
-    """User text on one line of a terminal: control characters do nothing."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
-def printable(text: str) -> str:
-    """The same in a table, where rich's markup does nothing either."""
-    return printable_name(text).replace("[", r"\[")

@@ -12,11 +12,12 @@ from rich.table import Table
 
 from ca.errors import Unavailable
 from coordinator.jobs import amounts_of
-from coordinator.telling import counted
+from coordinator.telling import counted, duration
 from deploy.commands.connection import Connection, connection_options, line_of
 from deploy.progress import table_console
 from node.client import Client, UntrustedServer
 
+CLOCK_SHOWN_MS_MIN: Final = 1000
 EXIT_CODES: Final = {"healthy": 0, "degraded": 1, "unavailable": 2}
 
 
@@ -84,13 +85,6 @@ def progress_of(run: Mapping[str, Any], at_s: float) -> tuple[str, str]:
     return shown, duration((at_s - started_s) / amounts.done * amounts.left)
 
 
-def duration(seconds: float) -> str:
-    """For people: 90 s, 12 min, 3 h."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
-
-
 def _coordinators(answer: dict[str, Any]) -> Table:
     table = Table(
         "coordinator", "role", "term", "commit", "applied", "lag", "clock", box=None, pad_edge=False
@@ -145,9 +139,14 @@ def _unscrubbed(nodes: list[dict[str, Any]]) -> str:
 
 
 def _clock(member: dict[str, Any]) -> str:
+    """A clock is told over the network: what lies within a round trip is no difference."""
     offset_ms = member.get("clock_offset_ms")
-    return "" if offset_ms is None else f"{offset_ms:+d} ms"
+    if offset_ms is None:
+        return ""
+    if abs(offset_ms) < CLOCK_SHOWN_MS_MIN:
+        return "right"
+    return f"{duration(abs(offset_ms) / 1000)} {'ahead' if offset_ms > 0 else 'behind'}"
 
 
 def _line(console: Console, text: str) -> None:
-    console.print(text, highlight=False, markup=False)
+    console.print(text, highlight=False)

@@ -6,7 +6,7 @@ from typing import Final
 from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, INTERMEDIATE, ROOT, StatusReply
 from coordinator.records import DOWN
 from coordinator.replica_records import HELD_MAX
-from coordinator.telling import counted
+from coordinator.telling import counted, duration
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
 
 HEALTHY: Final = "healthy"
@@ -170,7 +170,8 @@ def _of_clocks(coordinators: list[CoordinatorState], nodes: list[NodeState]) -> 
     offsets_ms = {f"coordinator {each.id}": each.clock_offset_ms for each in coordinators}
     offsets_ms |= {f"node {each.id}": each.clock_offset_ms for each in nodes}
     return [
-        f"The clock of the {name} is {offset_ms} ms from most others'."
+        f"The clock of the {name} is {duration(abs(offset_ms) / 1000)}"
+        f" {'ahead of' if offset_ms > 0 else 'behind'} most others'."
         for name, offset_ms in offsets_ms.items()
         if isinstance(offset_ms, int) and abs(offset_ms) > CLOCK_OFFSET_MS_MAX
     ]

@@ -128,6 +128,8 @@ def test_other_member_ids_are_refused_by_field_name(value: object) -> None:
         ("::ffff:10.1.2.3", "10.1.2.3"),
         ("64:ff9b::a01:203", "64:ff9b::a01:203"),
         ("fd00::1", "fd00::1"),
+        ("2001:0:a01:203::1", "2001:0:a01:203::1"),
+        ("64:ff9b:1:a01:2:300::", "64:ff9b:1:a01:2:300::"),
     ],
 )
 def test_address_becomes_its_canonical_literal(value: str, canonical: str) -> None:
@@ -154,6 +156,14 @@ def test_address_becomes_its_canonical_literal(value: str, canonical: str) -> No
         "64:ff9b:1::7f00:1",
         "::7f00:1",
         "2002:7f00:1::",
+        "2001:0:7f00:1::1",  # Teredo, with a server on the loopback
+        "2001:0:a01:203::80ff:fffe",  # and with a client there
+        "::ffff:0:127.0.0.1",
+        "64:ff9b:1:7f00:0:100::",
+        "64:ff9b:1:7f:0:1::",
+        "64:ff9b:1:0:7f:0:100:0",
+        "2001:db8::5efe:7f00:1",
+        "2001:db8::200:5efe:a9fe:1",
     ],
 )
 def test_undiallable_address_needs_the_development_flag(value: str) -> None:

@@ -134,7 +134,11 @@ def test_clock_and_certificate_degrade_it_though_the_members_are_well() -> None:
     ending = [EndingCertificate(holder="root", expires_at="2026-12-01T00:00:00.000Z")]
     health, problems = health_of(reply(), "c1", [coordinator()], nodes, ending)
     assert (health, len(problems)) == ("degraded", 2)
+    assert problems[0] == "The clock of the node n3 is 5 s behind most others'."
     assert members_are_well("c1", [coordinator()], nodes)
+    nodes = [*NODES[:2], node("n3", clock_offset_ms=599_974)]
+    _, (problem,) = health_of(reply(), "c1", [coordinator()], nodes, [])
+    assert problem == "The clock of the node n3 is 10 min ahead of most others'."
 
 
 def test_node_that_the_leader_has_not_heard_is_told_with_what_to_do() -> None:
