@@ -17,7 +17,6 @@ _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _URI = re.compile(r"spiffe://(?P<cluster>[a-z0-9-]+)/(?P<role>node|coordinator)/(?P<id>[a-z0-9-]+)")
 _ADDRESS_CHARS_MAX = 45  # the longest literal: an IPv6 address with six groups and a dotted quad
 _PORT_MAX = 65_535
-# Addresses that carry an IPv4 address in their last 32 bits: NAT64 (RFC 6052, RFC 8215) and IPv4-compatible.
 # Their last 32 bits are an IPv4 address: NAT64 (RFC 6052), IPv4-compatible, IPv4-translated (RFC 2765).
 _EMBEDDING_NETWORKS = tuple(ipaddress.IPv6Network(n) for n in ("64:ff9b::/96", "::/96", "::ffff:0:0:0/96"))
 _LOCAL_NAT64 = ipaddress.IPv6Network("64:ff9b:1::/48")  # RFC 8215: cut as each operator likes

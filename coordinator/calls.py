@@ -12,7 +12,7 @@ from coordinator.queries import AnyQuery
 from coordinator.records import Caller, CoordinatorRecord, JobRunRecord, NodeRecord
 from coordinator.replica_records import ReplicaCounts
 
-DISK_OK, DISK_LOW, DISK_FAILED = "ok", "low", "failed"
+DISK_OK, DISK_LOW, DISK_FULL, DISK_FAILED = "ok", "low", "full", "failed"
 CALL_TIMEOUT_S = 5.0  # a client waits no longer for an answer before it says 503
 
 
@@ -102,6 +102,7 @@ class HeartbeatCall(Struct, frozen=True, tag="heartbeat"):
     disk_fails: bool = False  # it takes no bytes, and not for want of room; False from older versions
     poison: Names = []  # the first of what cannot be used on its disk, each with why
     poison_count: Count = 0
+    disk_full: bool = False  # it takes no bytes for want of room, and for nothing else
 
 
 class HeartbeatReply(Struct, frozen=True):
@@ -233,10 +234,12 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
 class NodeStatus(Struct, frozen=True, kw_only=True):
     """`state`: healthy, draining (healthy, and being emptied), unreachable (most other nodes cannot
     connect to it), suspect (silent for 10 s), down (the log says so, or silent for 10 min), returning (heard
-    again, its replicas are not compared with the log yet), joined (has not been heard yet).
+    again, its replicas are not compared with the log yet), unheard (not by this coordinator since it was
+    started), joined (has never run).
 
-    `disk`: ok; low, when no room is left but the reserve; failed, when it takes no bytes. `copy_failures`:
-    what the leader has seen fail again and again of the copies that it shall make or give; "" for nothing.
+    `disk`: ok; low, when no room is left but the reserve; full, when none is left at all; failed, when it
+    takes no bytes. `copy_failures`: what the leader has seen fail again and again of the copies that it shall
+    make or give; "" for nothing. `since_ms`: see `coordinator.health.Heard`.
     """
 
     node: NodeRecord
@@ -252,6 +255,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     copy_failures: str = ""
     poison: list[str] = []
     poison_count: int = 0
+    since_ms: dict[str, int] = {}
 
 
 INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members

@@ -280,6 +280,12 @@ class MetadataClient:
         """The coordinators that this client knows, and where they are."""
         return [link.coordinator for link in self._links.values()]
 
+    @property
+    def is_removed(self) -> bool:
+        """Whether coordinators say that this member was removed, and none is connected."""
+        links = self._links.values()
+        return any(link.is_removed for link in links) and not any(link.is_up for link in links)
+
     async def heartbeat(self, coordinator_id: str, call: HeartbeatCall) -> HeartbeatReply | None:
         """Tell one coordinator that this member lives; None when it does not confirm it in time."""
         if (link := self._links.get(coordinator_id)) is None:

@@ -16,7 +16,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK
+from coordinator.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK
 from coordinator.clock import now_ms
 from coordinator.config import CoordinatorFiles
 from coordinator.health import NODE_STATES
@@ -67,9 +67,9 @@ class ClusterMetrics(Collector):
         yield _counted("filestore_nodes", "Nodes by state, as heard here.", NODE_STATES, states)
         yield _counted(
             "filestore_node_disks",
-            "Nodes that are not down by how their disk is, as heard here: ok, low (only the reserve is left)"
-            " or failed.",
-            (DISK_OK, DISK_LOW, DISK_FAILED),
+            "Nodes that are not down by how their disk is, as heard here: ok, low (only the reserve is left),"
+            " full or failed.",
+            (DISK_OK, DISK_LOW, DISK_FULL, DISK_FAILED),
             [disk for state, disk in zip(states, disks, strict=True) if state != DOWN],
         )
         yield _gauge(

@@ -4,11 +4,11 @@ Every node sends its heartbeats to every coordinator, so that a new leader knows
 """
 
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
-from coordinator.calls import DISK_FAILED, DISK_LOW, DISK_OK, HeartbeatCall
+from coordinator.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK, HeartbeatCall
 from coordinator.placement import Candidate
 from coordinator.records import DOWN, HEALTHY, RETURNING, NodeRecord
 
@@ -17,7 +17,18 @@ SUSPECT_S = 10.0
 DOWN_S = 600.0
 REPORTS_MIN = 2  # of nodes that cannot reach another
 UNREACHABLE: Final = "unreachable"
-NODE_STATES: Final = ("joined", HEALTHY, UNREACHABLE, "suspect", DOWN, RETURNING, "draining")  # as shown
+UNHEARD: Final = "unheard"
+NODE_STATES: Final = (  # as shown
+    "joined",
+    UNHEARD,
+    HEALTHY,
+    UNREACHABLE,
+    "suspect",
+    DOWN,
+    RETURNING,
+    "draining",
+)
+SILENT, DISK, CUSTODY, POISON = "silent", "disk", "custody", "poison"  # what a node may have for a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +36,13 @@ class Heard:
     """The last heartbeat of a node; `at_s` on the caller's monotonic clock.
 
     `clock_offset_ms`: the node's clock less ours, less the way of the heartbeat; None from older versions.
+    `since_ms`: by our clock, when DISK, CUSTODY and POISON were first heard in a row.
     """
 
     at_s: float
     heartbeat: HeartbeatCall
     clock_offset_ms: int | None = None
+    since_ms: Mapping[str, int] = field(default_factory=dict)
 
 
 class NodeHealth:
@@ -43,8 +56,13 @@ class NodeHealth:
 
         Only for nodes that have joined, so the table is bounded by theirs.
         """
-        is_known = heartbeat.at_ms > 0 and at_ms > 0
-        self._heard[node_id] = Heard(at_s, heartbeat, heartbeat.at_ms - at_ms if is_known else None)
+        is_known, before = heartbeat.at_ms > 0 and at_ms > 0, self._heard.get(node_id)
+        since_ms = {
+            trouble: at_ms if before is None else before.since_ms.get(trouble, at_ms)
+            for trouble in _troubles(heartbeat)
+        }
+        offset_ms = heartbeat.at_ms - at_ms if is_known else None
+        self._heard[node_id] = Heard(at_s, heartbeat, offset_ms, since_ms)
 
     def forget(self, node_id: str) -> None:
         """A node has joined; what was heard under its name was another, which was removed."""
@@ -88,11 +106,14 @@ class NodeHealth:
         """What an operator is told of a node: what she must act on comes first.
 
         down or suspect when it is silent, or down because the log says so and nobody has recorded yet that it
-        is back; unreachable when most others say so; returning; draining; healthy, or joined.
+        is back; unreachable when most others say so; returning; draining; healthy. Where it was not heard
+        here: joined when it has never run, else unheard.
         """
         state = self.state(node.node_id, at_s=at_s)
         if DOWN in (node.state, state):
             return DOWN
+        if state == "joined" and node.peer_port:
+            return UNHEARD
         if state != HEALTHY:
             return state
         if node.state == RETURNING:
@@ -112,19 +133,16 @@ class NodeHealth:
     def disk(self, node_id: str) -> str:
         """How the disk of a node was at its last heartbeat; DISK_OK while there was none."""
         heard = self._heard.get(node_id)
-        if heard is None:
-            return DISK_OK
-        beat = heard.heartbeat
-        if not beat.takes_bytes:
-            return DISK_FAILED
-        if not beat.total_bytes:
-            return DISK_OK  # it has not looked yet
-        room = Candidate(node_id, "", 1, beat.free_bytes, beat.total_bytes)
-        return DISK_OK if room.has_room(0) else DISK_LOW
+        return DISK_OK if heard is None else _disk(heard.heartbeat)
+
+    def since_ms(self, node_id: str) -> dict[str, int]:
+        """Since when a node has what it told last, by our clock; nothing of one that was never heard."""
+        heard = self._heard.get(node_id)
+        return {} if heard is None else dict(heard.since_ms)
 
     def candidates(self, nodes: Iterable[NodeRecord], *, at_s: float) -> list[Candidate]:
         """The nodes that live, that peers can reach, that the log calls healthy, that are not draining and
-        whose disk takes bytes, with their room.
+        whose disk takes bytes or is merely full, with their room.
         """
         found = []
         answering = self.heard(at_s=at_s)
@@ -132,8 +150,26 @@ class NodeHealth:
             if node.node_id not in answering or not node.takes_replicas:
                 continue
             beat = self._heard[node.node_id].heartbeat
-            if beat.takes_bytes and beat.total_bytes:  # none before it has looked at its disk
+            if (
+                beat.takes_bytes or beat.disk_full
+            ) and beat.total_bytes:  # none before it has looked at its disk
                 found.append(
                     Candidate(node.node_id, node.zone, node.weight, beat.free_bytes, beat.total_bytes)
                 )
         return found
+
+
+def _disk(beat: HeartbeatCall) -> str:
+    if beat.disk_full:
+        return DISK_FULL
+    if not beat.takes_bytes:
+        return DISK_FAILED
+    if not beat.total_bytes:
+        return DISK_OK  # it has not looked yet
+    room = Candidate("", "", 1, beat.free_bytes, beat.total_bytes)
+    return DISK_OK if room.has_room(0) else DISK_LOW
+
+
+def _troubles(beat: HeartbeatCall) -> list[str]:
+    found = {DISK: _disk(beat) != DISK_OK, CUSTODY: bool(beat.custody_stopped), POISON: beat.poison_count > 0}
+    return [trouble for trouble, is_there in found.items() if is_there]

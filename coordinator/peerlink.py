@@ -55,6 +55,7 @@ class PeerLink:
         self._calls: dict[int, asyncio.Future[wire.AnswerFrame]] = {}
         self._deadlines = Deadlines(self._give_up)
         self._is_up = False
+        self.is_removed = False  # as this coordinator said when it refused the last connection
         self._unheard_since_s: float | None = None  # of the first call after which nothing was heard
         self._trouble = _Trouble()
         self._dialled_with: ssl.SSLContext | None = None
@@ -63,6 +64,11 @@ class PeerLink:
         """Whether this is a connection to where that coordinator is."""
         known = self.coordinator
         return (known.address, known.peer_port) == (record.address, record.peer_port)
+
+    @property
+    def is_up(self) -> bool:
+        """Whether there is a connection now."""
+        return self._is_up
 
     @property
     def silent_s(self) -> float:
@@ -115,6 +121,7 @@ class PeerLink:
         """That there is no connection: once, if this member is not wanted or it stays so."""
         is_refusal = isinstance(error, aiohttp.WSServerHandshakeError) and error.status in _REFUSALS
         is_over = time.monotonic() - self._trouble.since_s > UNREACHABLE_S
+        self.is_removed = getattr(error, "status", None) == HTTPStatus.GONE
         if (is_refusal or is_over) and not self._trouble.is_told:
             self._trouble.is_told = True
             why = _NOT_WANTED if is_refusal else connection_trouble(error)
@@ -137,7 +144,7 @@ class PeerLink:
         self._unheard_since_s = None
         sender = asyncio.create_task(self._outbox.run(socket), name="calls")
         receiver = asyncio.create_task(self._receive(socket), name="answers")
-        self._is_up = True
+        self._is_up, self.is_removed = True, False
         try:
             await asyncio.wait((sender, receiver), return_when=asyncio.FIRST_COMPLETED)
         finally:

@@ -147,7 +147,7 @@ class ReplicaCounts(Struct, frozen=True, kw_only=True):
     recounting: list[str]
     absent: int = 0  # from coordinators of older versions
     last: int = 0
-    few: int = 0
+    few: int = -1  # not told
     damaged: int = 0
     gone: int = 0
     gone_bytes: int = 0

@@ -131,7 +131,7 @@ class Service:
 
     def check(self, peer: Peer) -> None:
         """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
-        state has it; Gone for a coordinator that was removed, so that it stops asking.
+        state has it; Gone for one that was removed, so that it can tell whoever looks.
         """
         identity = peer.identity
         if identity.cluster != self._identity.cluster:
@@ -140,6 +140,8 @@ class Service:
             if identity.id in self._view().removed_coordinators:
                 raise Gone("This coordinator was removed from the cluster.")
         elif not self._store.certificate_is_live(identity.id, peer.serial):
+            if all(node.node_id != identity.id for node in self._view().nodes):
+                raise Gone("This node was removed from the cluster.")
             raise Unauthorized(f"the certificate of {identity.uri} is revoked or unknown")
 
     async def handle(self, peer: Peer, call: AnyCall) -> bytes:

@@ -142,6 +142,7 @@ class Statuses:
                     copy_failures=failing.get(node.node_id, ""),
                     poison=beat.poison,
                     poison_count=beat.poison_count,
+                    since_ms=self._health.since_ms(node.node_id),
                 )
             )
         return states

@@ -83,6 +83,8 @@ class View:
     def require_fresh(self) -> ClusterView:
         """The view, if it is fresh enough to decide by. Raises Unavailable."""
         if not self.is_fresh():
+            if self._metadata.is_removed:
+                raise Unavailable("This member was removed from the cluster: stop it.")
             raise Unavailable("This member has lost the coordinators; its view of the cluster is too old.")
         return self.current
 

@@ -98,7 +98,7 @@ class NodeMetrics:
         self.disk_size_bytes = Gauge("filestore_disk_size_bytes", "All bytes.", registry=registry)
         self.disk_writable = Gauge(
             "filestore_disk_writable",
-            "1 if the disk took bytes within the last half minute.",
+            "1 if the disk took bytes within the last half minute, and has room for more.",
             registry=registry,
         )
 

@@ -308,16 +308,18 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs:
 
 
 async def _readiness(config: NodeConfig, view: View, watch: DiskWatch, numbers: WorkerNumbers) -> str:
-    """`ready`; raises Unavailable while this node should get no requests."""
+    """`ready`, or `disk_full` of one that serves what it has, and passes uploads on; raises Unavailable
+    while this node should get no requests.
+    """
     view.require_fresh()
     view.require_leader()
     if not _is_announced(config, view):
         raise Unavailable("The cluster does not know yet where peers reach this node.")
-    if not watch.is_writable():
+    if not watch.is_writable() and not watch.is_full():
         raise Unavailable("The disk of this node takes no bytes.")
     if not numbers.has_heard_all():
         raise Unavailable("Some worker processes of this node have not started yet.")
-    return "ready"
+    return "disk_full" if watch.is_full() else "ready"
 
 
 def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> str:

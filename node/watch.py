@@ -70,6 +70,7 @@ class DiskWatch:
             custody_stopped=self.custody_stopped(),
             unreachable=self.unreachable(),
             disk_fails=self.fails(),
+            disk_full=self.is_full(),
             poison=self._blobs.poison.shown(POISON_SHOWN),
             poison_count=len(self._blobs.poison) + self.poison_elsewhere(),
         )
@@ -85,8 +86,13 @@ class DiskWatch:
         return self._total_bytes
 
     def is_writable(self) -> bool:
-        """Whether the disk took bytes a moment ago."""
-        return time.monotonic() - self._writable_at_s < STALE_S and not self.hangs()
+        """Whether the disk took bytes a moment ago, and has room for more."""
+        is_recent = time.monotonic() - self._writable_at_s < STALE_S
+        return is_recent and not self._is_full and not self.hangs()
+
+    def is_full(self) -> bool:
+        """Whether the disk takes no bytes for want of room, and for nothing else."""
+        return self._is_full and not self.hangs()
 
     def hangs(self) -> bool:
         """Whether the disk has neither taken nor refused what a look asked of it for HANG_S."""
@@ -95,7 +101,7 @@ class DiskWatch:
 
     def fails(self) -> bool:
         """Whether the disk takes no bytes for another reason than that it is full: it may have lost some."""
-        return self._has_looked and not self.is_writable() and not self._is_full
+        return self._has_looked and not self.is_writable() and not self.is_full()
 
     async def look(self) -> None:
         """Once. Problems are logged and show in what is told."""
@@ -113,10 +119,12 @@ class DiskWatch:
                 _log.error("a directory of this node was removed, and is made again", extra={"area": name})
             self._free_bytes = await self._disk.run(self._blobs.free_bytes)
             self._total_bytes = await self._disk.run(self._blobs.total_bytes)
-            if now_s - self._writable_at_s >= PROBE_S:
+            was_full, self._is_full = self._is_full, self._free_bytes == 0
+            if is_due := now_s - self._writable_at_s >= PROBE_S:
                 await self._disk.run(self._blobs.probe)
-                self._writable_at_s, self._is_full = time.monotonic(), False
-                self._tell("")
+                self._writable_at_s = time.monotonic()
+            if is_due or was_full != self._is_full:
+                self._tell("no room is left" if self._is_full else "")
         except (FilestoreError, OSError) as error:
             if not _is_shortage(error):
                 self._writable_at_s = float("-inf")

@@ -54,8 +54,8 @@ def print_status(answer: dict[str, Any], *, at_s: float) -> None:
     console.print(_nodes(answer))
     if answer.get("runs"):
         console.print(_runs(answer["runs"], at_s))
-    for problem in answer.get("problems", ()):
-        _line(console, f"! {problem}")
+    for line in _problems(answer):
+        _line(console, line)
     if oldest := _unscrubbed(answer["nodes"]):
         _line(console, oldest)
     if replicas := answer.get("replicas"):
@@ -100,16 +100,16 @@ def _nodes(answer: dict[str, Any]) -> Table:
         "node", "url", "state", "heard", "disk", "free", "total", "uploads", "clock", box=None, pad_edge=False
     )
     for node in answer["nodes"]:
-        heard_ms_ago = node.get("heard_ms_ago", 0)
+        heard_ms_ago, is_heard = node.get("heard_ms_ago", 0), node.get("total_bytes", 0) > 0
         table.add_row(
             str(node["id"]),
             str(node["url"]),
             str(node["state"]),
             f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
-            str(node.get("disk", "")),
-            gibibytes(node.get("free_bytes", 0)),
-            gibibytes(node.get("total_bytes", 0)),
-            str(node.get("uploads", "")),
+            str(node.get("disk", "")) if is_heard else "",  # what nobody has told is left open
+            gibibytes(node.get("free_bytes", 0)) if is_heard else "",
+            gibibytes(node["total_bytes"]) if is_heard else "",
+            str(node.get("uploads", "")) if is_heard else "",
             _clock(node),
         )
     return table
@@ -121,6 +121,18 @@ def _runs(runs: list[dict[str, Any]], at_s: float) -> Table:
         shown, left = progress_of(run, at_s)
         table.add_row(run["job_name"], run["run_id"], run["node_id"], run["started_at"], shown, left)
     return table
+
+
+def _problems(answer: dict[str, Any]) -> list[str]:
+    """A line for each. A node of an older version says neither since when nor where to read on."""
+    findings = answer.get("findings") or [{"problem": problem} for problem in answer.get("problems", ())]
+    lines = []
+    for finding in findings:
+        told = [f"since {finding['since']}"] if finding.get("since") else []
+        told += [f"runbook: {finding['runbook']}"] if finding.get("runbook") else []
+        more = f" ({', '.join(told)})" if told else ""
+        lines.append(f"! {finding['problem']}{more}")
+    return lines
 
 
 def _replicas(replicas: dict[str, Any]) -> str:

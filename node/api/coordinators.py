@@ -30,7 +30,7 @@ from node.api.cluster import url_of
 from node.api.jobs import body_of
 from node.api.operation import Answer, Operation
 from node.api.services import API, ApiServices
-from node.api.standing import health_of, members_are_well
+from node.api.standing import findings_of, members_are_well, since_of
 
 _CLUSTER: Final = "/api/v1/cluster"
 _COORDINATORS: Final = f"{_CLUSTER}/coordinators"
@@ -49,17 +49,20 @@ async def status(request: web.Request) -> web.Response:
     leader = best.coordinator.id if _is_leader(best) else best.coordinator.leader
     coordinators = [_coordinator_state(record, replies, best) for record in best.coordinators]
     nodes = [_node_state(services, node) for node in best.nodes]
+    since = {node.node.node_id: since_of(node, best) for node in best.nodes}
     certificates = _certificates(heard)
     is_served = services.view.is_fresh()  # or this member refuses everything but this
-    health, problems = health_of(
-        best, leader, coordinators, nodes, certificates, is_served=is_served, now=rfc3339(now_ms())
+    now = rfc3339(now_ms())
+    health, findings = findings_of(
+        best, leader, coordinators, nodes, certificates, is_served=is_served, now=now, since=since
     )
     answer = ClusterStatus(
         cluster=best.cluster,
         leader=leader,
         healthy=is_served and members_are_well(leader, coordinators, nodes),
         health=health,
-        problems=problems,
+        problems=[finding.problem for finding in findings],
+        findings=findings,
         coordinators=coordinators,
         nodes=nodes,
         files=best.files,
@@ -213,6 +216,7 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         zone=seen.node.zone,
         weight=seen.node.weight,
         disk=seen.disk,
+        recorded=seen.node.state,
         scrubbed_since=rfc3339(seen.scrubbed_since_ms or None),
         custody_stopped=seen.custody_stopped,
         copy_failures=seen.copy_failures,

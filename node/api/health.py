@@ -20,7 +20,7 @@ async def lives(request: web.Request) -> web.Response:  # noqa: ARG001
 async def ready(request: web.Request) -> web.Response:
     """200 when requests can be served here; 503 whose details say what is missing. No credential.
 
-    A coordinator with a full disk serves reads: its status is `disk_full`, with 200.
+    One whose disk is full serves what it has: its status is `disk_full`, with 200.
     """
     services = request.app[API]
     services.view.require_fresh()

@@ -34,7 +34,7 @@ def test_node_that_can_make_no_file_is_known_as_full(tmp_path: Path) -> None:
         before = os.urandom(MIB)
         kept = cluster.store(before, node=node)
         ballast = fill_files(cluster, node)
-        wait_until(lambda: disk_of(cluster, node) == "low", what="a full disk", timeout_s=KNOWN_S)
+        wait_until(lambda: disk_of(cluster, node) == "full", what="a full disk", timeout_s=KNOWN_S)
         contents = [os.urandom(MIB) for _ in range(8)]
         for content in contents:
             file_uuid = cluster.store(content)

@@ -8,6 +8,7 @@ import pytest
 
 from ca.errors import InsufficientStorage
 from coordinator.disk import FILES_SPARE, writable_bytes
+from coordinator.health import NodeHealth
 from node.blobs import SPARE_BYTES, BlobStore
 from node.content.locks import UploadLocks
 from node.disk import DiskWorkers
@@ -16,6 +17,7 @@ from node.upload import Upload
 from node.uploads import UploadStore
 from node.watch import PROBE_S, DiskWatch
 from tests.cluster.failing_disk import failing_disk
+from tests.unit.node_records import node_record
 
 UUID = "0192d3a4-0000-7000-8000-000000000001"
 PIECE = os.urandom(1 << 20)
@@ -94,3 +96,32 @@ async def test_disk_that_takes_no_bytes_is_told_and_told_again_when_it_does(tmp_
     assert watch.heartbeat().takes_bytes  # this process has too many files open: that is no news of the disk
     disk.close()
     blobs.close()
+
+
+async def test_disk_without_any_room_takes_no_bytes_and_does_not_fail(tmp_path: Path) -> None:
+    """Whether or not the last few bytes of a probe still find a place: the superuser has a reserve."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    with failing_disk(tmp_path / "image", mounted):
+        disk, blobs = DiskWorkers(), BlobStore(mounted / "data")
+        watch = DiskWatch(disk, blobs, UploadLocks())
+        await watch.look()
+        assert (watch.is_writable(), watch.heartbeat().disk_full) == (True, False)
+        ballast = os.open(mounted / "ballast", os.O_WRONLY | os.O_CREAT)
+        os.posix_fallocate(ballast, 0, blobs.free_bytes())
+        await watch.look()
+        told = watch.heartbeat()
+        assert (told.takes_bytes, told.disk_full, told.disk_fails, told.free_bytes) == (False, True, False, 0)
+        assert not watch.is_writable()
+        health = NodeHealth()
+        health.hear("n1", told, at_s=0.0)
+        assert health.disk("n1") == "full"
+        (known,) = health.candidates([node_record("n1")], at_s=1.0)
+        assert not known.has_room(0)
+        os.ftruncate(ballast, 0)
+        os.fsync(ballast)
+        await watch.look()
+        assert (watch.is_writable(), watch.heartbeat().disk_full) == (True, False)
+        os.close(ballast)
+        disk.close()
+        blobs.close()

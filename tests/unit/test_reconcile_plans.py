@@ -283,7 +283,14 @@ def test_node_that_joins_under_the_name_of_one_that_was_removed_is_none_that_is_
     beat(health, 0.0, "n1")
     assert health.shown_state(new, at_s=3600.0) == "down"
     health.forget("n1")
-    assert health.shown_state(new, at_s=3600.0) == "joined"
+    assert health.shown_state(new, at_s=3600.0) == "unheard"
+    assert health.shown_state(node_record("n1", peer_port=0), at_s=3600.0) == "joined"
+
+
+def test_node_that_a_new_leader_has_not_heard_is_told_as_the_log_knows_it() -> None:
+    health = NodeHealth()
+    shown = [health.shown_state(node("n1", state=state), at_s=1.0) for state in ("healthy", "down")]
+    assert shown == ["unheard", "down"]
 
 
 def test_run_that_could_do_nothing_is_tried_again_when_room_or_nodes_have_changed_notably() -> None:

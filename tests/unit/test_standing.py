@@ -1,17 +1,20 @@
 """How well a cluster is, from what its coordinators say."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
-from coordinator.calls import CoordinatorStatus, StatusReply
+from coordinator.calls import CoordinatorStatus, HeartbeatCall, NodeStatus, StatusReply
+from coordinator.health import NodeHealth
 from coordinator.jobs import Amounts, amounts_of
 from coordinator.records import CoordinatorRecord
 from coordinator.replica_records import ReplicaCounts
 from deploy.commands.status import progress_of
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
-from node.api.standing import health_of, members_are_well
+from node.api.standing import findings_of, members_are_well, since_of
+from tests.unit.node_records import node_record
 
 
 def reply(write_quorum: int = 2) -> StatusReply:
@@ -48,6 +51,15 @@ def node(node_id: str, **changed: Any) -> NodeState:
 
 
 NODES = [node("n1"), node("n2"), node("n3")]
+RUNBOOK = Path(__file__).parents[2] / "docs" / "runbook.md"
+
+
+def health_of(*told: Any, **more: Any) -> tuple[str, list[str]]:
+    """The word and the sentences alone; each names a section that the runbook has."""
+    health, findings = findings_of(*told, **more)
+    sections = {line.removeprefix("## ") for line in RUNBOOK.read_text("utf-8").splitlines()}
+    assert {finding.runbook for finding in findings} <= sections
+    return health, [finding.problem for finding in findings]
 
 
 def test_cluster_that_lacks_nothing_is_healthy() -> None:
@@ -145,8 +157,61 @@ def test_node_that_the_leader_has_not_heard_is_told_with_what_to_do() -> None:
     """It may never have run; or it runs, and does not know the coordinators that a restore made."""
     _, problems = health_of(reply(), "c1", [coordinator()], [*NODES, node("n9", state="joined")], [])
     (told,) = problems
-    assert told.startswith("The node n9 has not been heard by the coordinator that leads: start it;")
+    assert told.startswith("The node n9 has never run, as far as the coordinator that leads knows: start it;")
     assert "`filestore node reconnect`" in told
+    unheard = node("n3", state="unheard", recorded="returning")
+    _, (told,) = health_of(reply(), "c1", [coordinator()], [*NODES[:2], unheard], [])
+    assert told.startswith(
+        "The node n3 has not been heard yet by the coordinator that leads, and the log has it as returning:"
+        " start it;"
+    )
+    assert "`filestore node reconnect`" in told
+
+
+def test_what_waits_to_leave_a_draining_node_is_not_short_of_replicas() -> None:
+    counts = ReplicaCounts(short={1: 229}, lost=0, unreferenced=0, doomed={}, recounting=[], few=0)
+    nodes = [*NODES, node("n4", state="draining")]
+    told = msgspec.structs.replace(reply(), replicas=counts, replicas_wanted=3)
+    assert health_of(told, "c1", [coordinator()], nodes, []) == ("healthy", [])
+    few = msgspec.structs.replace(counts, short={1: 2500}, few=7)
+    told = msgspec.structs.replace(told, replicas=few)
+    _, problems = health_of(told, "c1", [coordinator()], nodes, [])
+    assert problems == ["At least 7 blobs are short of replicas: repair makes them where nodes have room."]
+
+
+def test_full_disk_is_told_as_full() -> None:
+    nodes = [*NODES[:2], node("n3", disk="full", free_bytes=0)]
+    assert health_of(reply(), "c1", [coordinator()], nodes, []) == (
+        "degraded",
+        ["The disk of the node n3 is full: nothing can be written there."],
+    )
+
+
+def test_finding_tells_since_when_and_what_to_do() -> None:
+    """By what most clocks show: that of the coordinator which leads is ten seconds behind."""
+    health, at_ms = NodeHealth(), 1_800_000_000_000
+    beats = [HeartbeatCall(1, 9, 0, takes_bytes=False, at_ms=1), HeartbeatCall(1, 9, 0, at_ms=1)]
+    for number, beat in enumerate([beats[1], beats[0], beats[0]]):
+        health.hear("n3", beat, at_s=float(number), at_ms=at_ms + 1000 * number)
+    seen = NodeStatus(
+        node=node_record("n3"),
+        state="suspect",
+        heard_ms_ago=20_000,
+        free_bytes=0,
+        total_bytes=9,
+        uploads=0,
+        since_ms=health.since_ms("n3"),
+    )
+    best = msgspec.structs.replace(reply(), at_ms=at_ms + 22_000, correction_ms=10_000)
+    nodes = [*NODES[:2], node("n3", state="suspect", disk="failed")]
+    since = {"n3": since_of(seen, best)}
+    _, findings = findings_of(best, "c1", [coordinator()], nodes, [], since=since)
+    assert [(each.runbook, each.since) for each in findings] == [
+        ("FilestoreNodeDown", "2027-01-15T08:00:12.000Z"),
+        ("FilestoreDiskNotWritable", "2027-01-15T08:00:11.000Z"),
+    ]
+    health.hear("n3", beats[1], at_s=9.0, at_ms=at_ms)
+    assert health.since_ms("n3") == {}
 
 
 def test_certificate_that_has_ended_is_told_as_such() -> None:

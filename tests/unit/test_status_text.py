@@ -45,3 +45,22 @@ def test_damaged_files_are_named_as_they_are(capsys: pytest.CaptureFixture[str])
     content = {"files": [file], "size_bytes": 1, "lost_ranges": [], "nodes": ["n1"]}
     table_console().print(damaged._table([content]))
     assert "[red]lab[/red].gns3p" in capsys.readouterr().out
+
+
+def test_problem_is_told_with_since_when_and_where_to_read_on(capsys: pytest.CaptureFixture[str]) -> None:
+    known = {"problem": "The node n1 is down.", "since": "2026-11-26T20:00:00.000Z"}
+    findings = [known | {"runbook": "FilestoreNodeDown"}, {"problem": "Other.", "runbook": "X", "since": ""}]
+    print_status(ANSWER | {"findings": findings}, at_s=0.0)
+    shown = capsys.readouterr().out
+    assert (
+        "! The node n1 is down. (since 2026-11-26T20:00:00.000Z, runbook: FilestoreNodeDown)\n"
+        "! Other. (runbook: X)\n"
+    ) in shown
+    assert "n9" not in shown  # each once
+
+
+def test_disk_of_a_node_that_nobody_has_heard_is_left_open(capsys: pytest.CaptureFixture[str]) -> None:
+    unheard = {"id": "n3", "url": "https://10.0.0.3:7443", "state": "unheard", "total_bytes": 0, "disk": "ok"}
+    print_status(ANSWER | {"nodes": [unheard | {"heard_ms_ago": 0, "free_bytes": 0}]}, at_s=0.0)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("n3")]
+    assert line.split() == ["n3", "https://10.0.0.3:7443", "unheard"]

@@ -5,6 +5,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from coordinator.health import NODE_STATES
+from coordinator.records import DOWN, HEALTHY, RETURNING
 from node.api.bodies.cluster import NodeId, NodeUrl, PeerPort, Weight, Zone
 from node.api.bodies.fields import (
     Amount,
@@ -150,8 +151,9 @@ class NodeState(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="healthy; unreachable when most others cannot connect to it; suspect or down when it "
-            "was not heard for long; returning when it is back and its replicas do not count yet; joined "
-            "while it was not heard yet; draining when nothing new is placed there.",
+            "was not heard for long; returning when it is back and its replicas do not count yet; unheard "
+            "while the coordinator that leads has not heard it since that one was started; joined when it "
+            "has never run; draining when nothing new is placed there.",
             examples=["healthy"],
             extra_json_schema={"enum": list(NODE_STATES)},
         ),
@@ -167,12 +169,20 @@ class NodeState(Struct, frozen=True, kw_only=True):
     disk: Annotated[
         str,
         Meta(
-            description="ok; low when nothing new is placed there, since only the reserve is left; failed "
-            "when it takes no bytes.",
+            description="ok; low when nothing new is placed there, since only the reserve is left; full "
+            "when nothing is left; failed when it takes no bytes.",
             examples=["ok"],
-            extra_json_schema={"enum": ["ok", "low", "failed"]},
+            extra_json_schema={"enum": ["ok", "low", "full", "failed"]},
         ),
     ] = "ok"
+    recorded: Annotated[
+        str,
+        Meta(
+            description="What the log has it as, whoever hears it.",
+            examples=["healthy"],
+            extra_json_schema={"enum": [HEALTHY, DOWN, RETURNING]},
+        ),
+    ] = HEALTHY
     scrubbed_since: Annotated[
         MaybeTimestamp,
         Meta(
@@ -260,6 +270,23 @@ class ReplicaState(Struct, frozen=True, kw_only=True):
     ]
 
 
+class Finding(Struct, frozen=True, kw_only=True):
+    """One of the reasons why a cluster is not healthy."""
+
+    problem: Annotated[str, Meta(description="A sentence.", examples=["The node n3 is down."])]
+    runbook: Annotated[
+        Text,
+        Meta(
+            description="The section of docs/runbook.md that says what to do; its anchor is the same in "
+            "small letters.",
+            examples=["FilestoreNodeDown"],
+        ),
+    ]
+    since: Annotated[
+        MaybeTimestamp, Meta(description='How long that has been so at least; "" when it is not known.')
+    ] = ""
+
+
 class ClusterStatus(Struct, frozen=True, kw_only=True):
     """How the cluster is."""
 
@@ -285,6 +312,9 @@ class ClusterStatus(Struct, frozen=True, kw_only=True):
     problems: Annotated[
         list[str],
         Meta(description="Why it is not healthy, a sentence each.", examples=[["The node n3 is down."]]),
+    ]
+    findings: Annotated[
+        list[Finding], Meta(description="The same, with since when and with what to do about it.")
     ]
     coordinators: Annotated[list[CoordinatorState], Meta(description="The coordinators.")]
     nodes: Annotated[list[NodeState], Meta(description="The nodes.")]

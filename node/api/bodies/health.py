@@ -11,8 +11,8 @@ class Health(Struct, frozen=True, kw_only=True):
     status: Annotated[
         str,
         Meta(
-            description="ok of a process that lives; ready of one that serves; disk_full of a coordinator "
-            "that serves reads only.",
+            description="ok of a process that lives; ready of one that serves; disk_full of one that "
+            "serves what it has, while its own disk has no room.",
             examples=["ready"],
             extra_json_schema={"enum": ["ok", "ready", "disk_full"]},
         ),
