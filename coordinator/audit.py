@@ -1,6 +1,8 @@
 """The audit log: who did what to which object, and how it ended, one JSON line each.
 
-Several processes may append to one file: each line is one write to the end of it.
+`audit.log` has what people did; `housekeeping.log` what a node did by itself, which would bury it. Several
+processes may append to one file: each line is one write to the end of it. A file that is full becomes NAME.1,
+the one before NAME.2, and so on; the oldest goes.
 
 Administrative actions call `check_writable` before they act and `record` after, and fail with either: an
 action that leaves no trace must not happen. Lines reach the kernel before the answer leaves; they are not
@@ -8,6 +10,7 @@ fsynced: they prove nothing about the data, and a disk that syncs slowly must no
 """
 
 import errno
+import fcntl
 import json
 import os
 import re
@@ -21,14 +24,19 @@ from coordinator.clock import now_ms
 from coordinator.timestamps import rfc3339
 
 _TOKEN: Final = re.compile(r"FST1\.[^\s/]*|eyJ[A-Za-z0-9_-]+\.[^\s/]*")
+SIZE_BYTES_MAX: Final = 32 << 20  # of one file, some 150,000 lines
+KEPT_PEOPLE, KEPT_HOUSEKEEPING = 9, 2  # full files beside the one that is written
 TEXT_CHARS_MAX: Final = 512  # of each field: a line stays below what one write appends at once
 
 
 class AuditLog:
     """An append-only file, mode 0600. The only blocking I/O here is one short append to the page cache."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, kept: int = KEPT_PEOPLE, size_bytes_max: int = SIZE_BYTES_MAX) -> None:
+        """`kept`: how many full files stay."""
         self._path = path
+        self._kept = kept
+        self._size_bytes_max = size_bytes_max
         self._file: FileIO | None = None
 
     def check_writable(self) -> None:
@@ -71,17 +79,37 @@ class AuditLog:
                 file.close()
 
     def _current(self) -> FileIO:
-        """The file that has the name now: a log rotation moves the old one away while it is open."""
+        """The file that has the name now, with room: others move a full one away while it is open."""
         file = self._open()
+        if not self._has_name(file):
+            self.close()
+            file = self._open()
+        if os.fstat(file.fileno()).st_size >= self._size_bytes_max:
+            self._move_away(file)
+            self.close()
+            file = self._open()
+        return file
+
+    def _has_name(self, file: FileIO) -> bool:
         opened = os.fstat(file.fileno())
         try:
             named = self._path.stat()
         except FileNotFoundError:
-            named = None
-        if named is None or (named.st_dev, named.st_ino) != (opened.st_dev, opened.st_ino):
-            self.close()
-            file = self._open()
-        return file
+            return False
+        return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+
+    def _move_away(self, file: FileIO) -> None:
+        """Only one process does: whoever has the lock on the full file while that has the name."""
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)  # ends when the file is closed
+        if not self._has_name(file):
+            return
+        for number in range(self._kept, 1, -1):
+            with suppress(FileNotFoundError):
+                self._numbered(number - 1).replace(self._numbered(number))
+        self._path.replace(self._numbered(1))
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
 
     def _open(self) -> FileIO:
         if self._file is None:

@@ -257,6 +257,15 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
         store.close()
 
 
+def admin_generation(data: Path) -> int | None:
+    """What a live token of the first admin carries, as far as this coordinator has applied the log."""
+    store = Store(CoordinatorFiles(data).state)
+    try:
+        return store.token_generation(ADMIN_USER_ID)
+    finally:
+        store.close()
+
+
 def new_leaf(
     files: CoordinatorFiles,
     config: CoordinatorConfig,

@@ -2,7 +2,7 @@
 users meet.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted. Of `status`: 0 healthy, 1 degraded,
-2 unavailable.
+2 unavailable, 3 not asked: the token may not see it, or a file is missing.
 """
 
 import importlib
@@ -28,6 +28,7 @@ MODULES: Final = {  # below deploy.commands
     "rm": "files",
     "status": "status",
     "token": "token",
+    "user": "user",
 }
 
 

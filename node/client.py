@@ -268,6 +268,10 @@ class Client:
         path = f"/api/v1/auth/users/{quote(user_id, safe='')}/token"
         return await self.call("POST", path, dict[str, Any], body=body)
 
+    async def revoke_user(self, user_id: str) -> None:
+        """End all tokens, permissions and public tokens of a user (admin only)."""
+        await self.call("POST", "/api/v1/auth/revoke", str, body={"user_id": user_id})
+
 
 def require_token(token: str) -> None:
     """Raises InvalidRequest for what no header can carry."""

@@ -64,6 +64,7 @@ class NodeFiles:
         self.root = data / "ca.pem"
         self.credential_path = data / "credential.pem"
         self.audit = data / "audit.log"
+        self.housekeeping = data / "housekeeping.log"
         self.known = data / "coordinators.json"
         self.lock = data / "node.lock"
         self.workers_lock = data / "workers.lock"

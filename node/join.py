@@ -17,7 +17,7 @@ import msgspec
 from cryptography.hazmat.primitives.asymmetric import ec
 from msgspec import Struct
 
-from ca.certificates import check_leaf_matches, trusted_root
+from ca.certificates import UntrustedCertificate, check_leaf_matches, trusted_root
 from ca.csr import new_csr
 from ca.errors import CATALOGUE, Conflict, FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role, check_address, check_cluster_name, check_member_id, check_port
@@ -236,7 +236,8 @@ async def _try(
                 content += await answer.content.read(ANSWER_BYTES_MAX - len(content))
             status = answer.status
     except aiohttp.ClientConnectorCertificateError as error:
-        raise Internal(f"{url}: the certificate {distrust(error.certificate_error)}.") from error
+        why = f"{url}: the certificate {distrust(error.certificate_error)}."
+        raise UntrustedCertificate(why) from error
     except aiohttp.InvalidURL as error:
         raise InvalidRequest(f"coordinator: {url} is no URL: https://HOST:PORT is wanted.") from error
     except (aiohttp.ClientError, TimeoutError, OSError) as error:

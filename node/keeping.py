@@ -76,7 +76,7 @@ class Means:
     blobs: BlobStore
     disk: DiskWorkers
     metrics: NodeMetrics
-    audit: AuditLog
+    housekeeping: AuditLog
     budget: Budget
     clock_s: Callable[[], float] = time.time
 
@@ -106,10 +106,14 @@ class Means:
         return {replica.sha256: replica for replica in answer}
 
     def record(self, action: str, sha256: str, outcome: str) -> None:
-        """One line in the audit log. A disk that takes none must not keep its room from being freed."""
+        """One line in the log of what this node does by itself. A disk that takes none must not keep its
+        room from being freed.
+        """
         principal = f"node {self.node_id}"
         try:
-            self.audit.record(action, principal=principal, object=sha256, outcome=outcome, request_id="")
+            self.housekeeping.record(
+                action, principal=principal, object=sha256, outcome=outcome, request_id=""
+            )
         except Unavailable as error:
             facts = {"action": action, "sha256": sha256, "reason": error.details}
-            _log.error("not in the audit log", extra=facts)
+            _log.error("not in housekeeping.log", extra=facts)

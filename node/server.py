@@ -19,7 +19,7 @@ from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
 from coordinator import logs
-from coordinator.audit import AuditLog
+from coordinator.audit import KEPT_HOUSEKEEPING, AuditLog
 from coordinator.client import MetadataClient
 from coordinator.commands import AnnounceNode
 from coordinator.contexts import MemberContexts
@@ -243,7 +243,8 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
-    means = Means(config.id, metadata, view, blobs, disk, counts, audit, budget)
+    housekeeping = AuditLog(files.housekeeping, kept=KEPT_HOUSEKEEPING)
+    means = Means(config.id, metadata, view, blobs, disk, counts, housekeeping, budget)
     custody = Custody(means, files.scrub) if is_first else None
     watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
     watch.custody_stopped = counts.custody_stops.kinds
@@ -281,6 +282,7 @@ async def open_node(
         yield OpenNode(services, watch, numbers, reach)
     finally:
         await _close(services)
+        housekeeping.close()
 
 
 async def _close(services: NodeServices) -> None:

@@ -20,6 +20,7 @@ from coordinator.json_files import decode_foreign
 from node.client import DEADLINE_S, Client, require_token
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
+NOT_ASKED = 3  # the exit code of a `status` that tells nothing of the cluster
 TEXT_CHARS_MAX = 1 << 20  # a bound on what a wrong path costs
 
 T = TypeVar("T")
@@ -176,5 +177,11 @@ def read_cluster_file(path: Path) -> ClusterFile:
 
 
 def line_of(error: FilestoreError) -> str:
-    """An error on one line: its code and details."""
-    return f"{error.code}: {' '.join(error.details.split())}"
+    """An error on one line: its code and details. What the API never answers has no code: a sentence does."""
+    details = " ".join(error.details.split())
+    return details if is_local(error) else f"{error.code}: {details}"
+
+
+def is_local(error: FilestoreError) -> bool:
+    """Whether it says what is wrong with a file or a certificate, and not that a server failed."""
+    return error.code == Internal.code and type(error) is not Internal

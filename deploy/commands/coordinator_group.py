@@ -6,10 +6,11 @@ from urllib.parse import quote
 
 import click
 
+from ca.errors import FilestoreError, Unavailable
 from coordinator.records import CoordinatorRecord
 from deploy.commands.addresses import METAVAR, member_of
-from deploy.commands.connection import Connection, connection_options
-from node.client import Client
+from deploy.commands.connection import NOT_ASKED, Connection, connection_options, line_of
+from node.client import Client, UntrustedServer
 
 PATH = "/api/v1/cluster/coordinators"
 COLUMNS = (
@@ -68,7 +69,10 @@ def transfer_leader(connection: Connection, target: str) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Leader and coordinators as the API has them.")
 @connection_options
 def status(connection: Connection, as_json: bool) -> int:
-    """Show the group of coordinators. Exit code 1 when one of them is not well, or none leads."""
+    """Show the group of coordinators.
+
+    Exit code 1 when one of them is not well, or none leads; 3 when it could not be asked, as of `status`.
+    """
     from rich.table import Table  # here: a coordinator that starts waits for none of it
 
     from deploy.progress import table_console
@@ -76,7 +80,13 @@ def status(connection: Connection, as_json: bool) -> int:
     async def work(client: Client) -> dict[str, Any]:
         return await client.status()
 
-    answer = connection.run(work)
+    try:
+        answer = connection.run(work)
+    except (Unavailable, UntrustedServer):
+        raise
+    except FilestoreError as error:
+        click.echo(f"filestore: {line_of(error)}", err=True)
+        return NOT_ASKED
     coordinators = answer["coordinators"]
     if as_json:
         click.echo(json.dumps({"leader": answer["leader"], "coordinators": coordinators}))

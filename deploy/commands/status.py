@@ -10,10 +10,10 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ca.errors import Unavailable
+from ca.errors import FilestoreError, Unavailable
 from coordinator.jobs import amounts_of
 from coordinator.telling import counted, duration
-from deploy.commands.connection import Connection, connection_options, line_of
+from deploy.commands.connection import NOT_ASKED, Connection, connection_options, line_of
 from deploy.progress import table_console
 from node.client import Client, UntrustedServer
 
@@ -28,7 +28,7 @@ def status(connection: Connection, as_json: bool) -> int:
     """Show coordinators, nodes, jobs, and what is wrong.
 
     Exit code 0 when the cluster is healthy, 1 when something needs attention, 2 when it refuses changes or
-    uploads, or does not answer.
+    uploads, or does not answer, 3 when it could not be asked: the token may not see it, or a file is missing.
     """
 
     async def work(client: Client) -> dict[str, Any]:
@@ -39,6 +39,9 @@ def status(connection: Connection, as_json: bool) -> int:
     except (Unavailable, UntrustedServer) as error:  # whoever answers with an ended certificate is not heard
         click.echo(f"filestore: {line_of(error)}", err=True)
         return EXIT_CODES["unavailable"]
+    except FilestoreError as error:
+        click.echo(f"filestore: {line_of(error)}", err=True)
+        return NOT_ASKED
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:

@@ -1,13 +1,19 @@
 """`filestore token`: tokens for the admin, for nodes that join, and for users."""
 
+import time
 from pathlib import Path
 
 import click
+import uvloop
 
+from ca.errors import Unavailable
 from ca.secretfiles import write_secret
-from deploy.commands.connection import Connection, connection_options
+from deploy.commands.connection import Connection, connection_options, read_text
 from deploy.commands.options import data_option
 from node.client import Client
+
+REVOKING_S = 60
+APPLIED_S_MAX = 30.0
 
 
 @click.group()
@@ -23,13 +29,52 @@ def token() -> None:
     type=click.Path(path_type=Path),
     help="Where to write the token.  [default: admin.token in the directory]",
 )
-def admin(data: Path, output: Path | None) -> None:
-    """Mint a new admin token on a coordinator, without the API, into a file that only you can read."""
+@click.option(
+    "--revoke-old",
+    is_flag=True,
+    help="Revoke every earlier token of the admin first; the cluster must run. The admin's public links end.",
+)
+def admin(data: Path, output: Path | None, *, revoke_old: bool) -> None:
+    """Mint a new admin token on a coordinator, without the API, into a file that only you can read.
+
+    A token that was minted before a revocation is dead after it, so that the new one comes last.
+    """
     from coordinator import setup
 
+    if revoke_old:
+        _revoke_admin(data)
     path = output or data / "admin.token"
     write_secret(path, setup.mint_admin_token(data).encode() + b"\n")
     click.echo(path)
+
+
+def _revoke_admin(data: Path) -> None:
+    """Every token of the admin is dead when this returns, and this coordinator knows it.
+
+    By a token of a minute, so that an old one need not be at hand. Raises what the API answers; Unavailable.
+    """
+    from coordinator import setup
+    from coordinator.config import CoordinatorFiles
+
+    files = CoordinatorFiles(data)
+    own, before = files.read_config().own, setup.admin_generation(data)
+    token = setup.mint_admin_token(data, ttl_seconds=REVOKING_S)
+    host = f"[{own.address}]" if ":" in own.address else own.address
+
+    async def work() -> None:
+        root_pem = read_text(files.root, "the CA certificate")
+        async with Client([f"https://{host}:{own.api_port}"], root_pem=root_pem, token=token) as client:
+            await client.revoke_user(setup.ADMIN_USER_ID)
+
+    uvloop.run(work())
+    give_up_at = time.monotonic() + APPLIED_S_MAX
+    while setup.admin_generation(data) == before:
+        if time.monotonic() > give_up_at:
+            raise Unavailable(
+                "The old tokens are revoked, and this coordinator does not know it yet: mint another one"
+                " without --revoke-old when it has caught up."
+            )
+        time.sleep(0.1)
 
 
 @token.command()

@@ -92,6 +92,7 @@ AT_START: Mapping[str, Callable[[Path], list[Path]]] = {
     "scrub.json": named("scrub.json"),
     "coordinators.json": named("coordinators.json"),
     "audit.log": named("audit.log"),
+    "housekeeping.log": named("housekeeping.log"),
     "node.json": named("node.json"),
     "ca.pem": named("ca.pem"),
     "credential.pem": named("credential.pem"),

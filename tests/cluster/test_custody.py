@@ -150,8 +150,8 @@ def lost_count(cluster: Cluster, node: Member, reason: str = "damaged") -> float
 
 
 def audited(cluster: Cluster, node: Member, path: Path) -> set[str]:
-    """What the audit log of a node says was done with a blob."""
-    log = cluster.data(node) / "audit.log"
+    """What a node says that it did with a blob by itself."""
+    log = cluster.data(node) / "housekeeping.log"
     lines = map(json.loads, log.read_text().splitlines() if log.exists() else [])
     return {line["action"] for line in lines if line["object"] == path.name}
 

@@ -65,7 +65,7 @@ def test_intermediate_that_the_cluster_cannot_use_is_refused(cluster: Cluster, t
     code, said = renewed(cluster, foreign)
     assert (code, said) == (
         1,
-        "filestore: internal: the root key is not the one of this cluster's root certificate\n",
+        "filestore: the root key is not the one of this cluster's root certificate\n",
     )
     user = tmp_path / "user.token"
     write_secret(user, cluster.user_token("somebody").encode())

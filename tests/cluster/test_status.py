@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ca.secretfiles import write_secret
 from coordinator.caution import CAUTION_BLOBS
 from deploy.processes import wait_until
 from tests.cluster.clocks import library, set_clock
@@ -64,6 +65,29 @@ def test_cluster_whose_certificates_have_ended_does_not_answer(
     done = cluster.filestore("status")
     assert b"the certificate has ended" in done.stderr
     assert done.returncode == 2
+
+
+@pytest.mark.parametrize("command", [("status",), ("coordinator", "status")])
+def test_status_that_could_not_be_asked_has_a_code_of_its_own(
+    cluster: Cluster, tmp_path: Path, command: tuple[str, ...]
+) -> None:
+    """A script must not take it for a cluster that needs attention."""
+    token = tmp_path / "token"
+    write_secret(token, cluster.user_token("no-operator").encode())
+    done = cluster.filestore(*command, FILESTORE_TOKEN_FILE=str(token))
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert done.stderr.startswith(b"filestore: forbidden: ")
+    assert cluster.filestore(*command, FILESTORE_TOKEN_FILE=str(tmp_path / "none")).returncode == 3
+
+
+def test_revoked_user_has_no_token_any_more_until_another_is_minted(cluster: Cluster) -> None:
+    token = cluster.user_token("leaves")
+    assert cluster.get("/auth/whoami", token=token).status == 200
+    done = cluster.filestore("user", "revoke", "leaves")
+    assert done.returncode == 0, done.stderr
+    assert [cluster.get("/auth/whoami", node=node, token=token).status for node in cluster.nodes] == [401] * 3
+    assert cluster.get("/auth/whoami", token=cluster.user_token("leaves")).status == 200
+    assert cluster.filestore("user", "revoke", "nobody-of-that-name").returncode == 1
 
 
 @pytest.mark.long

@@ -129,8 +129,7 @@ def _space(stage: Stage) -> Iterator[str]:
 
 def _put_aside(data: Path) -> int:
     """How many blobs that the log did not know this node has put into quarantine."""
-    log = data / "audit.log"
-    return log.read_text().count('"blob.quarantine"') if log.exists() else 0
+    return sum(log.read_text().count('"blob.quarantine"') for log in data.glob("housekeeping.log*"))
 
 
 def _size_of(directory: Path) -> int:

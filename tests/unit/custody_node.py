@@ -109,7 +109,7 @@ class Keeper:
         self.disk, self.blobs = DiskWorkers(), BlobStore(self.directory)
         self.registry = CollectorRegistry()
         self.metrics = NodeMetrics(self.registry)
-        self.audit = AuditLog(self.directory / "audit.log")
+        self.audit = AuditLog(self.directory / "housekeeping.log")
         self.means = Means(
             "n1",
             self.log,
@@ -225,8 +225,8 @@ class Keeper:
         return run.counts
 
     def audited(self, action: str) -> list[str]:
-        """What the audit log says was done so to which blobs."""
-        path = self.directory / "audit.log"
+        """What the log of housekeeping says was done so to which blobs."""
+        path = self.directory / "housekeeping.log"
         lines = path.read_text().splitlines() if path.exists() else []
         return [line["object"] for line in map(msgspec.json.decode, lines) if line["action"] == action]
 

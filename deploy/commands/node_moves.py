@@ -1,0 +1,74 @@
+"""`filestore node move|rejoin`: a node on another disk, or at another address. It is stopped meanwhile."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from deploy.commands.addresses import plain_address
+from deploy.commands.connection import read_text
+from deploy.commands.options import data_option
+
+_to = click.option(
+    "--to", "target", type=click.Path(path_type=Path), required=True, help="Its new directory."
+)
+
+
+@click.command()
+@data_option("The directory of the stopped node.")
+@_to
+def move(data: Path, target: Path) -> None:
+    """Move a stopped node to another directory, and so to another disk. It keeps its name and address.
+
+    What lies in the old directory is copied and stays there; no node starts from it any more. Said again
+    after an interruption, it goes on.
+    """
+    from node.moving import move as move_node
+
+    config = move_node(data, target)
+    click.echo(f"{config.id} is at {target}: filestore node run --data {target}")
+    click.echo(f"Delete {data} when it runs and `filestore status` calls it healthy.")
+
+
+@click.command()
+@data_option("The directory of the stopped node.")
+@_to
+@click.option("--id", "node_id", required=True, help="Its new name: one that no node has had.")
+@click.option("--address", required=True, metavar="IP", help="Where clients and other nodes reach it now.")
+@click.option("--coordinator", "coordinator_url", required=True, metavar="URL", help="Any coordinator.")
+@click.option("--token-file", type=click.Path(path_type=Path), required=True, help="A join token.")
+def rejoin(
+    data: Path, target: Path, node_id: str, address: str, coordinator_url: str, token_file: Path
+) -> None:
+    """Let a stopped node go on at another address: it joins under a new name, with the content that it has.
+
+    Ports, zone and weight stay. Within one disk nothing is copied. Said again after an interruption, it goes
+    on.
+    """
+    from ca.errors import Conflict
+    from node.config import NodeFiles
+    from node.join import join
+    from node.moving import stopped, take_blobs
+
+    with stopped(data) as config:
+        old = config
+    joined = NodeFiles(target)
+    if not joined.config.exists():
+        asyncio.run(
+            join(
+                target,
+                token=read_text(token_file, "the join token"),
+                node_id=node_id,
+                coordinator_url=coordinator_url,
+                address=plain_address(address),
+                api_port=old.api_port,
+                peer_port=old.peer_port,
+                zone=old.zone,
+                weight=old.weight,
+            )
+        )
+    elif joined.read_config().id != node_id:
+        raise Conflict(f"{target} holds another node already.")
+    take_blobs(data, target)
+    click.echo(f"{node_id} is at {target}: filestore node run --data {target}")
+    click.echo(f"When it is healthy and {old.id} is down: filestore node remove {old.id} --force")
