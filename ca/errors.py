@@ -13,6 +13,7 @@ class FilestoreError(Exception):
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
     title: ClassVar[str] = "Internal Server Error"
+    lasts: ClassVar[bool] = False  # of a trouble that every request meets until somebody mends it
 
     def __init__(self, details: str, *, headers: dict[str, str] | None = None) -> None:
         super().__init__(details)

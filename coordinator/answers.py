@@ -16,6 +16,7 @@ from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
 
 from ca import errors
 from ca.errors import FilestoreError, InvalidRequest
+from coordinator.lasting import LastingTroubles
 from coordinator.lifetime import out_of_descriptors
 from coordinator.logs import shown_path
 
@@ -27,6 +28,7 @@ _REQUEST_ID: Final = web.RequestKey("request_id", str)
 _SANE_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _log = logging.getLogger("filestore.http")
+_TROUBLES = LastingTroubles(_log)
 
 
 class ClientGone(ConnectionError):
@@ -76,7 +78,7 @@ def lone_answer(error: FilestoreError) -> bytes:
 def error_body(error: FilestoreError, id_of_request: str) -> dict[str, str]:
     """`{code, error, details}`; a fault of ours shows the request id and nothing else."""
     details = error.details
-    if isinstance(error, errors.Internal):
+    if isinstance(error, errors.Internal) and not error.lasts:  # which has no line for each request
         details = f"A fault of this service; its log has more under request id {id_of_request}."
     details = _SURROGATE.sub("�", details)[:DETAILS_CHARS_MAX]
     return {"code": error.code, "error": error.title, "details": details}
@@ -96,8 +98,12 @@ def error_of(request: web.Request, problem: Exception) -> FilestoreError:
         _log.error("request failed", exc_info=problem, extra={"request_id": request_id(request)})
         error = errors.Internal("unexpected")
     if request.get(PREPARED) or error.status >= 500:
-        facts = {"request_id": request_id(request), "code": error.code, "details": error.details}
-        _log.warning("request not served", extra=facts)
+        facts = {"request_id": request_id(request)}
+        if error.lasts:
+            _TROUBLES.met("requests are not served", error.details, **facts)
+        else:
+            told = {"code": error.code, "details": error.details}
+            _log.warning("request not served", extra=facts | told)
     return error
 
 

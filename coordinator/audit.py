@@ -118,6 +118,12 @@ class AuditLog:
         return self._file
 
 
+class AuditLogUnwritable(Unavailable):
+    """What must leave a trace cannot be done."""
+
+    lasts = True
+
+
 def _append(file: FileIO, line: bytes) -> None:
     """In one write, which the kernel puts behind those of others. Raises OSError."""
     if file.write(line) != len(line):
@@ -129,5 +135,5 @@ def _shown(text: str) -> str:
     return _TOKEN.sub("(token)", text[:TEXT_CHARS_MAX])
 
 
-def _unwritable(error: OSError) -> Unavailable:
-    return Unavailable(f"The audit log cannot be written: {error.strerror}.", retry_after_s=30)
+def _unwritable(error: OSError) -> AuditLogUnwritable:
+    return AuditLogUnwritable(f"The audit log cannot be written: {error.strerror}.", retry_after_s=30)

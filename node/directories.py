@@ -110,9 +110,13 @@ def remove_tree(name: str, *, parent: int, depth_max: int = DEPTH_MAX) -> None:
 class DiskFull(InsufficientStorage):
     """This node's disk has no room."""
 
+    lasts = True
+
 
 class DiskRefused(Internal):
     """This node's disk does not do what it is asked."""
+
+    lasts = True
 
 
 class DiskFailed(DiskRefused):

@@ -10,6 +10,7 @@ from ca.errors import Unavailable
 from coordinator.audit import AuditLog
 from coordinator.caution import CAUTION_SHARE, is_too_many
 from coordinator.client import MetadataClient
+from coordinator.lasting import LastingTroubles
 from coordinator.queries import GetNodeReplicas, KnownReplicas
 from coordinator.replica_records import KnownReplica, NodeReplicas
 from coordinator.view import View
@@ -21,7 +22,7 @@ from node.quarantine import Quarantine
 
 PAGE_BLOBS: Final = 200  # in one question, report or job for the disk's threads
 
-_log = logging.getLogger(__name__)
+_TROUBLES = LastingTroubles(logging.getLogger(__name__))
 
 
 class Stopped(Exception):
@@ -115,5 +116,4 @@ class Means:
                 action, principal=principal, object=sha256, outcome=outcome, request_id=""
             )
         except Unavailable as error:
-            facts = {"action": action, "sha256": sha256, "reason": error.details}
-            _log.error("not in housekeeping.log", extra=facts)
+            _TROUBLES.met("not in housekeeping.log", error.details, action=action, sha256=sha256)

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from ca.errors import FilestoreError, Unavailable
+from coordinator.lasting import LastingTroubles
 from node.keeping import Pass, Stopped, Superseded
 from node.metrics import CustodyStops
 from node.orders import Bell, Order, Orders
@@ -18,6 +19,7 @@ LOOK_S: Final = 1.0
 TROUBLE_S: Final = 5.0  # before it goes on when the log or the disk refuses
 
 _log = logging.getLogger(__name__)
+_TROUBLES = LastingTroubles(_log)
 
 
 async def keep_on(kind: str, look: Callable[[], Awaitable[None]], bell: Bell, stops: CustodyStops) -> None:
@@ -26,7 +28,7 @@ async def keep_on(kind: str, look: Callable[[], Awaitable[None]], bell: Bell, st
         try:
             await look()
         except (FilestoreError, OSError) as error:
-            _log.warning("custody was broken off", extra={"kind": kind, "reason": str(error)})
+            _TROUBLES.met("custody was broken off", str(error), kind=kind)
             stops.note_trouble(kind, error)
             await asyncio.sleep(TROUBLE_S)
         else:

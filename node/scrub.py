@@ -21,6 +21,7 @@ from msgspec import Struct
 from ca.errors import FilestoreError, Unavailable
 from ca.secretfiles import write_durable
 from coordinator.json_files import decode_foreign
+from coordinator.lasting import LastingTroubles
 from node.blobs import BLOBS, READS
 from node.budget import Budget
 from node.damage import read_whole, withdraw
@@ -39,6 +40,7 @@ REST_S: Final = 60.0
 TROUBLE_S: Final = 5.0
 
 _log = logging.getLogger(__name__)
+_TROUBLES = LastingTroubles(_log)
 
 
 class Cycle(Struct, kw_only=True):
@@ -95,7 +97,7 @@ class Scrubber:
             try:
                 cycle = await self.look(cycle)
             except (FilestoreError, OSError) as error:
-                _log.warning("scrubbing was broken off", extra={"reason": str(error)})
+                _TROUBLES.met("scrubbing was broken off", str(error))
                 self._means.metrics.custody_stops.note_trouble("scrub", error)
                 cycle = self._newest or cycle
                 await asyncio.sleep(TROUBLE_S)

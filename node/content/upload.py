@@ -25,6 +25,7 @@ from ca.errors import (
     Unavailable,
 )
 from coordinator.commands import CompleteUpload
+from coordinator.lasting import LastingTroubles
 from coordinator.patience import failing, moved
 from coordinator.queries import GetUpload
 from coordinator.receiving import Batch
@@ -48,10 +49,17 @@ from node.upload import Upload
 
 Check = Callable[[int], None]
 _log = logging.getLogger(__name__)
+_TROUBLES = LastingTroubles(_log)
 
 
 class WrongContent(ChecksumMismatch):
     """All of the content has come, and it is not what was declared: nothing of it is right for certain."""
+
+
+class HolderFails(Unavailable):
+    """The disk of this node refuses the bytes, and no other node goes on with them."""
+
+    lasts = True
 
 
 class HandedOver(Unavailable):
@@ -405,9 +413,9 @@ async def upload_session(
                 raise HandedOver(successor, is_untouched=not session.has_read) from error
             if not isinstance(error, DiskFailed):
                 raise
-            facts = {"file_uuid": record.file_uuid, "reason": error.details}
-            _log.error("the disk refuses an upload, and no other node goes on with it", extra=facts)
-            raise Unavailable(
+            told = "the disk refuses an upload, and no other node goes on with it"
+            _TROUBLES.met(told, error.details, file_uuid=record.file_uuid)
+            raise HolderFails(
                 "The disk of the node that holds this upload fails, and no other node can go on with it now.",
                 retry_after_s=2,
             ) from error
@@ -429,7 +437,7 @@ async def _handed_over(session: Session, error: DiskFull | DiskRefused) -> str:
     except (NotFound, Gone):
         raise
     except FilestoreError as refusal:
-        _log.warning("an upload cannot be handed over", extra={"reason": refusal.details})
+        _TROUBLES.met("an upload cannot be handed over", refusal.details)
         return ""
 
 
