@@ -233,8 +233,7 @@ async def open_node(
     metadata = MetadataClient(config.identity, coordinators, contexts.client)
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
-    audit, log = AuditLog(files.audit), AuditLog(files.housekeeping, kept=KEPT_HOUSEKEEPING)
-    counts = _node_metrics(metrics, watch, locks, blobs)
+    counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog(files.audit)
     MemberMetrics(metrics.registry, contexts.credential, view)
     budget = Budget(lambda: counts.client_bytes() + numbers.client_bytes_elsewhere())
     replication = Replication(
@@ -244,7 +243,7 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
-    means = Means(config.id, metadata, view, blobs, disk, counts, log, budget)
+    means = Means(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub) if is_first else None
     watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
     watch.custody_stopped = counts.custody_stops.kinds
@@ -281,10 +280,14 @@ async def open_node(
     try:
         yield OpenNode(services, watch, numbers, reach)
     finally:
-        await _close(services, log)
+        await _close(services, means)
 
 
-async def _close(services: NodeServices, housekeeping: AuditLog) -> None:
+def _housekeeping(files: NodeFiles) -> AuditLog:
+    return AuditLog(files.housekeeping, kept=KEPT_HOUSEKEEPING)
+
+
+async def _close(services: NodeServices, means: Means) -> None:
     await services.pulls.close()
     await services.copies.close()
     await services.fetches.close()
@@ -295,7 +298,7 @@ async def _close(services: NodeServices, housekeeping: AuditLog) -> None:
     services.uploads.close()
     services.blobs.close()
     services.api.audit.close()
-    housekeeping.close()
+    means.housekeeping.close()
 
 
 def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs: BlobStore) -> NodeMetrics:

@@ -1,12 +1,15 @@
 """What watches a process from outside: is it alive, can it serve, and its numbers. No credential."""
 
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import hdrs, web
 
+from ca.errors import InvalidRequest
+from ca.identity import Role
 from coordinator.web import METRICS, json_response
-from node.api.bodies.health import Health
-from node.api.operation import NOT_STORED, Answer, Operation
+from node.api.bodies.health import Health, ScrapeTargets
+from node.api.operation import NOT_STORED, Answer, Operation, Parameter
+from node.api.pages import query_text
 from node.api.services import API
 
 _TAG: Final = "Health"
@@ -36,6 +39,24 @@ async def metrics(request: web.Request) -> web.Response:
     else:
         text, content_type = request.app[METRICS].exposition(accept)
     return web.Response(body=text, headers={hdrs.CONTENT_TYPE: content_type, "Cache-Control": "no-store"})
+
+
+async def targets(request: web.Request) -> web.Response:
+    """All members that the member which is asked knows of, for the service discovery of Prometheus: those of
+    one role (`role=coordinator` or `role=node`), or of both. No credential, as for the metrics themselves.
+
+    A node counts once it has run.
+    """
+    role, view = query_text(request, "role"), request.app[API].view.current
+    if role not in ("", Role.COORDINATOR, Role.NODE):
+        raise InvalidRequest("role: must be coordinator or node")
+    found = []
+    if role != Role.NODE:
+        found += [(each.address, each.api_port) for each in view.coordinators]
+    if role != Role.COORDINATOR:
+        found += [(each.address, each.api_port) for each in view.nodes if each.peer_port]
+    told = [f"[{address}]:{port}" if ":" in address else f"{address}:{port}" for address, port in found]
+    return json_response([ScrapeTargets(targets=told, labels={})])
 
 
 OPERATIONS: Final[tuple[Operation, ...]] = (
@@ -78,5 +99,24 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         },
         credential="none",
         is_json=False,
+    ),
+    Operation(
+        name="get_scrape_targets",
+        tag=_TAG,
+        method="GET",
+        path="/metrics/targets",
+        handler=targets,
+        summary="Where the metrics of all members are",
+        query=(
+            Parameter(
+                name="role",
+                description="coordinator or node; both without.",
+                type=Literal["coordinator", "node"],
+            ),
+        ),
+        answers={
+            200: Answer(description="One group of targets.", body=list[ScrapeTargets], headers=NOT_STORED)
+        },
+        credential="none",
     ),
 )

@@ -131,6 +131,7 @@ ROWS: Final = (
     # ---- the cluster
     Row("join_node", "join token", 200),
     Row("get_authority", "nothing", 200),
+    Row("get_scrape_targets", "nothing", 200),
     Row("add_intermediate", "admin role", 400, body=FOREIGN),
     Row("create_join_token", "admin role", 201),
     Row("list_join_tokens", "admin role", 200),

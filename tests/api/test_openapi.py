@@ -187,6 +187,7 @@ def test_operations_that_take_a_credential_say_which_and_may_refuse_it(document:
         "/docs/{file}",
         "/healthz",
         "/metrics",
+        "/metrics/targets",
         "/readyz",
     }
     for _, _, operation in operations_of(document):

@@ -57,9 +57,13 @@ def configured(cluster: Cluster, guests: list[Member], tmp_path_factory: pytest.
     directory = tmp_path_factory.mktemp("prometheus")
     shutil.copy(OURS / "alerts.yml", directory)
     shutil.copy(cluster.ca, directory / "ca.pem")
-    text = (OURS / "prometheus.yml").read_text("utf-8").replace("15s", "1s")
-    for port, members in (("7441", cluster.coordinators + guests), ("7443", cluster.nodes)):
-        text, count = re.subn(rf"targets: \[.*:{port}\"\]", f"targets: {targets(members)}", text)
+    text = (OURS / "prometheus.yml").read_text("utf-8").replace("15s", "1s").replace("30s", "1s")
+    for number, member in enumerate(cluster.coordinators, 1):
+        assert text.count(f"//10.0.0.{number}:7441/") == 2
+        text = text.replace(f"//10.0.0.{number}:7441/", f"//127.0.0.1:{member.api_port}/")
+    if guests:
+        watched = f"    static_configs: [{{targets: {targets(guests)}}}]\n"
+        text, count = re.subn(r"(job_name: filestore-coordinators\n)", rf"\1{watched}", text)
         assert count == 1
     (directory / "prometheus.yml").write_text(text, "utf-8")
     return directory

@@ -9,7 +9,7 @@ from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.small_disks import fill, move_to_small_disks
 from tests.cluster.test_coordinators import done
-from tests.prometheus.scraping import SCRAPED_S
+from tests.prometheus.scraping import SCRAPED_S, asked
 from tests.prometheus.test_alerts import DISK_BYTES, LEFT_BYTES, fires, scraped
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(300)]
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def test_full_disk_of_a_node_that_is_down_is_nothing_to_see_to(scraping: str, cluster: Cluster) -> None:
-    """Nothing can be made room for there; that it is down is told. Removed and started, it is cut off."""
+    """Nothing can be made room for there; that it is down is told. Removed, it is no member to be watched."""
     node = cluster.nodes[-1]
     scraped(scraping, "filestore_raft_is_leader == 1")
     ballast = fill(cluster, node, LEFT_BYTES)
@@ -42,7 +42,13 @@ def test_full_disk_of_a_node_that_is_down_is_nothing_to_see_to(scraping: str, cl
     wait_until(lambda: not fires(scraping, "FilestoreNodeDown"), what="its removal", timeout_s=SCRAPED_S)
     assert not fires(scraping, "FilestoreViewStale")
     ballast.unlink()
+    of_node = f"up{{instance='127.0.0.1:{node.api_port}'}}"
+    wait_until(lambda: not asked(scraping, of_node), what="that nobody asks it", timeout_s=SCRAPED_S)
     cluster.restart(node)
-    wait_until(lambda: fires(scraping, "FilestoreViewStale"), what="that it is cut off", timeout_s=SCRAPED_S)
+    wait_until(
+        lambda: b"was removed" in cluster.get("/readyz", node=node, token=None).body,
+        what="that it says why it serves nothing",
+        timeout_s=SCRAPED_S,
+    )
+    assert not fires(scraping, "FilestoreViewStale")
     cluster.terminate(node)
-    wait_until(lambda: not fires(scraping, "FilestoreViewStale"), what="its end", timeout_s=SCRAPED_S)

@@ -24,6 +24,13 @@ def test_rules_are_clean(promtool: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_alert_about_changes_of_leader_counts_them(promtool: str, tmp_path: Path) -> None:
+    text = (Path(__file__).parent / "leader_changes.yml").read_text("utf-8")
+    (tmp_path / "test.yml").write_text(text.replace("RULES", str(OURS / "alerts.yml")), "utf-8")
+    done = run(promtool, "test", "rules", str(tmp_path / "test.yml"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 def test_configuration_is_clean(promtool: str, configured: Path) -> None:
     done = run(promtool, "check", "config", str(configured / "prometheus.yml"))
     assert done.returncode == 0, done.stdout + done.stderr

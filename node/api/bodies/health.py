@@ -1,4 +1,4 @@
-"""The body of `/healthz` and `/readyz`."""
+"""The bodies of `/healthz`, `/readyz` and `/metrics/targets`."""
 
 from typing import Annotated
 
@@ -17,3 +17,10 @@ class Health(Struct, frozen=True, kw_only=True):
             extra_json_schema={"enum": ["ok", "ready", "disk_full"]},
         ),
     ]
+
+
+class ScrapeTargets(Struct, frozen=True, kw_only=True):
+    """Processes that answer `/metrics`, as Prometheus takes them (`http_sd_configs`)."""
+
+    targets: Annotated[list[str], Meta(description="Address and port of each.", examples=[["10.0.0.1:7443"]])]
+    labels: Annotated[dict[str, str], Meta(description="Labels that all of them get: none.", examples=[{}])]
