@@ -116,11 +116,11 @@ class DiskFull(InsufficientStorage):
 class DiskRefused(Internal):
     """This node's disk does not do what it is asked."""
 
-    lasts = True
-
 
 class DiskFailed(DiskRefused):
     """The same, where another node's disk may: this one fails."""
+
+    lasts = True
 
 
 def storage_error(error: OSError) -> FilestoreError:

@@ -23,8 +23,8 @@ class Schemas:
     """The schemas of some types, with all that these refer to."""
 
     def __init__(self, types: Iterable[Any]) -> None:
-        """`types`: Structs, and annotated simple types for parameters."""
-        self._types = list(types)
+        """`types`: Structs and lists of them, and annotated simple types for parameters."""
+        self._types = [_listed(each) or each for each in types]
         structs = list(dict.fromkeys(each for each in self._types if _is_struct(each)))
         _, made = msgspec.json.schema_components(structs, ref_template=REF_TEMPLATE)
         nested = {struct.__name__: struct for root in structs for struct in _structs_in(root)}
@@ -36,6 +36,8 @@ class Schemas:
         """The schema of one type; a Struct's is a reference into `components`."""
         if _is_struct(kind):
             return {"$ref": REF_TEMPLATE.format(name=kind.__name__)}
+        if (listed := _listed(kind)) is not None:
+            return {"type": "array", "items": self.of(listed)}
         return _hoisted(msgspec.json.schema(kind))
 
     def example(self, kind: Any) -> Any:
@@ -70,6 +72,12 @@ class Schemas:
 
 def _is_struct(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct)
+
+
+def _listed(kind: Any) -> type[Struct] | None:
+    """Of what Structs a type is the list; None if it is none."""
+    found = typing.get_args(kind)[0] if typing.get_origin(kind) is list else None
+    return found if _is_struct(found) else None
 
 
 def _structs_in(kind: Any) -> Iterable[type[Struct]]:

@@ -49,7 +49,7 @@ async def test_trouble_that_goes_on_does_not_end(caplog: pytest.LogCaptureFixtur
     await until(caplog, 4)
 
 
-@pytest.mark.parametrize("fault", [errno.EROFS, errno.EIO, errno.ENOSPC, errno.EACCES])
+@pytest.mark.parametrize("fault", [errno.EROFS, errno.EIO, errno.ENOSPC])
 async def test_disk_that_refuses_every_request_is_logged_once_and_told_to_each(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, fault: int
 ) -> None:
@@ -65,9 +65,9 @@ async def test_disk_that_refuses_every_request_is_logged_once_and_told_to_each(
 
 async def test_other_faults_keep_a_line_for_each_request(caplog: pytest.LogCaptureFixture) -> None:
     request = make_mocked_request("GET", "/")
-    for _ in range(3):
-        assert isinstance(answers.error_of(request, web.HTTPInternalServerError()), FilestoreError)
-    assert [each.message for each in caplog.records] == ["request not served"] * 3
+    for problem in (web.HTTPInternalServerError(), storage_error(OSError(errno.EISDIR, "x"))) * 2:
+        assert isinstance(answers.error_of(request, problem), FilestoreError)
+    assert [each.message for each in caplog.records] == ["request not served"] * 4
 
 
 def test_audit_log_that_cannot_be_written_is_such_a_trouble(tmp_path: Path) -> None:

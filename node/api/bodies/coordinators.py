@@ -282,9 +282,7 @@ class Finding(Struct, frozen=True, kw_only=True):
             examples=["FilestoreNodeDown"],
         ),
     ]
-    since: Annotated[
-        MaybeTimestamp, Meta(description='How long that has been so at least; "" when it is not known.')
-    ] = ""
+    since: Annotated[MaybeTimestamp, Meta(description='Since when, at least; "" when it is not known.')] = ""
 
 
 class ClusterStatus(Struct, frozen=True, kw_only=True):
