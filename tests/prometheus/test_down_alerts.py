@@ -5,6 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
+from deploy.development import Member
 from deploy.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.small_disks import fill, move_to_small_disks
@@ -28,6 +29,14 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         yield started
 
 
+def readiness(cluster: Cluster, node: Member) -> bytes:
+    """What it says of itself; nothing before it listens."""
+    try:
+        return cluster.get("/readyz", node=node, token=None).body
+    except OSError:
+        return b""
+
+
 def test_full_disk_of_a_node_that_is_down_is_nothing_to_see_to(scraping: str, cluster: Cluster) -> None:
     """Nothing can be made room for there; that it is down is told. Removed, it is no member to be watched."""
     node = cluster.nodes[-1]
@@ -46,7 +55,7 @@ def test_full_disk_of_a_node_that_is_down_is_nothing_to_see_to(scraping: str, cl
     wait_until(lambda: not asked(scraping, of_node), what="that nobody asks it", timeout_s=SCRAPED_S)
     cluster.restart(node)
     wait_until(
-        lambda: b"was removed" in cluster.get("/readyz", node=node, token=None).body,
+        lambda: b"was removed" in readiness(cluster, node),
         what="that it says why it serves nothing",
         timeout_s=SCRAPED_S,
     )
