@@ -90,3 +90,18 @@ def test_nodes_are_managed_by_admins(cluster: Cluster) -> None:
     for method, place in (("GET", path), ("DELETE", path), ("POST", f"{path}/drain")):
         check_refused(cluster.request(method, place, token=user.token), "forbidden")
     assert cluster.get(path).json["draining"] is False
+
+
+def test_every_member_tells_prometheus_where_all_of_one_role_are(cluster: Cluster) -> None:
+    """Nodes that have joined and never run are none to be asked."""
+    for asked in (cluster.nodes[0], cluster.coordinators[0]):
+        for role, members in (("node", cluster.nodes), ("coordinator", cluster.coordinators)):
+            answer = cluster.get(f"/metrics/targets?role={role}", node=asked, token=None)
+            (group,) = answer.json
+            assert sorted(group["targets"]) == sorted(f"127.0.0.1:{each.api_port}" for each in members)
+            assert group["labels"] == {}
+            assert answer.headers["content-type"].startswith("application/json")
+        (both,) = cluster.get("/metrics/targets", node=asked, token=None).json
+        assert len(both["targets"]) == len(cluster.members)
+        refused = cluster.get("/metrics/targets?role=other", node=asked, token=None)
+        check_refused(refused, "invalid_request")
