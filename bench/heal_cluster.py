@@ -108,8 +108,10 @@ class HealingCluster:
         self._request("DELETE", self.path(file_uuid))
 
     def sha256(self, file_uuid: str) -> str:
-        """Of its content."""
-        return str(self._logged("SELECT blob_sha256 FROM files WHERE file_uuid = ?", file_uuid)[0][0])
+        """Of its content, once the coordinator that is looked at knows it: it may be behind the leader."""
+        sql = "SELECT blob_sha256 FROM files WHERE file_uuid = ? AND blob_sha256 IS NOT NULL"
+        wait_until(lambda: bool(self._logged(sql, file_uuid)), what="a stored file", timeout_s=HEALED_S_MAX)
+        return str(self._logged(sql, file_uuid)[0][0])
 
     def holder(self, sha256: str) -> Member:
         """A node that the log names for a blob."""
