@@ -237,6 +237,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
     `disk`: ok; low, when no room is left but the reserve; failed, when it takes no bytes. `copy_failures`:
     what the leader has seen fail again and again of the copies that it shall make or give; "" for nothing.
+    `rival`: why a second process that claims to be this node is refused, "" if there is none.
     """
 
     node: NodeRecord
@@ -252,6 +253,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     copy_failures: str = ""
     poison: list[str] = []
     poison_count: int = 0
+    rival: str = ""
 
 
 INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members

@@ -109,7 +109,11 @@ class MetadataClient:
         identity: Identity,
         coordinators: Sequence[CoordinatorRecord],
         context: Callable[[], ssl.SSLContext],
+        *,
+        instance: str = "",
     ) -> None:
+        """`instance`: which process of a member this is, where that matters."""
+        self._instance = instance
         assert coordinators, "a client needs somebody to ask"
         self._identity = identity
         self._context = context
@@ -129,7 +133,7 @@ class MetadataClient:
         for record in coordinators:
             link = known.get(record.coordinator_id)
             if link is None or not link.leads_to(record):
-                link = PeerLink(self._identity, record, self._context)
+                link = PeerLink(self._identity, record, self._context, instance=self._instance)
             self._links[record.coordinator_id] = link
         self._order = itertools.cycle(random.sample(list(self._links), len(self._links)))
         if self._leader not in self._links:

@@ -25,7 +25,16 @@ from ca.secretfiles import write_durable
 from coordinator.instance import HEADER, Instance, parsed
 from coordinator.json_files import sealed, unsealed
 
-__all__ = ["HEADER", "Displaced", "Instance", "KnownInstances", "copy_of", "count_start", "last_start", "parsed"]
+__all__ = [
+    "HEADER",
+    "Displaced",
+    "Instance",
+    "KnownInstances",
+    "copy_of",
+    "count_start",
+    "last_start",
+    "parsed",
+]
 
 _log = logging.getLogger(__name__)
 

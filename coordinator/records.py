@@ -409,8 +409,8 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     """What every node must know to serve: members, the keys that sign user tokens, dead certificates.
 
     `coordinators`: voters and learners. `removed_coordinators`: ids that were members once, and are dead.
-    `token_key_ends`: of keys that were replaced, from when on they count for nothing. `node_serials`: all
-    certificates of nodes that are not revoked; None from older versions.
+    `token_key_ends`: of keys that were replaced, from when on they count for nothing. `node_serials`: by
+    node, the certificates that are not revoked; None from older versions.
     """
 
     version: int
@@ -425,7 +425,7 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     revoked_serials: list[str]
     removed_coordinators: list[str] = []
     token_key_ends: dict[str, int] = {}
-    node_serials: list[str] | None = None
+    node_serials: dict[str, list[str]] | None = None
 
 
 class TokenKeyRecord(Struct, frozen=True, kw_only=True):

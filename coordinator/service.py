@@ -17,10 +17,8 @@ from ca import csr
 from ca.errors import (
     Conflict,
     Forbidden,
-    Gone,
     InsufficientStorage,
     InvalidRequest,
-    Unauthorized,
     Unavailable,
 )
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
@@ -65,6 +63,7 @@ from coordinator.commands import (
     RenewCertificate,
     ReportHash,
     RestartUpload,
+    RevokeNode,
     TakeOverUpload,
     TriggerJob,
 )
@@ -74,6 +73,7 @@ from coordinator.health import PLACEABLE_S, NodeHealth
 from coordinator.jobs import check_parameters, job_kind
 from coordinator.machine.rules import RULES
 from coordinator.member_clocks import MemberClocks
+from coordinator.membership import Membership
 from coordinator.operations import Operations
 from coordinator.placement import Candidate, choose
 from coordinator.queries import (
@@ -126,27 +126,20 @@ class Service:
         self._clocks = clocks
         self._statuses = statuses
         self._callers = Callers(view, clocks.now_ms)
+        self._membership = Membership(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
 
     def check(self, peer: Peer) -> None:
-        """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
-        state has it; Gone for a coordinator that was removed, so that it stops asking.
-        """
-        identity = peer.identity
-        if identity.cluster != self._identity.cluster:
-            raise Unauthorized("a certificate of another cluster")
-        if identity.role is Role.COORDINATOR:
-            if identity.id in self._view().removed_coordinators:
-                raise Gone("This coordinator was removed from the cluster.")
-        elif not self._store.certificate_is_live(identity.id, peer.serial):
-            raise Unauthorized(f"the certificate of {identity.uri} is revoked or unknown")
+        """Raises what `Membership.check` does."""
+        self._membership.check(peer)
 
     async def handle(self, peer: Peer, call: AnyCall) -> bytes:
         """The answer in MessagePack. Raises Refused, NotLeader, or a FilestoreError."""
+        self._membership.require_known(peer, call)
         match call:
             case ProposeCall():
-                return await self._propose(peer.identity, call)
+                return await self._propose(peer, call)
             case ReadCall():
                 return await self._read(call.query, peer)
             case HeartbeatCall():
@@ -180,9 +173,11 @@ class Service:
             case RulesCall():
                 return _encode(RULES)
 
-    async def _propose(self, identity: Identity, call: ProposeCall) -> bytes:
+    async def _propose(self, peer: Peer, call: ProposeCall) -> bytes:
         self._require_leader()
+        identity = peer.identity
         require_own(identity, call.command)
+        self._membership.require_speaker(peer, call.command)
         command = self._callers.proved_in(call.command)
         if isinstance(command, TriggerJob):
             self._answer(CheckAdmin(caller=command.caller))  # others need not know which jobs there are
@@ -192,9 +187,12 @@ class Service:
             self._authority.check_intermediate(Intermediate(command.pem, command.wrapped))
         if isinstance(command, TakeOverUpload) and command.holder != identity.id:
             self._require_silent(command.holder)
-        return await self._change(
+        reply = await self._change(
             self._stamped(command), call.session, call.sequence, call.acknowledged_below
         )
+        if isinstance(command, RevokeNode):
+            self._health.forget(command.node_id)
+        return reply
 
     def _require_silent(self, node_id: str) -> None:
         """Raises Refused while the node was heard lately: it may only be out of the reach of the caller.
@@ -305,7 +303,7 @@ class Service:
         identity, known = peer.identity, self._view().version
         if call.is_primary and identity != self._identity:
             self._clocks.hear(identity, call.at_ms)
-        if identity.role is Role.NODE and call.is_primary:
+        if identity.role is Role.NODE and call.is_primary and self._membership.speaks(peer):
             self._health.hear(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         await self._driver.read_barrier()
         self._check_again(peer, known)
@@ -354,13 +352,17 @@ class Service:
         for node in self._view().nodes:
             is_there = node.address == address and api_port in (node.api_port, node.peer_port)
             if is_there and node.node_id != node_id and node.state == HEALTHY:
-                raise Conflict(f"The node {node.node_id} listens at {address}:{api_port}.")
+                raise Conflict(
+                    f"The node {node.node_id} listens at {address}:{api_port}. Where it is gone for good,"
+                    " remove it first (`filestore node remove --force --is-gone`)."
+                )
 
     async def _renew(self, peer: Peer, call: RenewCall) -> JoinReply:
         identity = peer.identity
         node = next((n for n in self._view().nodes if n.node_id == identity.id), None)
         if identity.role is not Role.NODE or node is None:
             raise Forbidden("Only nodes renew their certificate here.")
+        self._membership.require_ended(peer)
         public_key = csr.check_csr(call.csr, identity, address=node.address)
         command = RenewCertificate(
             node_id=identity.id,

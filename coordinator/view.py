@@ -58,6 +58,7 @@ class View:
         self._confirmed_at = self._leader_confirmed_at = float("-inf")
         self._clock_offset_s = math.nan
         self._leader_clock: tuple[int, float] | None = None  # what it showed, and our monotonic clock then
+        self.on_revoked: Callable[[frozenset[str]], None] = lambda _: None  # of certificates that have ended
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
 
@@ -122,6 +123,11 @@ class View:
         """Whether a certificate was revoked."""
         return serial in self._revoked
 
+    def is_issued(self, node_id: str, serial: str) -> bool:
+        """Whether the log knows this certificate of a node, as far as this view tells."""
+        issued = self.current.node_serials
+        return issued is None or serial in issued.get(node_id, ())
+
     async def wait_until_fresh(self) -> None:
         """Returns when the coordinators have confirmed a view."""
         while self.age_s() > VIEW_AGE_S_MAX:
@@ -173,7 +179,9 @@ class View:
         self._current = view
         self._verifier = Verifier(view.cluster, view.user_token_keys)
         self._nodes = {node.node_id: node for node in view.nodes}
-        self._revoked = frozenset(view.revoked_serials)
+        revoked, self._revoked = self._revoked, frozenset(view.revoked_serials)
+        if ended := self._revoked - revoked:
+            self.on_revoked(ended)
         _log.info("view %d: %d nodes", view.version, len(view.nodes))
 
     async def _follow_coordinators(self) -> None:

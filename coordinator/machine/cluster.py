@@ -86,7 +86,9 @@ def add_token_key(change: Change, command: AddTokenKey) -> TokenKeyRecord:
         (change.at_ms,),
     ).fetchone()
     if count >= KEYS_MAX and command.grace_ms:
-        raise Conflict(f"{count} keys of user tokens are valid: wait until some have ended, or give no grace.")
+        raise Conflict(
+            f"{count} keys of user tokens are valid: wait until some have ended, or give no grace."
+        )
     db.execute(
         "UPDATE keys SET retires_at_ms = min(coalesce(retires_at_ms, ?1), ?1) WHERE purpose = 'user_token'",
         (ends_at_ms,),
@@ -124,7 +126,11 @@ def get_view(question: Question, query: GetView) -> ClusterView:
     ).fetchall()
     nodes = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY node_id").fetchall()
     revoked = db.execute("SELECT serial FROM certificates WHERE revoked = 1 ORDER BY serial").fetchall()
-    issued = db.execute("SELECT serial FROM certificates WHERE revoked = 0 ORDER BY serial").fetchall()
+    issued: dict[str, list[str]] = {}
+    for node_id, serial in db.execute(
+        "SELECT node_id, serial FROM certificates WHERE revoked = 0 ORDER BY node_id, serial"
+    ):
+        issued.setdefault(node_id, []).append(serial)
     return ClusterView(
         version=db.execute("SELECT view_version FROM applied").fetchone()[0],
         cluster=name,
@@ -138,5 +144,5 @@ def get_view(question: Question, query: GetView) -> ClusterView:
         revoked_serials=[serial for (serial,) in revoked],
         removed_coordinators=coordinators.list_removed(db),
         token_key_ends={kid: ends_at_ms for _, kid, ends_at_ms in keys if ends_at_ms is not None},
-        node_serials=[serial for (serial,) in issued],
+        node_serials=issued,
     )

@@ -128,7 +128,9 @@ def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str, to
     if row[0]:
         bound = "SELECT 1 FROM join_tokens WHERE token_id = ? AND node_id = ?"
         if db.execute(bound, (token_id, node_id)).fetchone() is None:
-            raise Conflict(f"id: the node {node_id} was revoked: it joins anew with a token of its name only.")
+            raise Conflict(
+                f"id: the node {node_id} was revoked: it joins anew with a token of its name only."
+            )
         return
     live = db.execute(
         "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0",

@@ -106,9 +106,7 @@ def forget_instance(change: Change, command: ForgetInstance) -> NodeRecord:
     require_admin(change.users, command.caller)
     node = _find(change.db, command.node_id)
     state = RETURNING if node.state == HEALTHY else node.state
-    change.db.execute(
-        "UPDATE nodes SET instance = '', state = ? WHERE node_id = ?", (state, command.node_id)
-    )
+    change.db.execute("UPDATE nodes SET instance = '', state = ? WHERE node_id = ?", (state, command.node_id))
     if node.state == HEALTHY and not node.draining:
         recounts.begin(change.db, command.node_id)
     change.touch_view()
@@ -116,7 +114,7 @@ def forget_instance(change: Change, command: ForgetInstance) -> NodeRecord:
 
 
 def revoke(change: Change, command: RevokeNode) -> NodeRemoval:
-    """Its certificates are dead from now on, and its replicas do not count, whatever its state. Admin only."""
+    """Its certificates are dead from now on, and its replicas do not count. Admin only."""
     require_admin(change.users, command.caller)
     db, node = change.db, _find(change.db, command.node_id)
     _end_certificates(db, node.node_id)

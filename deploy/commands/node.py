@@ -9,7 +9,7 @@ import uvloop
 
 from deploy.commands.addresses import plain_address
 from deploy.commands.connection import read_text
-from deploy.commands.node_group import drain, remove, undrain
+from deploy.commands.node_group import drain, forget_instance, remove, revoke, undrain
 from deploy.commands.options import data_option, http_option
 
 API_PORT = 7443
@@ -123,5 +123,5 @@ def run(data: Path, http: str | None, workers: int) -> None:
     uvloop.run(run_node(data, http=http, workers=workers))
 
 
-for _command in (drain, undrain, remove):
+for _command in (drain, undrain, revoke, forget_instance, remove):
     node.add_command(_command)

@@ -113,12 +113,25 @@ def _of_nodes(nodes: list[NodeState]) -> list[str]:
         f"The node {node.id} {node.copy_failures}: see its log." for node in nodes if node.copy_failures
     ]
     poison = [_of_poison(node) for node in nodes if node.poison_count]
-    states = [
-        f"The node {node.id} {_UNHEARD}" if node.state == "joined" else f"The node {node.id} is {node.state}."
+    states = [_of_state(node) for node in nodes if node.state not in _WELL]
+    rivals = [
+        f"A second process claims to be the node {node.id} and is refused: {node.rival}. See the runbook,"
+        " FilestoreNodeContested."
         for node in nodes
-        if node.state not in _WELL
+        if node.rival
     ]
-    return [*states, *failed, *stopped, *failing, *poison]
+    return [*states, *rivals, *failed, *stopped, *failing, *poison]
+
+
+def _of_state(node: NodeState) -> str:
+    if node.revoked:
+        return (
+            f"The node {node.id} is revoked: remove it (`filestore node remove --force`), or let it join anew"
+            " with a token of its name."
+        )
+    return (
+        f"The node {node.id} {_UNHEARD}" if node.state == "joined" else f"The node {node.id} is {node.state}."
+    )
 
 
 def _of_poison(node: NodeState) -> str:

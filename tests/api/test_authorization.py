@@ -139,6 +139,8 @@ ROWS: Final = (
     Row("get_node", "admin role", 200),
     Row("drain_node", "admin role", 404),
     Row("stop_draining_node", "admin role", 404),
+    Row("revoke_node", "admin role", 404),
+    Row("forget_node_instance", "admin role", 404),
     Row("remove_node", "admin role", 404),
     Row("get_cluster_status", "admin role", 200),
     Row("list_damaged", "admin role", 200),
@@ -153,7 +155,14 @@ ROWS: Final = (
     Row("get_docs", "nothing", 200),
     Row("get_docs_part", "nothing", 200),
 )
-NOBODYS: Final = {"drain_node", "stop_draining_node", "remove_node", "remove_coordinator"}
+NOBODYS: Final = {
+    "drain_node",
+    "stop_draining_node",
+    "revoke_node",
+    "forget_node_instance",
+    "remove_node",
+    "remove_coordinator",
+}
 
 
 class Matrix:
