@@ -71,6 +71,19 @@ class MintCall(Struct, frozen=True, tag="mint"):
     acknowledged_below: Count
 
 
+class RotateKeyCall(Struct, frozen=True, tag="rotate_token_key"):
+    """An admin lets another key sign user tokens; those before end `grace_seconds` later. Leader only.
+
+    Answers a TokenKeyRecord.
+    """
+
+    caller: Caller
+    grace_seconds: Count
+    session: Count
+    sequence: Count
+    acknowledged_below: Count
+
+
 class MintReply(Struct, frozen=True):
     """The token is shown once."""
 
@@ -303,6 +316,7 @@ AnyCall = (
     | JoinCall
     | RenewCall
     | MintCall
+    | RotateKeyCall
     | HeartbeatCall
     | FollowCall
     | AddCoordinatorCall

@@ -40,6 +40,7 @@ from coordinator.calls import (
     ReadCall,
     RemoveCoordinatorCall,
     RenewCall,
+    RotateKeyCall,
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
@@ -53,7 +54,7 @@ from coordinator.patience import bounded_s
 from coordinator.peerlink import LinkDown, PeerLink
 from coordinator.queries import AnyQuery
 from coordinator.raft.messages import SnapshotMeta
-from coordinator.records import Caller, CoordinatorRecord
+from coordinator.records import Caller, CoordinatorRecord, TokenKeyRecord
 from coordinator.roster import Roster
 from coordinator.snapshots import Chunk
 
@@ -193,6 +194,14 @@ class MetadataClient:
             )
 
         return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=MintReply)
+
+    async def rotate_token_key(self, caller: Caller, grace_seconds: int) -> TokenKeyRecord:
+        """Another key signs user tokens from now on. Admin only."""
+
+        def call(session: int, sequence: int, acknowledged_below: int) -> AnyCall:
+            return RotateKeyCall(caller, grace_seconds, session, sequence, acknowledged_below)
+
+        return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=TokenKeyRecord)
 
     async def add_coordinator(self, caller: Caller, record: CoordinatorRecord) -> CoordinatorRecord:
         """Let a coordinator into the group, as a learner first. Admin only. Repeating it is safe."""

@@ -43,6 +43,7 @@ from coordinator.calls import (
     ReadCall,
     RemoveCoordinatorCall,
     RenewCall,
+    RotateKeyCall,
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
@@ -55,6 +56,7 @@ from coordinator.commands import (
     NODE_COMMANDS,
     OWN_COMMANDS,
     AddIntermediate,
+    AddTokenKey,
     AdmitUser,
     AnyCommand,
     CompleteUpload,
@@ -152,6 +154,8 @@ class Service:
                 return _encode(await self._renew(peer, call))
             case MintCall():
                 return _encode(await self._mint(call))
+            case RotateKeyCall():
+                return await self._rotate_key(call)
             case AddCoordinatorCall():
                 await self._require_admin(call.caller)
                 return _encode(await self._operations.add(call.record))
@@ -403,6 +407,20 @@ class Service:
         )
         expires_at_ms = (at_ms // 1000 + ttl_seconds) * 1000
         return MintReply(token, user.user_id, expires_at_ms, user.roles, user.groups)
+
+    async def _rotate_key(self, call: RotateKeyCall) -> bytes:
+        await self._require_admin(call.caller)
+        if call.grace_seconds > TTL_SECONDS_MAX:
+            raise InvalidRequest(f"grace_seconds: at most {TTL_SECONDS_MAX}.")
+        key = self._authority.new_token_key()
+        command = AddTokenKey(
+            caller=self._callers.proved(call.caller),
+            kid=key.kid,
+            jwk=key.jwk,
+            wrapped=key.wrapped,
+            grace_ms=call.grace_seconds * 1000,
+        )
+        return await self._change(command, call.session, call.sequence, call.acknowledged_below)
 
     def _status(self, call: StatusCall) -> StatusReply:
         # By the state that lies here: this answers without a quorum too.

@@ -104,6 +104,12 @@ class View:
         assert self._verifier is not None
         return self._verifier.verify(token, now_ms=self._leader_now_ms())
 
+    def token_keys(self) -> list[dict[str, str]]:
+        """The keys that user tokens verify with now. Raises Unavailable when the view is too old."""
+        view, at_ms = self.require_fresh(), self._leader_now_ms()
+        ended = {kid for kid, ends_at_ms in view.token_key_ends.items() if ends_at_ms <= at_ms}
+        return [key for key in view.user_token_keys if key.get("kid") not in ended]
+
     def _leader_now_ms(self) -> int:
         """The leader's clock, as its last answer told and time has gone on since; ours before the first."""
         if self._leader_clock is None:
@@ -177,7 +183,7 @@ class View:
 
     def _adopt(self, view: ClusterView) -> None:
         self._current = view
-        self._verifier = Verifier(view.cluster, view.user_token_keys)
+        self._verifier = Verifier(view.cluster, view.user_token_keys, ends_at_ms=view.token_key_ends)
         self._nodes = {node.node_id: node for node in view.nodes}
         revoked, self._revoked = self._revoked, frozenset(view.revoked_serials)
         if ended := self._revoked - revoked:

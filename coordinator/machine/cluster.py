@@ -12,7 +12,7 @@ from coordinator.machine.nodes import NODE_COLUMNS, node_record
 from coordinator.queries import GetView
 from coordinator.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView, TokenKeyRecord
 
-KEYS_MAX: Final = 8  # of user tokens, valid at once
+KEYS_MAX: Final = 16  # of user tokens, valid at once
 
 
 def bootstrap(change: Change, command: Bootstrap) -> None:

@@ -1,12 +1,13 @@
 """`filestore token`: tokens for the admin, for nodes that join, and for users."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ca.secretfiles import write_secret
 from deploy.commands.connection import Connection, connection_options
-from deploy.commands.options import data_option
+from deploy.commands.options import Duration, data_option
 from node.client import Client
 
 
@@ -78,6 +79,29 @@ def user(
         return str(answer["token"])
 
     show(connection.run(work), output)
+
+
+@token.command("rotate-key")
+@click.option(
+    "--grace",
+    type=Duration(),
+    default="0s",
+    show_default=True,
+    help="How long tokens of the present key are still taken, for instance 12h: s, m, h or d.",
+)
+@connection_options
+def rotate_key(connection: Connection, grace: int) -> None:
+    """Let another key sign user tokens. Without a grace time every token that was ever minted ends at once, also
+    the admin's: `filestore token admin` on a coordinator makes another.
+    """
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.call("POST", "/api/v1/auth/keys", dict[str, Any], body={"grace_seconds": grace})
+
+    answer = connection.run(work)
+    click.echo(
+        f"{answer['kid']} signs from now on. Tokens of the keys before end at {answer['others_end_at']}."
+    )
 
 
 def show(secret: str, output: Path | None) -> None:

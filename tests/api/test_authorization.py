@@ -114,6 +114,7 @@ ROWS: Final = (
     Row("revoke_public_token", ALL, 200),
     # ---- users
     Row("mint_user_token", "admin role", 200),
+    Row("rotate_token_key", "admin role", 201, body={"grace_seconds": 86400}),
     Row("list_users", "admin role", 200),
     Row("get_user", "admin role", 200),
     Row("put_user", "admin role", 200, body={"groups": ["g"]}),

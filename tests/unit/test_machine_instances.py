@@ -9,6 +9,7 @@ import pytest
 
 from coordinator import commands, queries
 from coordinator.instance import Instance
+from coordinator.machine.cluster import KEYS_MAX
 from coordinator.records import Caller
 from tests.unit.state import ADMIN, State, certificate, complete, create, join, join_token
 
@@ -203,7 +204,7 @@ def test_later_grace_does_not_lengthen_an_earlier_one(state: State) -> None:
 
 
 def test_so_many_keys_are_valid_at_once_and_no_more(state: State) -> None:
-    for number in range(7):
+    for number in range(KEYS_MAX - 1):
         state.done(key(f"k{number}", 1000))
     assert state.apply(key("more", 1000)) == "conflict"
     state.done(key("more", 0))
