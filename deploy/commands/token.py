@@ -91,17 +91,15 @@ def user(
 )
 @connection_options
 def rotate_key(connection: Connection, grace: int) -> None:
-    """Let another key sign user tokens. Without a grace time every token that was ever minted ends at once, also
-    the admin's: `filestore token admin` on a coordinator makes another.
+    """Let another key sign user tokens. Without a grace time every token that was ever minted ends at once,
+    the admin's too: `filestore token admin` on a coordinator makes another.
     """
 
     async def work(client: Client) -> dict[str, Any]:
         return await client.call("POST", "/api/v1/auth/keys", dict[str, Any], body={"grace_seconds": grace})
 
     answer = connection.run(work)
-    click.echo(
-        f"{answer['kid']} signs from now on. Tokens of the keys before end at {answer['others_end_at']}."
-    )
+    click.echo(f"{answer['kid']} signs from now on. Older tokens end at {answer['others_end_at']}.")
 
 
 def show(secret: str, output: Path | None) -> None:

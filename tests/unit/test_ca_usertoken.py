@@ -396,5 +396,6 @@ def test_token_of_a_key_that_was_replaced_ends_with_its_grace_time() -> None:
     assert verifier.verify(GOOD, now_ms=NOW_MS - 1)
     assert verifier.verify_signature(GOOD, now_ms=NOW_MS - 1)
     for verify in (verifier.verify, verifier.verify_signature):
-        with pytest.raises(Unauthorized, match="replaced"):
+        with pytest.raises(Unauthorized) as refused:
             verify(GOOD, now_ms=NOW_MS)
+        assert "replaced" in refused.value.reason
