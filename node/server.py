@@ -10,9 +10,10 @@ import asyncio
 import ctypes
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
@@ -251,6 +252,7 @@ async def open_node(
     peers = PeerClient(contexts.client, metadata, view)
     counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog(files.audit)
     MemberMetrics(metrics.registry, contexts.credential, view)
+    reach = Reach(config.id, peers, view)
     budget = Budget(lambda: counts.client_bytes() + numbers.client_bytes_elsewhere())
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
@@ -261,19 +263,10 @@ async def open_node(
     )
     means = Means(config.id, metadata, view, blobs, disk, counts, audit, budget)
     custody = Custody(means, files.scrub) if is_first else None
-    watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
-    watch.custody_stopped = counts.custody_stops.kinds
-    watch.poison_elsewhere = numbers.poison_elsewhere
-    reach = Reach(config.id, peers, view)
-    watch.unreachable = reach.unreachable
-    api = ApiServices(
-        metadata=metadata,
-        view=view,
-        audit=audit,
-        public_url=lambda node_id: public_url(view, node_id, own=config),
-        readiness=lambda: _readiness(config, view, watch, numbers, start),
-        exposition=numbers.exposition if siblings.workers > 1 else None,
-    )
+    _tell_of(watch, custody, counts, numbers, reach)
+    exposition = numbers.exposition if siblings.workers > 1 else None
+    ready = partial(_readiness, config, view, watch, numbers, start)
+    api = _api_services(config, metadata, view, audit, exposition, ready)
     services = NodeServices(
         config.id,
         api,
@@ -297,6 +290,34 @@ async def open_node(
         yield OpenNode(services, watch, numbers, reach)
     finally:
         await _close(services)
+
+
+def _api_services(
+    config: NodeConfig,
+    metadata: MetadataClient,
+    view: View,
+    audit: AuditLog,
+    exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None,
+    readiness: Callable[[], Awaitable[str]],
+) -> ApiServices:
+    return ApiServices(
+        metadata=metadata,
+        view=view,
+        audit=audit,
+        public_url=lambda node_id: public_url(view, node_id, own=config),
+        readiness=readiness,
+        exposition=exposition,
+    )
+
+
+def _tell_of(
+    watch: DiskWatch, custody: Custody | None, counts: NodeMetrics, numbers: WorkerNumbers, reach: Reach
+) -> None:
+    """What heartbeats say beside how the disk is."""
+    watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
+    watch.custody_stopped = counts.custody_stops.kinds
+    watch.poison_elsewhere = numbers.poison_elsewhere
+    watch.unreachable = reach.unreachable
 
 
 async def _close(services: NodeServices) -> None:

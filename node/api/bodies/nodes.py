@@ -29,7 +29,11 @@ class RevokedNode(Struct, frozen=True, kw_only=True):
         ),
     ]
     uploads_only_there: Annotated[
-        list[Text], Meta(description="The first unfinished uploads of which the same may be true.")
+        list[Text],
+        Meta(
+            description="The first unfinished uploads of which the same may be true.",
+            examples=[["019a37c4-2e1b-7c33-9c62-6d2f0f6f3b11 (1048576 bytes)"]],
+        ),
     ]
 
 
