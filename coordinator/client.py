@@ -16,6 +16,7 @@ import random
 import secrets
 import ssl
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -114,9 +115,8 @@ class MetadataClient:
         instance: str = "",
     ) -> None:
         """`instance`: which process of a member this is, where that matters."""
-        self._instance = instance
         assert coordinators, "a client needs somebody to ask"
-        self._identity = identity
+        self._identity, self._instance = identity, instance
         self._context = context
         self._roster = Roster(())
         self._links: dict[str, PeerLink] = {}
@@ -197,10 +197,7 @@ class MetadataClient:
 
     async def rotate_token_key(self, caller: Caller, grace_seconds: int) -> TokenKeyRecord:
         """Another key signs user tokens from now on. Admin only."""
-
-        def call(session: int, sequence: int, acknowledged_below: int) -> AnyCall:
-            return RotateKeyCall(caller, grace_seconds, session, sequence, acknowledged_below)
-
+        call = partial(RotateKeyCall, caller, grace_seconds)
         return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=TokenKeyRecord)
 
     async def add_coordinator(self, caller: Caller, record: CoordinatorRecord) -> CoordinatorRecord:
