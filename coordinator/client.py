@@ -120,8 +120,7 @@ class MetadataClient:
         self._context = context
         self._roster = Roster(())
         self._links: dict[str, PeerLink] = {}
-        self._leader = ""
-        self._reader = ""
+        self._leader = self._reader = ""
         self._passed_over: dict[str, float] = {}  # until when, by the clock of the loop
         self.update(coordinators)
         self._session: _Session | None = None
