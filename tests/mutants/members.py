@@ -9,6 +9,7 @@ _HOSTILE = "tests/unit/test_hostile_messages.py::test_"
 _LYING = "tests/unit/test_lying_members.py::test_"
 _MEMBERSHIP = "tests/unit/test_membership.py::test_"
 _INSTANCES = "tests/unit/test_machine_instances.py::test_"
+_ADMISSION = "tests/unit/test_admission.py::test_"
 _FITNESS = "tests/unit/test_fitness.py::test_"
 
 _CALLS = "            async for data in _messages(socket):\n"
@@ -92,6 +93,27 @@ CONNECTIONS = (
         '    if node.is_revoked:\n        raise Conflict(f"The node {command.node_id} is revoked.")\n',
         "",
         f"{_INSTANCES}heartbeat_that_was_under_way_brings_no_revoked_node_back",
+    ),
+    Mutant(
+        "certificate that was never issued opens the peer port of a node",
+        (
+            (
+                "node/admission.py",
+                "if identity.role is Role.NODE and not await _is_issued(peer, metadata, view):",
+                "if False:",
+            ),
+        ),
+        (f"{_ADMISSION}rightly_signed_certificate_that_was_never_issued_is_refused",),
+    ),
+    Mutant(
+        "answer goes on to whose certificate was revoked",
+        (("node/admission.py", "                transport.abort()\n", "                pass\n"),),
+        (f"{_ADMISSION}what_is_being_sent_is_broken_off_when_the_certificate_is_revoked",),
+    ),
+    Mutant(
+        "token of a key that was replaced goes on counting",
+        (("ca/usertoken.py", "    if now_ms >= signed.key_ends_at_ms:\n", "    if False:\n"),),
+        ("tests/unit/test_ca_usertoken.py::test_token_of_a_key_that_was_replaced_ends_with_its_grace_time",),
     ),
     Mutant.of(
         "read answered to who was removed meanwhile",
