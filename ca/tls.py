@@ -129,12 +129,16 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """Who is at the other end of a mutual TLS connection. The caller looks at the times on every request."""
+    """Who is at the other end of a mutual TLS connection. The caller looks at the times on every request.
+
+    `instance`: which process it says it is, "" if it does not; the certificate does not prove that.
+    """
 
     identity: Identity
     serial: str
     not_before_ms: int
     not_after_ms: int
+    instance: str = ""
 
     def is_current(self, at_ms: int) -> bool:
         """Whether the certificate is valid at that time."""

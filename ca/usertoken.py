@@ -8,6 +8,7 @@ caller's to compare with replicated state, on every request. No I/O here.
 import base64
 import hashlib
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -86,6 +87,7 @@ class Claims:
 class _Signed:
     claims: Claims
     not_before_ms: int
+    key_ends_at_ms: float  # infinite unless its key was replaced
 
 
 def new_signing_key() -> SigningKey:
@@ -146,11 +148,18 @@ class Verifier:
     """Verifies the tokens of one cluster with a fixed set of keys; when the keys change, make another.
 
     Tokens whose signature was good are remembered (by digest, bounded), their times are compared on every
-    call.
+    call. `ends_at_ms`: of keys that were replaced, from when on they count for nothing.
     """
 
-    def __init__(self, cluster: str, jwks: Sequence[Mapping[str, object]]) -> None:
+    def __init__(
+        self,
+        cluster: str,
+        jwks: Sequence[Mapping[str, object]],
+        *,
+        ends_at_ms: Mapping[str, int] | None = None,
+    ) -> None:
         self._authority = _authority(cluster)
+        self._ends_at_ms = ends_at_ms or {}
         self._keys = {str(jwk.get("kid")): _public_key(jwk) for jwk in jwks}
         self._verified: dict[bytes, _Signed] = {}
         self._lately: dict[str, _Signed] = {}  # of those, by the token itself: a digest costs more than that
@@ -164,12 +173,15 @@ class Verifier:
         _check_times(signed, now_ms)
         return signed.claims
 
-    def verify_signature(self, token: str) -> Claims:
+    def verify_signature(self, token: str, *, now_ms: int) -> Claims:
         """The claims of a token of ours, however old: for the end of something that began while it was valid.
+        Its key must be good at `now_ms`.
 
         Raises Unauthorized for every other text, and nothing else.
         """
-        return self._signed(token).claims
+        signed = self._signed(token)
+        _check_key(signed, now_ms)
+        return signed.claims
 
     def _signed(self, token: str) -> _Signed:
         known = self._lately.get(token) if type(token) is str else None
@@ -193,7 +205,8 @@ class Verifier:
 
     def _check_signature(self, token: str) -> _Signed:
         try:
-            key = self._key_for(jwt.get_unverified_header(token))
+            header = jwt.get_unverified_header(token)
+            key = self._key_for(header)
             payload = jwt.decode(
                 token,
                 key,
@@ -202,7 +215,7 @@ class Verifier:
                 issuer=self._authority,
                 options=_OPTIONS,
             )
-            return _typed_claims(payload)
+            return _typed_claims(payload, self._ends_at_ms.get(header["kid"], math.inf))
         except InvalidRequest as error:
             raise Unauthorized(f"claim {error.details}") from error
         except _LIBRARY_FAILURES as error:
@@ -242,7 +255,7 @@ def _authority(cluster: str) -> str:
     return f"filestore:{cluster}"
 
 
-def _typed_claims(payload: Mapping[str, Any]) -> _Signed:
+def _typed_claims(payload: Mapping[str, Any], key_ends_at_ms: float) -> _Signed:
     """The claims, each of its type: PyJWT takes "5", 5.0 and true where a number belongs."""
     times_s = {name: _whole_number(payload[name], name) for name in ("iat", "nbf", "exp")}
     if not times_s["iat"] < times_s["exp"] <= times_s["iat"] + TTL_SECONDS_MAX:
@@ -256,7 +269,7 @@ def _typed_claims(payload: Mapping[str, Any]) -> _Signed:
         issued_at_ms=times_s["iat"] * 1000,
         expires_at_ms=times_s["exp"] * 1000,
     )
-    return _Signed(claims, not_before_ms=times_s["nbf"] * 1000)
+    return _Signed(claims, not_before_ms=times_s["nbf"] * 1000, key_ends_at_ms=key_ends_at_ms)
 
 
 def _whole_number(value: object, field: str) -> int:
@@ -265,7 +278,13 @@ def _whole_number(value: object, field: str) -> int:
     return value
 
 
+def _check_key(signed: _Signed, now_ms: int) -> None:
+    if now_ms >= signed.key_ends_at_ms:
+        raise Unauthorized("signed with a key that was replaced")
+
+
 def _check_times(signed: _Signed, now_ms: int) -> None:
+    _check_key(signed, now_ms)
     if now_ms >= signed.claims.expires_at_ms + LEEWAY_S * 1000:
         raise Unauthorized("expired")
     if now_ms < max(signed.not_before_ms, signed.claims.issued_at_ms) - LEEWAY_S * 1000:

@@ -44,6 +44,14 @@ class Intermediate(NamedTuple):
     wrapped: bytes
 
 
+class TokenKey(NamedTuple):
+    """What signs user tokens; its private half is wrapped under the cluster key."""
+
+    kid: str
+    jwk: dict[str, str]
+    wrapped: bytes
+
+
 def make_intermediate(
     root_pem: str,
     root_key: "ec.EllipticCurvePrivateKey",
@@ -149,6 +157,12 @@ class ClusterAuthority:
             cluster_key=self._cluster_key,
             now=self._now(),
         )
+
+    def new_token_key(self) -> TokenKey:
+        """Another one to sign user tokens with, wrapped as the present one is."""
+        key = usertoken.new_signing_key()
+        wrapped = wrap(self._cluster_key, key.private_pem, purpose=USER_TOKEN_PURPOSE)
+        return TokenKey(key.kid, usertoken.public_jwk(key), wrapped)
 
     def _newest(self) -> Intermediate:
         _, pem, wrapped = self._store.key(INTERMEDIATE_PURPOSE)

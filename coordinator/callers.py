@@ -43,7 +43,7 @@ class Callers:
         if caller is None:
             return asked
         if isinstance(asked, UNDER_WAY):
-            caller = _match(caller, self._newest().verify_signature(caller.token))
+            caller = _match(caller, self._newest().verify_signature(caller.token, now_ms=self._clock_ms()))
         else:
             caller = self.proved(caller)
         return msgspec.structs.replace(asked, caller=caller)
@@ -51,7 +51,7 @@ class Callers:
     def _newest(self) -> Verifier:
         view = self._view()
         if self._verifier is None or view.version != self._version:
-            self._verifier = Verifier(view.cluster, view.user_token_keys)
+            self._verifier = Verifier(view.cluster, view.user_token_keys, ends_at_ms=view.token_key_ends)
             self._version = view.version
         return self._verifier
 

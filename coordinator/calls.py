@@ -71,6 +71,19 @@ class MintCall(Struct, frozen=True, tag="mint"):
     acknowledged_below: Count
 
 
+class RotateKeyCall(Struct, frozen=True, tag="rotate_token_key"):
+    """An admin lets another key sign user tokens; those before end `grace_seconds` later. Leader only.
+
+    Answers a TokenKeyRecord.
+    """
+
+    caller: Caller
+    grace_seconds: Count
+    session: Count
+    sequence: Count
+    acknowledged_below: Count
+
+
 class MintReply(Struct, frozen=True):
     """The token is shown once."""
 
@@ -239,7 +252,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
     `disk`: ok; low, when no room is left but the reserve; full, when none is left at all; failed, when it
     takes no bytes. `copy_failures`: what the leader has seen fail again and again of the copies that it shall
-    make or give; "" for nothing. `since_ms`: see `coordinator.health.Heard`.
+    make or give; "" for nothing. `since_ms`: see `coordinator.health.Heard`. `rival`: why a second process
+    that claims to be this node is refused, "" if there is none.
     """
 
     node: NodeRecord
@@ -256,6 +270,7 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
     poison: list[str] = []
     poison_count: int = 0
     since_ms: dict[str, int] = {}
+    rival: str = ""
 
 
 INTERMEDIATE, ROOT = "intermediate", "root"  # holders of certificates that are no members
@@ -305,6 +320,7 @@ AnyCall = (
     | JoinCall
     | RenewCall
     | MintCall
+    | RotateKeyCall
     | HeartbeatCall
     | FollowCall
     | AddCoordinatorCall

@@ -16,6 +16,7 @@ import random
 import secrets
 import ssl
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -40,6 +41,7 @@ from coordinator.calls import (
     ReadCall,
     RemoveCoordinatorCall,
     RenewCall,
+    RotateKeyCall,
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
@@ -53,7 +55,7 @@ from coordinator.patience import bounded_s
 from coordinator.peerlink import LinkDown, PeerLink
 from coordinator.queries import AnyQuery
 from coordinator.raft.messages import SnapshotMeta
-from coordinator.records import Caller, CoordinatorRecord
+from coordinator.records import Caller, CoordinatorRecord, TokenKeyRecord
 from coordinator.roster import Roster
 from coordinator.snapshots import Chunk
 
@@ -109,14 +111,16 @@ class MetadataClient:
         identity: Identity,
         coordinators: Sequence[CoordinatorRecord],
         context: Callable[[], ssl.SSLContext],
+        *,
+        instance: str = "",
     ) -> None:
+        """`instance`: which process of a member this is, where that matters."""
         assert coordinators, "a client needs somebody to ask"
-        self._identity = identity
+        self._identity, self._instance = identity, instance
         self._context = context
         self._roster = Roster(())
         self._links: dict[str, PeerLink] = {}
-        self._leader = ""
-        self._reader = ""
+        self._leader = self._reader = ""
         self._passed_over: dict[str, float] = {}  # until when, by the clock of the loop
         self.update(coordinators)
         self._session: _Session | None = None
@@ -129,7 +133,7 @@ class MetadataClient:
         for record in coordinators:
             link = known.get(record.coordinator_id)
             if link is None or not link.leads_to(record):
-                link = PeerLink(self._identity, record, self._context)
+                link = PeerLink(self._identity, record, self._context, instance=self._instance)
             self._links[record.coordinator_id] = link
         self._order = itertools.cycle(random.sample(list(self._links), len(self._links)))
         if self._leader not in self._links:
@@ -182,13 +186,13 @@ class MetadataClient:
         ttl_seconds: int,
     ) -> MintReply:
         """A token for a user, who is created or updated. Admin only."""
-
-        def call(session: int, sequence: int, acknowledged_below: int) -> AnyCall:
-            return MintCall(
-                caller, user_id, roles, groups, ttl_seconds, session, sequence, acknowledged_below
-            )
-
+        call = partial(MintCall, caller, user_id, roles, groups, ttl_seconds)
         return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=MintReply)
+
+    async def rotate_token_key(self, caller: Caller, grace_seconds: int) -> TokenKeyRecord:
+        """Another key signs user tokens from now on. Admin only."""
+        call = partial(RotateKeyCall, caller, grace_seconds)
+        return msgspec.msgpack.decode(await self._change(call, CALL_TIMEOUT_S), type=TokenKeyRecord)
 
     async def add_coordinator(self, caller: Caller, record: CoordinatorRecord) -> CoordinatorRecord:
         """Let a coordinator into the group, as a learner first. Admin only. Repeating it is safe."""
@@ -437,10 +441,8 @@ class MetadataClient:
         except TimeoutError as error:
             if try_s < TRY_TIMEOUT_S:  # too little time to hold it against that coordinator
                 raise _no_answer() from error
-            passed_over_s = self._passed_over.get(coordinator_id, 0.0)
-            self._passed_over[coordinator_id] = max(
-                passed_over_s, _ends_at(TRY_TIMEOUT_S)
-            )  # not twice in a row
+            until_s = max(self._passed_over.get(coordinator_id, 0.0), _ends_at(TRY_TIMEOUT_S))
+            self._passed_over[coordinator_id] = until_s  # it is not asked twice in a row
             return None
 
 

@@ -32,7 +32,8 @@ SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule
 
 class ClusterMetrics(Collector):
     """A collector in the registry of one coordinator. `node_states`: how each node is, as heard here;
-    `node_disks`: how the disk of each is, in the same order; `failing_nodes`: those that fail at copies.
+    `node_disks`: how the disk of each is, in the same order; `failing_nodes`: those that fail at copies;
+    `contested_nodes`: those that a second process claims to be.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class ClusterMetrics(Collector):
         node_states: Callable[[], Iterable[str]],
         node_disks: Callable[[], Iterable[str]],
         failing_nodes: Callable[[], Collection[str]],
+        contested_nodes: Callable[[], Collection[str]],
     ) -> None:
         self._files = files
         self._ledger = ledger
@@ -52,6 +54,7 @@ class ClusterMetrics(Collector):
         self._node_states = node_states
         self._node_disks = node_disks
         self._failing_nodes = failing_nodes
+        self._contested_nodes = contested_nodes
         registry.register(self)
 
     def collect(self) -> Iterator[Metric]:
@@ -81,6 +84,11 @@ class ClusterMetrics(Collector):
             "filestore_nodes_failing_copies",
             "Nodes that fail again and again to make replicas, or to give theirs, as the leader has seen.",
             len(self._failing_nodes()),
+        )
+        yield _gauge(
+            "filestore_nodes_contested",
+            "Nodes that a second process claimed to be within half a minute, which was refused here.",
+            len(self._contested_nodes()),
         )
         yield _gauge(
             "filestore_nodes_emptying",

@@ -45,6 +45,9 @@ _ADDED_COLUMNS = (  # of databases that an older version made: table, column, an
     ("buckets", "reserved_bytes", "INTEGER NOT NULL DEFAULT 0"),
     ("buckets", "released_bytes", "INTEGER NOT NULL DEFAULT 0"),
     ("blobs", "released_by", "TEXT NOT NULL DEFAULT ''"),
+    ("nodes", "instance", "TEXT NOT NULL DEFAULT ''"),
+    ("nodes", "revoked", "INTEGER NOT NULL DEFAULT 0"),
+    ("keys", "retires_at_ms", "INTEGER"),
 )
 _DUE_AT_FILLED = (
     f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours

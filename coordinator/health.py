@@ -15,6 +15,7 @@ from coordinator.records import DOWN, HEALTHY, RETURNING, NodeRecord
 PLACEABLE_S = 3.0  # silent for longer: nothing new is placed there
 SUSPECT_S = 10.0
 DOWN_S = 600.0
+REFUSED_S = 30.0  # a process that is refused tries again sooner, and is told of for so long
 REPORTS_MIN = 2  # of nodes that cannot reach another
 UNREACHABLE: Final = "unreachable"
 UNHEARD: Final = "unheard"
@@ -50,6 +51,7 @@ class NodeHealth:
 
     def __init__(self) -> None:
         self._heard: dict[str, Heard] = {}
+        self._refused: dict[str, tuple[str, float]] = {}  # why, and when last
 
     def hear(self, node_id: str, heartbeat: HeartbeatCall, *, at_s: float, at_ms: int = 0) -> None:
         """A heartbeat came, at `at_ms` by our clock.
@@ -65,8 +67,18 @@ class NodeHealth:
         self._heard[node_id] = Heard(at_s, heartbeat, offset_ms, since_ms)
 
     def forget(self, node_id: str) -> None:
-        """A node has joined; what was heard under its name was another, which was removed."""
+        """A node has joined, or was revoked; what was heard under its name was another."""
         self._heard.pop(node_id, None)
+        self._refused.pop(node_id, None)
+
+    def refuse(self, node_id: str, why: str, *, at_s: float) -> None:
+        """A process with the certificate of this node, which has joined, was refused."""
+        self._refused[node_id] = (why, at_s)
+
+    def rival(self, node_id: str, *, at_s: float) -> str:
+        """Why a second process that claims to be this node is refused, "" if there was none lately."""
+        why, refused_at_s = self._refused.get(node_id, ("", float("-inf")))
+        return why if at_s - refused_at_s < REFUSED_S else ""
 
     def is_silent(self) -> bool:
         """Whether no node was ever heard: this coordinator knows nothing about them yet."""

@@ -17,17 +17,24 @@ import logging
 import secrets
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final
 
 import msgspec
-from msgspec import Meta, Struct
 
-from ca.errors import Conflict, Internal, InvalidRequest
+from ca.errors import Conflict, Internal
 from ca.secretfiles import write_durable
+from coordinator.instance import HEADER, Instance, parsed
 from coordinator.json_files import sealed, unsealed
 
-HEADER: Final = "Filestore-Instance"
-_Word = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+__all__ = [
+    "HEADER",
+    "Displaced",
+    "Instance",
+    "KnownInstances",
+    "copy_of",
+    "count_start",
+    "last_start",
+    "parsed",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -42,31 +49,6 @@ class Displaced(Internal):
             " forgotten what it promised."
             " Set it up again with `filestore coordinator rebuild`, under a new name."
         )
-
-
-class Instance(Struct, frozen=True, array_like=True):
-    """The id of a directory, which start of it this is, and a random word of the process."""
-
-    directory: _Word
-    start: Annotated[int, Meta(ge=1, lt=2**53)]
-    process: _Word
-
-    def __str__(self) -> str:
-        return f"{self.directory}.{self.start}.{self.process}"
-
-    def is_followed_by(self, later: "Instance") -> bool:
-        """Whether the later one is this process, or a later start of the same directory."""
-        return later.directory == self.directory and (later == self or later.start > self.start)
-
-
-def parsed(text: str) -> Instance:
-    """The instance in a header. Raises InvalidRequest."""
-    directory, _, rest = text.partition(".")
-    start, _, process = rest.partition(".")
-    try:
-        return msgspec.convert([directory, start, process], Instance, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidRequest("malformed instance") from error
 
 
 def count_start(path: Path, own_id: str = "") -> Instance | None:
@@ -90,6 +72,11 @@ def count_start(path: Path, own_id: str = "") -> Instance | None:
         _log.warning("the starts of this directory are not counted", extra={"reason": error.strerror})
         return None
     return instance
+
+
+def last_start(path: Path, own_id: str = "") -> Instance | None:
+    """The start that was counted last, for another process of it. Blocks."""
+    return _kept(path, own_id)[0]
 
 
 def copy_of(path: Path) -> Path:

@@ -17,6 +17,7 @@ from ca.identity import Identity, Role
 from coordinator import wire
 from coordinator.calls import AnyCall
 from coordinator.deadlines import Deadlines
+from coordinator.instance import HEADER
 from coordinator.link import PING_S, Outbox, OutboxFull, end
 from coordinator.logs import REQUEST_ID
 from coordinator.records import CoordinatorRecord
@@ -25,7 +26,15 @@ from coordinator.transport import DIAL_TIMEOUT_S, REDIAL_S_MAX, REDIAL_S_MIN, pe
 
 UNREACHABLE_S = 10.0  # without a connection, before the log says so
 _NOT_WANTED = "it refuses this member, which was removed from the cluster, or whose certificate has ended"
-_REFUSALS = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.GONE})
+_DISPLACED = (
+    "it takes another process for this member: a copy of this directory was started elsewhere, or this one is"
+    " an earlier copy, or was made anew. `filestore status` tells more, and the runbook what to do"
+)
+_REFUSALS = {
+    HTTPStatus.UNAUTHORIZED: _NOT_WANTED,
+    HTTPStatus.GONE: _NOT_WANTED,
+    HTTPStatus.CONFLICT: _DISPLACED,
+}
 _log = logging.getLogger(__name__)
 
 
@@ -45,8 +54,15 @@ class PeerLink:
     """Calls to one coordinator. `run` dials it again and again until it is cancelled."""
 
     def __init__(
-        self, identity: Identity, coordinator: CoordinatorRecord, context: Callable[[], ssl.SSLContext]
+        self,
+        identity: Identity,
+        coordinator: CoordinatorRecord,
+        context: Callable[[], ssl.SSLContext],
+        *,
+        instance: str = "",
     ) -> None:
+        """`instance`: which process this is, "" for none that matters."""
+        self._headers = {HEADER: instance} if instance else {}
         self.coordinator = coordinator
         self._context = context
         self._name = Identity(identity.cluster, Role.COORDINATOR, coordinator.coordinator_id).dns_name
@@ -119,12 +135,13 @@ class PeerLink:
 
     def _tell(self, error: Exception) -> None:
         """That there is no connection: once, if this member is not wanted or it stays so."""
-        is_refusal = isinstance(error, aiohttp.WSServerHandshakeError) and error.status in _REFUSALS
+        status = error.status if isinstance(error, aiohttp.WSServerHandshakeError) else 0
+        refusal = next((why for known, why in _REFUSALS.items() if known == status), "")
         is_over = time.monotonic() - self._trouble.since_s > UNREACHABLE_S
-        self.is_removed = getattr(error, "status", None) == HTTPStatus.GONE
-        if (is_refusal or is_over) and not self._trouble.is_told:
+        self.is_removed = status == HTTPStatus.GONE
+        if (refusal or is_over) and not self._trouble.is_told:
             self._trouble.is_told = True
-            why = _NOT_WANTED if is_refusal else connection_trouble(error)
+            why = refusal or connection_trouble(error)
             _log.warning("coordinator %s cannot be reached: %s", self.coordinator.coordinator_id, why)
         _log.debug("coordinator %s: %s", self.coordinator.coordinator_id, error)
 
@@ -137,6 +154,7 @@ class PeerLink:
                 server_hostname=self._name,
                 heartbeat=PING_S,
                 max_msg_size=wire.MESSAGE_BYTES_MAX,
+                headers=self._headers,
             )
 
     async def _serve(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:

@@ -334,6 +334,7 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
 
     `draining`: nothing new is placed there. `state`, as the leader has recorded it: healthy, down, or
     returning: heard again, and its replicas count again once they were compared with the log.
+    `instance`: who speaks for it (`coordinator.instance`); `revoked`: it has no live certificate.
     """
 
     node_id: str
@@ -345,6 +346,19 @@ class NodeRecord(Struct, frozen=True, kw_only=True):
     joined_at_ms: int
     draining: bool = False
     state: str = HEALTHY
+    # Not there as long as older coordinators, which have neither, make the same replies.
+    instance: str | UnsetType = UNSET
+    revoked: bool | UnsetType = UNSET
+
+    @property
+    def speaker(self) -> str:
+        """The instance that speaks for it, "" while that is not known."""
+        return self.instance or ""
+
+    @property
+    def is_revoked(self) -> bool:
+        """Whether its certificates are dead."""
+        return self.revoked is True
 
     @property
     def takes_replicas(self) -> bool:
@@ -395,6 +409,8 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     """What every node must know to serve: members, the keys that sign user tokens, dead certificates.
 
     `coordinators`: voters and learners. `removed_coordinators`: ids that were members once, and are dead.
+    `token_key_ends`: of keys that were replaced, from when on they count for nothing. `node_serials`: by
+    node, the certificates that are not revoked; None from older versions.
     """
 
     version: int
@@ -408,6 +424,15 @@ class ClusterView(Struct, frozen=True, kw_only=True):
     nodes: list[NodeRecord]
     revoked_serials: list[str]
     removed_coordinators: list[str] = []
+    token_key_ends: dict[str, int] = {}
+    node_serials: dict[str, list[str]] | None = None
+
+
+class TokenKeyRecord(Struct, frozen=True, kw_only=True):
+    """The key that signs user tokens; `others_end_at_ms`: when those before it are of no use any more."""
+
+    kid: str
+    others_end_at_ms: int
 
 
 class StateHash(Struct, frozen=True, kw_only=True):

@@ -46,7 +46,8 @@ CREATE TABLE IF NOT EXISTS keys (
     purpose        TEXT NOT NULL,                 -- 'intermediate' or 'user_token'
     public         TEXT NOT NULL,                 -- certificate PEM, or the JWK as JSON
     wrapped        BLOB NOT NULL,                 -- the private half under the cluster key (AES-256-GCM)
-    created_at_ms  INTEGER NOT NULL
+    created_at_ms  INTEGER NOT NULL,
+    retires_at_ms  INTEGER                        -- from when on nothing counts that it has signed; NULL never
 ) STRICT;
 
 -- Duplicate suppression of retried commands (Ongaro 2014, section 6.3).
@@ -111,7 +112,9 @@ CREATE TABLE IF NOT EXISTS nodes (
     joined_at_ms  INTEGER NOT NULL,
     draining      INTEGER NOT NULL DEFAULT 0,     -- 1: nothing new is placed there
     state         TEXT NOT NULL DEFAULT 'healthy',  -- healthy, down, returning: as the leader has recorded it
-    custody_index INTEGER NOT NULL DEFAULT 0      -- its last ReportDropped: older lists are not acted on any more
+    custody_index INTEGER NOT NULL DEFAULT 0,     -- its last ReportDropped: older lists are not acted on any more
+    instance      TEXT NOT NULL DEFAULT '',       -- which directory and start speaks for it; '' is not known
+    revoked       INTEGER NOT NULL DEFAULT 0      -- 1: it has no live certificate until it joins anew
 ) STRICT;
 
 -- Nodes whose replicas began or ceased to count: `blobs.missing` is made anew, in steps, behind `after`.

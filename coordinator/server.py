@@ -174,6 +174,7 @@ async def _run(
         node_states=member.statuses.node_states,
         node_disks=member.statuses.node_disks,
         failing_nodes=member.statuses.failing_nodes,
+        contested_nodes=member.statuses.contested_nodes,
     )
     shell = Shell(config, files, metadata, view, metrics, member.readiness)
     peer_port = member.peer_port(member.service(identity), ServedCalls(metrics.registry), known)

@@ -17,10 +17,8 @@ from ca import csr
 from ca.errors import (
     Conflict,
     Forbidden,
-    Gone,
     InsufficientStorage,
     InvalidRequest,
-    Unauthorized,
     Unavailable,
 )
 from ca.identity import Identity, Role, check_address, check_member_id, check_port
@@ -45,6 +43,7 @@ from coordinator.calls import (
     ReadCall,
     RemoveCoordinatorCall,
     RenewCall,
+    RotateKeyCall,
     RulesCall,
     SnapshotCall,
     SnapshotChunkCall,
@@ -57,6 +56,7 @@ from coordinator.commands import (
     NODE_COMMANDS,
     OWN_COMMANDS,
     AddIntermediate,
+    AddTokenKey,
     AdmitUser,
     AnyCommand,
     CompleteUpload,
@@ -65,6 +65,7 @@ from coordinator.commands import (
     RenewCertificate,
     ReportHash,
     RestartUpload,
+    RevokeNode,
     TakeOverUpload,
     TriggerJob,
 )
@@ -74,6 +75,7 @@ from coordinator.health import PLACEABLE_S, NodeHealth
 from coordinator.jobs import check_parameters, job_kind
 from coordinator.machine.rules import RULES
 from coordinator.member_clocks import MemberClocks
+from coordinator.membership import Membership
 from coordinator.operations import Operations
 from coordinator.placement import Candidate, choose
 from coordinator.queries import (
@@ -126,29 +128,20 @@ class Service:
         self._clocks = clocks
         self._statuses = statuses
         self._callers = Callers(view, clocks.now_ms)
+        self._membership = Membership(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
 
     def check(self, peer: Peer) -> None:
-        """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
-        state has it; Gone for one that was removed, so that it can tell whoever looks.
-        """
-        identity = peer.identity
-        if identity.cluster != self._identity.cluster:
-            raise Unauthorized("a certificate of another cluster")
-        if identity.role is Role.COORDINATOR:
-            if identity.id in self._view().removed_coordinators:
-                raise Gone("This coordinator was removed from the cluster.")
-        elif not self._store.certificate_is_live(identity.id, peer.serial):
-            if all(node.node_id != identity.id for node in self._view().nodes):
-                raise Gone("This node was removed from the cluster.")
-            raise Unauthorized(f"the certificate of {identity.uri} is revoked or unknown")
+        """Raises what `Membership.check` does."""
+        self._membership.check(peer)
 
     async def handle(self, peer: Peer, call: AnyCall) -> bytes:
         """The answer in MessagePack. Raises Refused, NotLeader, or a FilestoreError."""
+        self._membership.require_known(peer, call)
         match call:
             case ProposeCall():
-                return await self._propose(peer.identity, call)
+                return await self._propose(peer, call)
             case ReadCall():
                 return await self._read(call.query, peer)
             case HeartbeatCall():
@@ -161,6 +154,8 @@ class Service:
                 return _encode(await self._renew(peer, call))
             case MintCall():
                 return _encode(await self._mint(call))
+            case RotateKeyCall():
+                return await self._rotate_key(call)
             case AddCoordinatorCall():
                 await self._require_admin(call.caller)
                 return _encode(await self._operations.add(call.record))
@@ -182,9 +177,11 @@ class Service:
             case RulesCall():
                 return _encode(RULES)
 
-    async def _propose(self, identity: Identity, call: ProposeCall) -> bytes:
+    async def _propose(self, peer: Peer, call: ProposeCall) -> bytes:
         self._require_leader()
+        identity = peer.identity
         require_own(identity, call.command)
+        self._membership.require_speaker(peer, call.command)
         command = self._callers.proved_in(call.command)
         if isinstance(command, TriggerJob):
             self._answer(CheckAdmin(caller=command.caller))  # others need not know which jobs there are
@@ -194,9 +191,12 @@ class Service:
             self._authority.check_intermediate(Intermediate(command.pem, command.wrapped))
         if isinstance(command, TakeOverUpload) and command.holder != identity.id:
             self._require_silent(command.holder)
-        return await self._change(
+        reply = await self._change(
             self._stamped(command), call.session, call.sequence, call.acknowledged_below
         )
+        if isinstance(command, RevokeNode):
+            self._health.forget(command.node_id)
+        return reply
 
     def _require_silent(self, node_id: str) -> None:
         """Raises Refused while the node was heard lately: it may only be out of the reach of the caller.
@@ -307,7 +307,7 @@ class Service:
         identity, known = peer.identity, self._view().version
         if call.is_primary and identity != self._identity:
             self._clocks.hear(identity, call.at_ms)
-        if identity.role is Role.NODE and call.is_primary:
+        if identity.role is Role.NODE and call.is_primary and self._membership.speaks(peer):
             self._health.hear(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         await self._driver.read_barrier()
         self._check_again(peer, known)
@@ -356,13 +356,17 @@ class Service:
         for node in self._view().nodes:
             is_there = node.address == address and api_port in (node.api_port, node.peer_port)
             if is_there and node.node_id != node_id and node.state == HEALTHY:
-                raise Conflict(f"The node {node.node_id} listens at {address}:{api_port}.")
+                raise Conflict(
+                    f"The node {node.node_id} listens at {address}:{api_port}. Where it is gone for good,"
+                    " remove it first (`filestore node remove --force --is-gone`)."
+                )
 
     async def _renew(self, peer: Peer, call: RenewCall) -> JoinReply:
         identity = peer.identity
         node = next((n for n in self._view().nodes if n.node_id == identity.id), None)
         if identity.role is not Role.NODE or node is None:
             raise Forbidden("Only nodes renew their certificate here.")
+        self._membership.require_ended(peer)
         public_key = csr.check_csr(call.csr, identity, address=node.address)
         command = RenewCertificate(
             node_id=identity.id,
@@ -403,6 +407,20 @@ class Service:
         )
         expires_at_ms = (at_ms // 1000 + ttl_seconds) * 1000
         return MintReply(token, user.user_id, expires_at_ms, user.roles, user.groups)
+
+    async def _rotate_key(self, call: RotateKeyCall) -> bytes:
+        await self._require_admin(call.caller)
+        if call.grace_seconds > TTL_SECONDS_MAX:
+            raise InvalidRequest(f"grace_seconds: at most {TTL_SECONDS_MAX}.")
+        key = self._authority.new_token_key()
+        command = AddTokenKey(
+            caller=self._callers.proved(call.caller),
+            kid=key.kid,
+            jwk=key.jwk,
+            wrapped=key.wrapped,
+            grace_ms=call.grace_seconds * 1000,
+        )
+        return await self._change(command, call.session, call.sequence, call.acknowledged_below)
 
     def _status(self, call: StatusCall) -> StatusReply:
         # By the state that lies here: this answers without a quorum too.

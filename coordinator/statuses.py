@@ -111,6 +111,11 @@ class Statuses:
         """How the disk of every node is, as it was heard here."""
         return [self._health.disk(node.node_id) for node in self._view().nodes]
 
+    def contested_nodes(self) -> list[str]:
+        """The nodes that a second process claims to be, which is refused here."""
+        at_s = time.monotonic()
+        return [node.node_id for node in self._view().nodes if self._health.rival(node.node_id, at_s=at_s)]
+
     def failing_nodes(self) -> dict[str, str]:
         """What is told of nodes that fail at copies, by node; that one is down says enough. Only by whoever
         leads: others make none.
@@ -143,6 +148,7 @@ class Statuses:
                     poison=beat.poison,
                     poison_count=beat.poison_count,
                     since_ms=self._health.since_ms(node.node_id),
+                    rival=self._health.rival(node.node_id, at_s=at_s),
                 )
             )
         return states

@@ -58,6 +58,7 @@ class View:
         self._confirmed_at = self._leader_confirmed_at = float("-inf")
         self._clock_offset_s = math.nan
         self._leader_clock: tuple[int, float] | None = None  # what it showed, and our monotonic clock then
+        self.on_revoked: Callable[[frozenset[str]], None] = lambda _: None  # of certificates that have ended
         self._changed = asyncio.Event()
         self._reading = asyncio.Lock()
 
@@ -105,6 +106,12 @@ class View:
         assert self._verifier is not None
         return self._verifier.verify(token, now_ms=self._leader_now_ms())
 
+    def token_keys(self) -> list[dict[str, str]]:
+        """The keys that user tokens verify with now. Raises Unavailable when the view is too old."""
+        view, at_ms = self.require_fresh(), self._leader_now_ms()
+        ended = {kid for kid, ends_at_ms in view.token_key_ends.items() if ends_at_ms <= at_ms}
+        return [key for key in view.user_token_keys if key.get("kid") not in ended]
+
     def _leader_now_ms(self) -> int:
         """The leader's clock, as its last answer told and time has gone on since; ours before the first."""
         if self._leader_clock is None:
@@ -123,6 +130,11 @@ class View:
     def is_revoked(self, serial: str) -> bool:
         """Whether a certificate was revoked."""
         return serial in self._revoked
+
+    def is_issued(self, node_id: str, serial: str) -> bool:
+        """Whether the log knows this certificate of a node, as far as this view tells."""
+        issued = self.current.node_serials
+        return issued is None or serial in issued.get(node_id, ())
 
     async def wait_until_fresh(self) -> None:
         """Returns when the coordinators have confirmed a view."""
@@ -173,9 +185,11 @@ class View:
 
     def _adopt(self, view: ClusterView) -> None:
         self._current = view
-        self._verifier = Verifier(view.cluster, view.user_token_keys)
+        self._verifier = Verifier(view.cluster, view.user_token_keys, ends_at_ms=view.token_key_ends)
         self._nodes = {node.node_id: node for node in view.nodes}
-        self._revoked = frozenset(view.revoked_serials)
+        revoked, self._revoked = self._revoked, frozenset(view.revoked_serials)
+        if ended := self._revoked - revoked:
+            self.on_revoked(ended)
         _log.info("view %d: %d nodes", view.version, len(view.nodes))
 
     async def _follow_coordinators(self) -> None:

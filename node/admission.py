@@ -1,12 +1,15 @@
 """Who may use the peer port.
 
-Members of this cluster, with a certificate that is good now, on every request; orders only by coordinators.
+Members of this cluster, with a certificate that is good now, and that the log knows, on every request; orders
+only by coordinators.
 
 The handshake proved the chain once; a connection outlives revocation and expiry, so they are looked at each
-time.
+time. A request that is being answered when the certificate is revoked is broken off.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Final
 
 from aiohttp import web
 
@@ -15,6 +18,8 @@ from ca.identity import Role
 from ca.tls import Peer, peer_identity
 from coordinator.client import MetadataClient
 from coordinator.clock import now_ms
+from coordinator.queries import GetView
+from coordinator.records import ClusterView
 from coordinator.view import View
 from node.members import find_node
 from node.services import NODE
@@ -22,6 +27,39 @@ from node.services import NODE
 ORDERS = "/custody/"  # what only coordinators ask for
 
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Admitted:
+    """The connections on which requests of members are answered now, by certificate."""
+
+    def __init__(self) -> None:
+        self._answering: dict[str, list[asyncio.Transport]] = {}
+
+    def begin(self, serial: str, transport: asyncio.Transport) -> None:
+        """A request of this certificate is answered; `end` follows."""
+        self._answering.setdefault(serial, []).append(transport)
+
+    def end(self, serial: str, transport: asyncio.Transport) -> None:
+        """It is no more."""
+        self._answering[serial].remove(transport)
+        if not self._answering[serial]:
+            del self._answering[serial]
+
+    def cut_off(self, serials: frozenset[str]) -> None:
+        """These certificates are dead: nothing more is said on their connections."""
+        for serial in serials & self._answering.keys():
+            for transport in self._answering[serial]:
+                transport.abort()
+
+
+ADMITTED: Final = web.AppKey("admitted", Admitted)
+
+
+def prepare_admission(app: web.Application, view: View) -> None:
+    """Let members in, and nobody else."""
+    app[ADMITTED] = Admitted()
+    view.on_revoked = app[ADMITTED].cut_off
+    app.middlewares.append(admit_members)
 
 
 @web.middleware
@@ -35,7 +73,15 @@ async def admit_members(request: web.Request, handler: _Handler) -> web.StreamRe
     await check_peer(peer, api.metadata, api.view, now_ms())
     if request.path.startswith(ORDERS) and peer.identity.role is not Role.COORDINATOR:
         raise Forbidden("Only coordinators give orders.")
-    return await handler(request)
+    transport = request.transport
+    if transport is None:
+        raise Unauthorized("the connection is gone")
+    admitted = request.app[ADMITTED]
+    admitted.begin(peer.serial, transport)
+    try:
+        return await handler(request)
+    finally:
+        admitted.end(peer.serial, transport)
 
 
 async def check_peer(peer: Peer, metadata: MetadataClient, view: View, at_ms: int) -> None:
@@ -57,3 +103,14 @@ async def check_peer(peer: Peer, metadata: MetadataClient, view: View, at_ms: in
         known = any(member.coordinator_id == identity.id for member in current.coordinators)
     if not known:
         raise Unauthorized("not a member of the cluster")
+    if identity.role is Role.NODE and not await _is_issued(peer, metadata, view):
+        raise Unauthorized("a certificate that the cluster has not issued")
+
+
+async def _is_issued(peer: Peer, metadata: MetadataClient, view: View) -> bool:
+    """Whether the log knows the certificate. One that is newer than the view is asked for."""
+    node_id = peer.identity.id
+    if view.is_issued(node_id, peer.serial):
+        return True
+    newest = await metadata.read(GetView(), ClusterView)
+    return newest.node_serials is None or peer.serial in newest.node_serials.get(node_id, ())

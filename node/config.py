@@ -70,6 +70,7 @@ class NodeFiles:
         self.workers_lock = data / "workers.lock"
         self.run = data / "run"
         self.scrub = data / "scrub.json"
+        self.instance = data / "instance.json"
 
     def trouble(self) -> str:
         """Why the disk takes no bytes now: it fails, or is read-only; "" otherwise, a full one included."""
@@ -87,12 +88,14 @@ class NodeFiles:
         return ""
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
-        """The directory for this process alone; the kernel ends that with the process. Raises DataInUse."""
+    def locked(self) -> Iterator[int]:
+        """The directory for this process alone; the kernel ends that with the process. The descriptor of the
+        file that is locked. Raises DataInUse.
+        """
         descriptor = os.open(self.lock, _LOCK_FLAGS, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            yield
+            yield descriptor
         except BlockingIOError:
             raise DataInUse(f"{self.data} is in use by another process.") from None
         finally:

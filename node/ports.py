@@ -14,7 +14,7 @@ from coordinator.contexts import MemberContexts
 from coordinator.direct import DIRECT
 from coordinator.metrics import Metrics
 from coordinator.web import Listener, new_application, serve, serve_on
-from node.admission import admit_members
+from node.admission import prepare_admission
 from node.api.health import metrics as tell_metrics
 from node.api.routes import METADATA, client_routes
 from node.api.services import API
@@ -68,7 +68,7 @@ class Ports:
     async def open_peer(self) -> int:
         """Hear other members; which port that is. Raises OSError."""
         app = _member_application(self._services)
-        app.middlewares.append(admit_members)
+        prepare_admission(app, self._services.api.view)
         host, port = self._config.address, self._config.peer_port
         listener = await serve(
             app,

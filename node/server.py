@@ -10,9 +10,10 @@ import asyncio
 import ctypes
 import ipaddress
 import logging
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
@@ -37,6 +38,7 @@ from node.content.locks import UploadLocks
 from node.custody import Custody
 from node.disk import DiskWorkers
 from node.fetching import Fetches
+from node.instance import Start, begin
 from node.keeping import Means
 from node.metrics import NodeMetrics
 from node.partials import PartialStore
@@ -58,6 +60,8 @@ from node.workers import END_TIMEOUT_S, WorkerProcesses
 
 DRAIN_S = 20.0
 ANNOUNCE_RETRY_S = 1.0
+ANNOUNCED_S = 3.0  # until the view shows it
+UNKEPT_S = 30.0
 DISK_RETRY_S = 5.0  # between two looks at a disk that takes no bytes
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _BUFFER_BYTES_MAX = 32 << 20  # the largest mmap threshold that glibc takes; a larger value changes nothing
@@ -101,8 +105,9 @@ async def run_node(data: Path, *, http: str | None = None, workers: int = 1) -> 
     await _until_disk_takes_bytes(files)
     config = files.read_config()
     read_secret(files.credential_path)
-    with files.locked(), files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
-        await _run(files, config, Siblings(0, workers, files.run), plain, lock)
+    with files.locked() as held, files.workers_locked(DRAIN_S + END_TIMEOUT_S) as lock:
+        start = await asyncio.to_thread(begin, files.instance, config.id, held)
+        await _run(files, config, Siblings(0, workers, files.run), plain, lock=lock, start=start)
     _log.info("stopped")
 
 
@@ -124,7 +129,13 @@ def _trouble(files: NodeFiles, *, is_waiting: bool) -> str:
 
 
 async def _run(
-    files: NodeFiles, config: NodeConfig, siblings: Siblings, plain: tuple[str, int] | None, lock: int
+    files: NodeFiles,
+    config: NodeConfig,
+    siblings: Siblings,
+    plain: tuple[str, int] | None,
+    *,
+    lock: int,
+    start: Start,
 ) -> None:
     contexts, metrics = MemberContexts(files.credential(), config.identity), Metrics("node")
     try:
@@ -133,7 +144,7 @@ async def _run(
         why = f"node.json: address: {error.details}. A node at another address joins anew."
         raise InvalidRequest(why) from error
     async with (
-        open_node(files, config, contexts, metrics, siblings) as node,
+        open_node(files, config, contexts, metrics, siblings, start=start) as node,
         Ports(config, contexts, node.services, metrics) as ports,
     ):
         await ports.open_local(node.numbers)
@@ -142,7 +153,7 @@ async def _run(
         told = ["--data", str(files.data), *([] if plain is None else ["--http", f"{plain[0]}:{plain[1]}"])]
         processes = WorkerProcesses(siblings.workers, told, lock=lock, registry=metrics.registry)
         async with asyncio.TaskGroup() as group:
-            works = [*node.works(), *_works_of_the_first(config, contexts, node, processes)]
+            works = [*node.works(), *_works_of_the_first(config, contexts, node, processes, start)]
             owned = [group.create_task(work, name=name) for name, work in works]
 
             def reload() -> None:
@@ -162,11 +173,11 @@ async def _run(
 
 
 def _works_of_the_first(
-    config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses
+    config: NodeConfig, contexts: MemberContexts, node: OpenNode, processes: WorkerProcesses, start: Start
 ) -> Iterator[Work]:
     """What one process of a node does for all."""
     metadata = node.services.api.metadata
-    yield "announcement", _announce(config, node.services)
+    yield "announcement", _announce(config, node.services, start)
     yield "ways to other nodes", node.reach.run()
     if (custody := node.services.custody) is not None:
         yield "custody", custody.run()
@@ -222,7 +233,13 @@ def keep_large_buffers() -> None:
 
 @asynccontextmanager
 async def open_node(
-    files: NodeFiles, config: NodeConfig, contexts: MemberContexts, metrics: Metrics, siblings: Siblings
+    files: NodeFiles,
+    config: NodeConfig,
+    contexts: MemberContexts,
+    metrics: Metrics,
+    siblings: Siblings,
+    *,
+    start: Start,
 ) -> AsyncIterator[OpenNode]:
     """Everything that handlers need, closed again in the order that lets running disk work end first."""
     disk, locks, is_first = DiskWorkers(), UploadLocks(), siblings.worker == 0
@@ -230,11 +247,12 @@ async def open_node(
     uploads, numbers = UploadStore(blobs), WorkerNumbers(metrics.registry, siblings)
     watch = DiskWatch(disk, blobs, locks, is_primary=is_first, uploads_elsewhere=numbers.uploads_elsewhere)
     coordinators = await disk.run(read_known, files.known, config.coordinators)
-    metadata = MetadataClient(config.identity, coordinators, contexts.client)
+    metadata = MetadataClient(config.identity, coordinators, contexts.client, instance=start.instance)
     view = View(metadata, watch.heartbeat, known=files.known if is_first else None)
     peers = PeerClient(contexts.client, metadata, view)
     counts, audit = _node_metrics(metrics, watch, locks, blobs), AuditLog(files.audit)
     MemberMetrics(metrics.registry, contexts.credential, view)
+    reach = Reach(config.id, peers, view)
     budget = Budget(lambda: counts.client_bytes() + numbers.client_bytes_elsewhere())
     replication = Replication(
         node_id=config.id, metadata=metadata, view=view, blobs=blobs, peers=peers, disk=disk, metrics=counts
@@ -245,19 +263,10 @@ async def open_node(
     )
     means = Means(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub) if is_first else None
-    watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
-    watch.custody_stopped = counts.custody_stops.kinds
-    watch.poison_elsewhere = numbers.poison_elsewhere
-    reach = Reach(config.id, peers, view)
-    watch.unreachable = reach.unreachable
-    api = ApiServices(
-        metadata=metadata,
-        view=view,
-        audit=audit,
-        public_url=lambda node_id: public_url(view, node_id, own=config),
-        readiness=lambda: _readiness(config, view, watch, numbers),
-        exposition=numbers.exposition if siblings.workers > 1 else None,
-    )
+    _tell_of(watch, custody, counts, numbers, reach)
+    exposition = numbers.exposition if siblings.workers > 1 else None
+    ready = partial(_readiness, config, view, watch, numbers, start)
+    api = _api_services(config, metadata, view, audit, exposition, ready)
     services = NodeServices(
         config.id,
         api,
@@ -287,6 +296,34 @@ def _housekeeping(files: NodeFiles) -> AuditLog:
     return AuditLog(files.housekeeping, kept=KEPT_HOUSEKEEPING)
 
 
+def _api_services(
+    config: NodeConfig,
+    metadata: MetadataClient,
+    view: View,
+    audit: AuditLog,
+    exposition: Callable[[str], Awaitable[tuple[bytes, str]]] | None,
+    readiness: Callable[[], Awaitable[str]],
+) -> ApiServices:
+    return ApiServices(
+        metadata=metadata,
+        view=view,
+        audit=audit,
+        public_url=lambda node_id: public_url(view, node_id, own=config),
+        readiness=readiness,
+        exposition=exposition,
+    )
+
+
+def _tell_of(
+    watch: DiskWatch, custody: Custody | None, counts: NodeMetrics, numbers: WorkerNumbers, reach: Reach
+) -> None:
+    """What heartbeats say beside how the disk is."""
+    watch.scrubbed_since_ms = lambda: custody.scrubber.since_ms if custody else 0
+    watch.custody_stopped = counts.custody_stops.kinds
+    watch.poison_elsewhere = numbers.poison_elsewhere
+    watch.unreachable = reach.unreachable
+
+
 async def _close(services: NodeServices, means: Means) -> None:
     await services.pulls.close()
     await services.copies.close()
@@ -312,14 +349,19 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs:
     return counts
 
 
-async def _readiness(config: NodeConfig, view: View, watch: DiskWatch, numbers: WorkerNumbers) -> str:
+async def _readiness(
+    config: NodeConfig, view: View, watch: DiskWatch, numbers: WorkerNumbers, start: Start
+) -> str:
     """`ready`, or `disk_full` of one that serves what it has, and passes uploads on; raises Unavailable
     while this node should get no requests.
     """
     view.require_fresh()
     view.require_leader()
-    if not _is_announced(config, view):
+    known = view.node(config.id)
+    if known is None or not _is_announced(config, known):
         raise Unavailable("The cluster does not know yet where peers reach this node.")
+    if start.instance and known.speaker not in ("", start.instance):
+        raise Unavailable("Another process speaks for this node: see `filestore status`.")
     if not watch.is_writable() and not watch.is_full():
         raise Unavailable("The disk of this node takes no bytes.")
     if not numbers.has_heard_all():
@@ -342,25 +384,38 @@ def public_url(view: View, node_id: str, *, own: NodeConfig | None = None) -> st
     return f"https://{host}:{node.api_port}"
 
 
-async def _announce(config: NodeConfig, services: NodeServices) -> None:
-    """Tell the cluster where peers reach this node, if it knows otherwise; again until it does."""
+async def _announce(config: NodeConfig, services: NodeServices, start: Start) -> None:
+    """Tell the cluster where peers reach this node and who speaks for it, whenever it knows otherwise."""
     command = AnnounceNode(
-        node_id=config.id, peer_port=config.peer_port, zone=config.zone, weight=config.weight
+        node_id=config.id,
+        peer_port=config.peer_port,
+        zone=config.zone,
+        weight=config.weight,
+        instance=start.instance,
+        succeeds=start.succeeds,
     )
-    view = services.api.view
+    view, told = services.api.view, ""
     while True:
+        pause_s = ANNOUNCE_RETRY_S
         await view.wait_until_fresh()
-        if _is_announced(config, view):
-            return
-        try:
-            await services.api.metadata.propose(command, NodeRecord)
-            return
-        except FilestoreError as error:
-            _log.warning("the cluster does not take this node's address", extra={"reason": error.details})
-        await asyncio.sleep(ANNOUNCE_RETRY_S)
+        known = view.node(config.id)
+        if known is None or not _is_announced(config, known) or _is_unsaid(known, start):
+            try:
+                record = await services.api.metadata.propose(command, NodeRecord)
+            except FilestoreError as error:
+                if error.details != told:
+                    told = error.details
+                    _log.warning("the cluster does not take this node's address", extra={"reason": told})
+            else:
+                # By older rules nobody keeps who speaks: they may be raised later.
+                pause_s = ANNOUNCED_S if record.speaker == start.instance else UNKEPT_S
+        await asyncio.sleep(pause_s)
 
 
-def _is_announced(config: NodeConfig, view: View) -> bool:
-    known = view.node(config.id)
+def _is_unsaid(known: NodeRecord, start: Start) -> bool:
+    return bool(start.instance) and known.speaker != start.instance
+
+
+def _is_announced(config: NodeConfig, known: NodeRecord) -> bool:
     announced = (config.peer_port, config.zone, config.weight)
-    return known is not None and (known.peer_port, known.zone, known.weight) == announced
+    return (known.peer_port, known.zone, known.weight) == announced

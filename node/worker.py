@@ -20,6 +20,7 @@ from coordinator.contexts import MemberContexts
 from coordinator.lifetime import raise_descriptor_limit
 from coordinator.metrics import Metrics
 from node.config import NodeFiles
+from node.instance import beside
 from node.ports import Ports
 from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node, use_certificate
 from node.siblings import Siblings
@@ -65,8 +66,9 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
     config = files.read_config()
     contexts, metrics = MemberContexts(files.credential(), config.identity), Metrics("node")
     orders = Orders(contexts)
+    start = await asyncio.to_thread(beside, files.instance, config.id)
     async with (
-        open_node(files, config, contexts, metrics, siblings) as node,
+        open_node(files, config, contexts, metrics, siblings, start=start) as node,
         Ports(config, contexts, node.services, metrics) as ports,
         asyncio.TaskGroup() as group,
     ):

@@ -153,6 +153,7 @@ def test_pure_packages_import_only_pure_or_plain_data_modules_of_ours(package: s
         "coordinator.records",
         "coordinator.replica_records",
         "coordinator.calls",
+        "coordinator.instance",
     }
     faults = [
         f"{name_of(path)}:{line} imports {module}"

@@ -41,11 +41,13 @@ from coordinator.commands.cluster import (
     SESSION_NUMBER_MIN,
     SESSIONS_MAX,
     AddIntermediate,
+    AddTokenKey,
     AnnounceNode,
     Bootstrap,
     CreateJoinToken,
     DeleteJoinToken,
     DrainNode,
+    ForgetInstance,
     HashState,
     HashWhole,
     JoinNode,
@@ -56,6 +58,7 @@ from coordinator.commands.cluster import (
     RemoveNode,
     RenewCertificate,
     ReportHash,
+    RevokeNode,
 )
 from coordinator.commands.files import (
     CompleteUpload,
@@ -101,6 +104,7 @@ __all__ = [
     "SESSION_NUMBER_MIN",
     "AddIntermediate",
     "AddReplica",
+    "AddTokenKey",
     "AdmitUser",
     "AnnounceNode",
     "AnyCommand",
@@ -125,6 +129,7 @@ __all__ = [
     "DrainNode",
     "Envelope",
     "Expire",
+    "ForgetInstance",
     "GrantPermission",
     "HashState",
     "HashWhole",
@@ -148,6 +153,7 @@ __all__ = [
     "ReportLost",
     "ReportOrphans",
     "RestartUpload",
+    "RevokeNode",
     "RevokePublicToken",
     "RevokeUser",
     "RewindUpload",
@@ -177,6 +183,9 @@ AnyCommand = (
     | AnnounceNode
     | DrainNode
     | RemoveNode
+    | RevokeNode
+    | ForgetInstance
+    | AddTokenKey
     | RecordCoordinators
     | RaiseRules
     | HashState
@@ -233,6 +242,8 @@ NODE_COMMANDS: tuple[type[Command], ...] = (
     AnnounceNode,
     DrainNode,
     RemoveNode,
+    RevokeNode,
+    ForgetInstance,
     CreateProjectFile,
     CreateVm,
     CreateBackup,

@@ -55,6 +55,19 @@ class AddIntermediate(Command, frozen=True, kw_only=True, tag="add_intermediate"
     wrapped: WrappedKey
 
 
+class AddTokenKey(Command, frozen=True, kw_only=True, tag="add_token_key"):
+    """The key that signs user tokens from now on; those before it end `grace_ms` later. Admin only.
+
+    Made by the leader that proposes it. A conflict while KEYS_MAX are valid. Replies with a TokenKeyRecord.
+    """
+
+    caller: Caller
+    kid: Text
+    jwk: dict[str, Text]
+    wrapped: WrappedKey
+    grace_ms: Count
+
+
 class CreateJoinToken(Command, frozen=True, kw_only=True, tag="create_join_token"):
     """Admin only. `node_id` "" admits any id. Lives `ttl_seconds` from the leader's time."""
 
@@ -99,12 +112,19 @@ class RenewCertificate(Command, frozen=True, kw_only=True, tag="renew_certificat
 
 
 class AnnounceNode(Command, frozen=True, kw_only=True, tag="announce_node"):
-    """A node tells where its peers reach it. Only proposed for the node that its certificate names."""
+    """A node tells where its peers reach it, and which directory and start of it speaks (`instance`, "" by
+    older versions). Only proposed for the node that its certificate names.
+
+    A conflict for an earlier start than the last, and for another directory. `succeeds`: the process of which
+    the same directory on the same machine says that it has ended.
+    """
 
     node_id: Text
     peer_port: Count
     zone: Text
     weight: Count
+    instance: Text = ""
+    succeeds: Text = ""
 
 
 class DrainNode(Command, frozen=True, kw_only=True, tag="drain_node"):
@@ -140,12 +160,37 @@ class RemoveNode(Command, frozen=True, kw_only=True, tag="remove_node"):
     `force` unless it is recorded as down: its replicas go in steps, see RecountReplicas; replies with a
     NodeRemoval then, else with None. In any case a conflict where it keeps damaged copies with bytes that no
     other node has, unless `give_up` says that these are lost.
+
+    `is_gone`: with `force`, also one that is not recorded as down yet, since who asks knows better.
     """
 
     caller: Caller
     node_id: Text
     force: bool = False
     give_up: bool = False
+    is_gone: bool = False
+
+
+class RevokeNode(Command, frozen=True, kw_only=True, tag="revoke_node"):
+    """The certificates of a node are dead from now on, whatever its state, and its replicas do not count.
+    Admin only.
+
+    It stays in the list, to be removed, or to join anew with a token of its name. Replies with a NodeRemoval
+    that counts what it holds.
+    """
+
+    caller: Caller
+    node_id: Text
+
+
+class ForgetInstance(Command, frozen=True, kw_only=True, tag="forget_instance"):
+    """Whoever announces itself next as this node, with its certificate, is it. Admin only.
+
+    Its replicas count again when they were compared with the log. Replies with the NodeRecord.
+    """
+
+    caller: Caller
+    node_id: Text
 
 
 class RecordCoordinators(Command, frozen=True, kw_only=True, tag="record_coordinators"):

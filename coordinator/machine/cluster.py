@@ -1,14 +1,18 @@
 """The cluster itself: how it begins, and the view of it that every node follows."""
 
 import json
+from typing import Final
 
-from coordinator.commands import AddIntermediate, Bootstrap, RaiseRules, RecordCoordinators
+from ca.errors import Conflict
+from coordinator.commands import AddIntermediate, AddTokenKey, Bootstrap, RaiseRules, RecordCoordinators
 from coordinator.machine import coordinators, rules
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
 from coordinator.queries import GetView
-from coordinator.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView
+from coordinator.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView, TokenKeyRecord
+
+KEYS_MAX: Final = 16  # of user tokens, valid at once
 
 
 def bootstrap(change: Change, command: Bootstrap) -> None:
@@ -72,6 +76,44 @@ def add_intermediate(change: Change, command: AddIntermediate) -> None:
     )
 
 
+def add_token_key(change: Change, command: AddTokenKey) -> TokenKeyRecord:
+    """The newest of its kind, whatever the clock says; the others end. Admin only."""
+    require_admin(change.users, command.caller)
+    db, ends_at_ms = change.db, change.at_ms + command.grace_ms
+    newest_ms, count = db.execute(
+        "SELECT max(created_at_ms), SUM(retires_at_ms IS NULL OR retires_at_ms > ?) FROM keys"
+        " WHERE purpose = 'user_token'",
+        (change.at_ms,),
+    ).fetchone()
+    if count >= KEYS_MAX and command.grace_ms:
+        raise Conflict(
+            f"{count} keys of user tokens are valid: wait until some have ended, or give no grace."
+        )
+    db.execute(
+        "UPDATE keys SET retires_at_ms = min(coalesce(retires_at_ms, ?1), ?1) WHERE purpose = 'user_token'",
+        (ends_at_ms,),
+    )
+    db.execute(
+        "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, 'user_token', ?, ?, ?)",
+        (
+            command.kid,
+            json.dumps(command.jwk, sort_keys=True),
+            command.wrapped,
+            max(change.at_ms, newest_ms + 1),
+        ),
+    )
+    end_keys(change)
+    change.touch_view()
+    return TokenKeyRecord(kid=command.kid, others_end_at_ms=ends_at_ms)
+
+
+def end_keys(change: Change) -> None:
+    """Keys of user tokens whose time is over go, with their private halves."""
+    ended = change.db.execute("DELETE FROM keys WHERE retires_at_ms <= ?", (change.at_ms,)).rowcount
+    if ended:
+        change.touch_view()
+
+
 def get_view(question: Question, query: GetView) -> ClusterView:
     """What every node must know to serve."""
     del query
@@ -79,9 +121,16 @@ def get_view(question: Question, query: GetView) -> ClusterView:
     name, root_pem, replicas, write_quorum, development = db.execute(
         "SELECT name, root_pem, replicas, write_quorum, development FROM cluster"
     ).fetchone()
-    keys = db.execute("SELECT public FROM keys WHERE purpose = 'user_token' ORDER BY kid").fetchall()
+    keys = db.execute(
+        "SELECT public, kid, retires_at_ms FROM keys WHERE purpose = 'user_token' ORDER BY kid"
+    ).fetchall()
     nodes = db.execute(f"SELECT {NODE_COLUMNS} FROM nodes ORDER BY node_id").fetchall()
     revoked = db.execute("SELECT serial FROM certificates WHERE revoked = 1 ORDER BY serial").fetchall()
+    issued: dict[str, list[str]] = {}
+    for node_id, serial in db.execute(
+        "SELECT node_id, serial FROM certificates WHERE revoked = 0 ORDER BY node_id, serial"
+    ):
+        issued.setdefault(node_id, []).append(serial)
     return ClusterView(
         version=db.execute("SELECT view_version FROM applied").fetchone()[0],
         cluster=name,
@@ -89,9 +138,11 @@ def get_view(question: Question, query: GetView) -> ClusterView:
         replicas=replicas,
         write_quorum=write_quorum,
         development=bool(development),
-        user_token_keys=[json.loads(public) for (public,) in keys],
+        user_token_keys=[json.loads(public) for public, _, _ in keys],
         coordinators=coordinators.list_current(db),
         nodes=[node_record(row) for row in nodes],
         revoked_serials=[serial for (serial,) in revoked],
         removed_coordinators=coordinators.list_removed(db),
+        token_key_ends={kid: ends_at_ms for _, kid, ends_at_ms in keys if ends_at_ms is not None},
+        node_serials=issued,
     )

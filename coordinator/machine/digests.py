@@ -58,6 +58,9 @@ COLUMNS_SINCE = {
     ("buckets", "reserved_bytes"): rules.QUOTAS_RESERVED,
     ("buckets", "released_bytes"): rules.QUOTAS_RESERVED,
     ("blobs", "released_by"): rules.QUOTAS_RESERVED,
+    ("nodes", "instance"): rules.INSTANCES_KNOWN,
+    ("nodes", "revoked"): rules.INSTANCES_KNOWN,
+    ("keys", "retires_at_ms"): rules.KEYS_RETIRE,
 }
 
 # With the rules in force. A digest of something else is never taken for one of these.

@@ -1,5 +1,5 @@
 """What ends because its time is over: uploads, retention, tombstones, permissions, public and join tokens,
-burials.
+burials, keys of user tokens that were replaced.
 
 All of it is found by an index on the time at which it is due, and a command looks at a bounded number of
 rows. `files.due_at_ms` is when a file's next step is: an available one becomes tombstoned at the end of its
@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from coordinator.commands import EXPIRE_ROWS_MAX, Expire
-from coordinator.machine import burials, files
+from coordinator.machine import burials, cluster, files
 from coordinator.machine.change import Change
 from coordinator.records import BACKUP, Expired
 
@@ -35,6 +35,7 @@ _DUE = (
     " OR EXISTS (SELECT 1 FROM public_tokens WHERE expires_at_ms <= :public_tokens)"
     " OR EXISTS (SELECT 1 FROM join_tokens WHERE expires_at_ms <= :join_tokens)"
     " OR EXISTS (SELECT 1 FROM burials WHERE at_ms <= :burials)"
+    " OR EXISTS (SELECT 1 FROM keys WHERE retires_at_ms <= :now)"
 )
 
 
@@ -69,6 +70,7 @@ def expire(change: Change, command: Expire) -> Expired:
     public_tokens = _delete(change.db, room, "public_tokens", at_ms - PUBLIC_TOKEN_KEPT_MS)
     join_tokens = _delete_join_tokens(change.db, room, at_ms - JOIN_TOKEN_KEPT_MS)
     buried = _end_burials(change, room)
+    cluster.end_keys(change)
     return Expired(
         uploads=uploads,
         retained=retained,

@@ -90,7 +90,7 @@ def check(question: Question, query: CheckJoinToken) -> None:
     require_secret(db, query.token_id, query.secret_sha256)
     if earlier_serial(db, at_ms, query.token_id, query.node_id, query.public_key_sha256) is None:
         require_admitting(db, at_ms, query.token_id, query.node_id)
-        require_free_id(db, query.node_id, query.proved_serial)
+        require_free_id(db, query.node_id, query.proved_serial, query.token_id)
 
 
 def require_secret(db: sqlite3.Connection, token_id: str, secret_sha256: str) -> None:
@@ -118,9 +118,19 @@ def require_admitting(db: sqlite3.Connection, at_ms: int, token_id: str, node_id
         raise Unauthorized("join token of another node")
 
 
-def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str) -> None:
-    """Raises Conflict when the node id is taken and no live certificate of that node was proved."""
-    if db.execute("SELECT 1 FROM nodes WHERE node_id = ?", (node_id,)).fetchone() is None:
+def require_free_id(db: sqlite3.Connection, node_id: str, proved_serial: str, token_id: str) -> None:
+    """Raises Conflict when the node id is taken and no live certificate of that node was proved. One that was
+    revoked joins anew, with a token of its name.
+    """
+    row = db.execute("SELECT revoked FROM nodes WHERE node_id = ?", (node_id,)).fetchone()
+    if row is None:
+        return
+    if row[0]:
+        bound = "SELECT 1 FROM join_tokens WHERE token_id = ? AND node_id = ?"
+        if db.execute(bound, (token_id, node_id)).fetchone() is None:
+            raise Conflict(
+                f"id: the node {node_id} was revoked: it joins anew with a token of its name only."
+            )
         return
     live = db.execute(
         "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0",

@@ -3,8 +3,20 @@
 import sqlite3
 from typing import Any
 
+from msgspec import UNSET
+
 from ca.errors import Conflict, NotFound, Unauthorized
-from coordinator.commands import AnnounceNode, DrainNode, JoinNode, MarkNode, RemoveNode, RenewCertificate
+from coordinator.commands import (
+    AnnounceNode,
+    DrainNode,
+    ForgetInstance,
+    JoinNode,
+    MarkNode,
+    RemoveNode,
+    RenewCertificate,
+    RevokeNode,
+)
+from coordinator.instance import contradiction
 from coordinator.machine import damaged, join_tokens, recounts, rules, upload_places
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
@@ -12,7 +24,9 @@ from coordinator.queries import ListNodes
 from coordinator.records import DOWN, HEALTHY, RETURNING, CertificateRecord, NodeRecord
 from coordinator.replica_records import NodeRemoval
 
-NODE_COLUMNS = "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining, state"
+NODE_COLUMNS = (
+    "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining, state, instance, revoked"
+)
 LAST_SOURCES_SHOWN = 10
 COUNTED_MAX = 10_000  # of what a node still holds; an answer need not count a million
 
@@ -27,14 +41,15 @@ def join(change: Change, command: JoinNode) -> CertificateRecord:
     if serial is not None:
         return _certificate(db, serial)
     join_tokens.require_admitting(db, at_ms, command.token_id, command.node_id)
-    join_tokens.require_free_id(db, command.node_id, command.proved_serial)
+    join_tokens.require_free_id(db, command.node_id, command.proved_serial, command.token_id)
     if recounts.is_removed(db, command.node_id):
         raise Conflict(f"What a removed node {command.node_id} held is being cleared away. Try again later.")
     db.execute("UPDATE join_tokens SET uses = uses + 1 WHERE token_id = ?", (command.token_id,))
     db.execute(
         "INSERT INTO nodes (node_id, address, api_port, peer_port, zone, weight, joined_at_ms)"
         " VALUES (?, ?, ?, 0, '', 1, ?)"
-        " ON CONFLICT (node_id) DO UPDATE SET address = excluded.address, api_port = excluded.api_port",
+        " ON CONFLICT (node_id) DO UPDATE SET address = excluded.address, api_port = excluded.api_port,"
+        " instance = iif(revoked, '', instance), revoked = 0",
         (command.node_id, command.address, command.api_port, at_ms),
     )
     _store_certificate(change, command.node_id, certificate)
@@ -64,18 +79,53 @@ def renew_certificate(change: Change, command: RenewCertificate) -> CertificateR
         (command.node_id, change.at_ms, spared),
     )
     _store_certificate(change, command.node_id, command.certificate)
+    if rules.in_force(change.db) >= rules.INSTANCES_KNOWN:
+        change.touch_view()  # members admit the certificates that they know
     return command.certificate
 
 
 def announce(change: Change, command: AnnounceNode) -> NodeRecord:
-    """Where peers reach a node, its zone and its weight."""
-    _find(change.db, command.node_id)
+    """Where peers reach a node, its zone and its weight, and who speaks for it.
+
+    Raises Conflict for another directory than the one that is known, or an earlier copy of it.
+    """
+    node = _find(change.db, command.node_id)
+    instance = command.instance if rules.in_force(change.db) >= rules.INSTANCES_KNOWN else ""
+    if why := contradiction(node.speaker, instance):
+        raise Conflict(f"The process is not taken for the node {node.node_id}: {why}.")
     change.db.execute(
-        "UPDATE nodes SET peer_port = ?, zone = ?, weight = ? WHERE node_id = ?",
-        (command.peer_port, command.zone, command.weight, command.node_id),
+        "UPDATE nodes SET peer_port = ?, zone = ?, weight = ?, instance = ? WHERE node_id = ?",
+        (command.peer_port, command.zone, command.weight, instance or node.speaker, command.node_id),
     )
     change.touch_view()
     return _find(change.db, command.node_id)
+
+
+def forget_instance(change: Change, command: ForgetInstance) -> NodeRecord:
+    """Whoever announces itself next is the node; its disk is compared before it counts. Admin only."""
+    require_admin(change.users, command.caller)
+    node = _find(change.db, command.node_id)
+    state = RETURNING if node.state == HEALTHY else node.state
+    change.db.execute("UPDATE nodes SET instance = '', state = ? WHERE node_id = ?", (state, command.node_id))
+    if node.state == HEALTHY and not node.draining:
+        recounts.begin(change.db, command.node_id)
+    change.touch_view()
+    return _find(change.db, command.node_id)
+
+
+def revoke(change: Change, command: RevokeNode) -> NodeRemoval:
+    """Its certificates are dead from now on, and its replicas do not count. Admin only."""
+    require_admin(change.users, command.caller)
+    db, node = change.db, _find(change.db, command.node_id)
+    _end_certificates(db, node.node_id)
+    db.execute("UPDATE nodes SET revoked = 1, state = ? WHERE node_id = ?", (DOWN, node.node_id))
+    if node.state == HEALTHY and not node.draining:
+        recounts.begin(db, node.node_id)
+    change.touch_view()
+    return NodeRemoval(
+        replicas=_count(db, "blob_replicas WHERE node_id = ?", node.node_id),
+        uploads=upload_places.count_of_node(change, node.node_id),
+    )
 
 
 def drain(change: Change, command: DrainNode) -> NodeRecord:
@@ -100,6 +150,8 @@ def mark(change: Change, command: MarkNode) -> NodeRecord:
     node = _find(change.db, command.node_id)
     if node.state == command.state:
         return node
+    if node.is_revoked:
+        raise Conflict(f"The node {command.node_id} is revoked.")
     if command.state == HEALTHY and node.state != RETURNING:
         raise Conflict(f"The node {command.node_id} is {node.state}: it returns first.")
     change.db.execute("UPDATE nodes SET state = ? WHERE node_id = ?", (command.state, command.node_id))
@@ -124,7 +176,8 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
     is_guarded = rules.in_force(db) >= rules.UPLOADS_ARE_GUARDED
     uploads = upload_places.count_of_node(change, node_id) if is_guarded else 0
     if command.force:
-        _require_down(node)
+        if not command.is_gone or rules.in_force(db) < rules.INSTANCES_KNOWN:
+            _require_down(node)
         recounts.begin(db, node_id, removed=True)
         # What was seen on the node must not be taken for what another one with its id holds.
         db.execute("UPDATE cluster SET burial_floor = ?", (change.log_index,))
@@ -133,9 +186,7 @@ def remove(change: Change, command: RemoveNode) -> NodeRemoval | None:
         if damaged.has_copies(db, node_id):
             recounts.begin(db, node_id, removed=True)
     db.execute("DELETE FROM nodes WHERE node_id = ?", (node_id,))
-    db.execute("UPDATE certificates SET revoked = 1 WHERE node_id = ?", (node_id,))
-    # A join that is repeated would get the certificate of then, which is dead now.
-    db.execute("DELETE FROM joins WHERE node_id = ?", (node_id,))
+    _end_certificates(db, node_id)
     change.touch_view()
     return NodeRemoval(replicas=replicas, uploads=uploads) if command.force else None
 
@@ -159,14 +210,23 @@ def node_record(row: tuple[Any, ...]) -> NodeRecord:
         joined_at_ms=row[6],
         draining=bool(row[7]),
         state=row[8],
+        instance=row[9] or UNSET,
+        revoked=True if row[10] else UNSET,
     )
 
 
 def _require_down(node: NodeRecord) -> None:
     if node.state != DOWN:
         raise Conflict(
-            f"The node {node.node_id} is not down: drain it, or wait until it is known to be gone."
+            f"The node {node.node_id} is not down: drain it; where it is gone for good, say so (--is-gone,"
+            " is_gone=1), or wait until that is known. Where another has its certificate, revoke it first."
         )
+
+
+def _end_certificates(db: sqlite3.Connection, node_id: str) -> None:
+    db.execute("UPDATE certificates SET revoked = 1 WHERE node_id = ?", (node_id,))
+    # A join that is repeated would get the certificate of then, which is dead now.
+    db.execute("DELETE FROM joins WHERE node_id = ?", (node_id,))
 
 
 def _require_empty(change: Change, node: NodeRecord, replicas: int, uploads: int) -> None:

@@ -15,14 +15,17 @@ from typing import Final
 
 from coordinator.commands import (
     AddIntermediate,
+    AddTokenKey,
     CollectOverQuota,
     Command,
+    ForgetInstance,
     HashWhole,
     PlaceUpload,
     RaiseRules,
     ReportDamaged,
     ReportOrphans,
     RestartUpload,
+    RevokeNode,
 )
 from coordinator.machine import quotas
 from coordinator.machine.change import Change
@@ -37,6 +40,8 @@ DAMAGED_COPIES_STAY: Final = 5  # the log remembers damaged copies, which are so
 UPLOADS_ARE_GUARDED: Final = 5  # a node that unfinished uploads are placed on is not removed
 QUOTAS_RESERVED: Final = 5  # uploads reserve of a quota, and content that waits for gc counts
 WHOLE_DIGESTS: Final = 5  # all of the state is hashed before it is handed out
+INSTANCES_KNOWN: Final = 5  # the log knows who speaks for a node, and nodes are revoked
+KEYS_RETIRE: Final = 5  # another key signs user tokens, and the one before ends
 RULES: Final = 5  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
@@ -47,6 +52,9 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     CollectOverQuota: QUOTAS_RESERVED,
     ReportOrphans: QUOTAS_RESERVED,
     HashWhole: WHOLE_DIGESTS,
+    RevokeNode: INSTANCES_KNOWN,
+    ForgetInstance: INSTANCES_KNOWN,
+    AddTokenKey: KEYS_RETIRE,
 }
 
 

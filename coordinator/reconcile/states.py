@@ -62,6 +62,8 @@ class Attention:
             out_s = max(self._quiet_s.get(node_id, 0.0), self._failing_s.get(node_id, 0.0))
             if node.state != DOWN and node.peer_port and out_s >= down_after_s:
                 found.append((node_id, DOWN))
+            elif node.is_revoked:
+                continue  # what was heard of it was said before
             elif node.state == DOWN and node_id in self._heard and node_id not in self._failing_s:
                 found.append((node_id, RETURNING))
         return found

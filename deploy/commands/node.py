@@ -9,7 +9,7 @@ import uvloop
 
 from deploy.commands.addresses import plain_address
 from deploy.commands.connection import read_text
-from deploy.commands.node_group import drain, remove, undrain
+from deploy.commands.node_group import drain, forget_instance, remove, revoke, undrain
 from deploy.commands.node_moves import move, rejoin
 from deploy.commands.options import data_option, http_option
 
@@ -124,5 +124,5 @@ def run(data: Path, http: str | None, workers: int) -> None:
     uvloop.run(run_node(data, http=http, workers=workers))
 
 
-for _command in (drain, undrain, remove, move, rejoin):
+for _command in (drain, undrain, revoke, forget_instance, remove, move, rejoin):
     node.add_command(_command)

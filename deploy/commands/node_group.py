@@ -1,4 +1,4 @@
-"""`filestore node drain|undrain|remove`: nodes that leave the cluster, through the API."""
+"""`filestore node drain|undrain|revoke|remove|forget-instance`: nodes that leave, or are shut out."""
 
 from typing import Any
 from urllib.parse import quote
@@ -43,13 +43,17 @@ def undrain(connection: Connection, node_id: str) -> None:
 @click.command()
 @click.argument("node_id")
 @click.option("--force", is_flag=True, help="It is down and does not come back: give up what it holds.")
+@click.option("--is-gone", is_flag=True, help="With --force: at once, before it counts as down.")
 @click.option("--give-up", is_flag=True, help="Also what no other node has that is not down.")
 @connection_options
-def remove(connection: Connection, node_id: str, *, force: bool, give_up: bool) -> None:
+def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, give_up: bool) -> None:
     """Take a node out of the cluster for good. It must be draining and hold nothing, not even a part of an
     unfinished upload.
     """
-    said = [name for name, is_said in (("force=1", force), ("give_up=1", give_up)) if is_said]
+    if is_gone and not force:
+        raise click.UsageError("--is-gone: only with --force.")
+    words = (("force=1", force), ("is_gone=1", is_gone), ("give_up=1", give_up))
+    said = [name for name, is_said in words if is_said]
     removed = _call(connection, "DELETE", node_id, f"?{'&'.join(said)}" if said else "")
     click.echo(f"{node_id} is removed.")
     if not force:
@@ -61,6 +65,42 @@ def remove(connection: Connection, node_id: str, *, force: bool, give_up: bool) 
     if last := replicas.get("last"):
         many = counted(last, "blob is", "blobs are")
         click.echo(f"! {many} on one node alone that is there: stop none, add one.", err=True)
+
+
+@click.command()
+@click.argument("node_id")
+@connection_options
+def revoke(connection: Connection, node_id: str) -> None:
+    """End the certificates of a node at once, whatever its state: when they, or its directory, were stolen or
+    copied. Tells what must be made anew, and what only this node has.
+    """
+    revoked = _call(connection, "POST", node_id, "/revoke")
+    click.echo(
+        f"{node_id} is revoked: nobody takes its certificates any more, and its replicas do not count."
+    )
+    if replicas := revoked["replicas"]:
+        many = counted(replicas, "replica", "replicas")
+        click.echo(f"! {many} must be made on other nodes: repair does that by itself.", err=True)
+    if sole := revoked["only_there"]:
+        many = counted(sole, "blob is", "blobs are")
+        click.echo(f"! {many} on no other node that is there: keep its disk, and bring it back.", err=True)
+    if named := revoked["uploads_only_there"]:
+        click.echo(f"! Unfinished uploads that may be only there: {', '.join(named)}", err=True)
+    click.echo(
+        f"If it is gone, or what it holds is not needed: `filestore node remove --force {node_id}`."
+        " If its disk is sound, join it anew with a token of its name, as the runbook says."
+    )
+
+
+@click.command("forget-instance")
+@click.argument("node_id")
+@connection_options
+def forget_instance(connection: Connection, node_id: str) -> None:
+    """Let another directory speak for a node: one that was put back from a backup. Stop every other process
+    of this node first. What it holds counts again when it was compared.
+    """
+    _call(connection, "DELETE", node_id, "/instance")
+    click.echo(f"The next process with the certificate of {node_id} speaks for it.")
 
 
 def _tell_kept(connection: Connection) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from typing import Any
 
 import click
 import uvloop
@@ -9,7 +10,7 @@ import uvloop
 from ca.errors import Unavailable
 from ca.secretfiles import write_secret
 from deploy.commands.connection import Connection, connection_options, read_text
-from deploy.commands.options import data_option
+from deploy.commands.options import Duration, data_option
 from node.client import Client
 
 REVOKING_S = 60
@@ -123,6 +124,27 @@ def user(
         return str(answer["token"])
 
     show(connection.run(work), output)
+
+
+@token.command("rotate-key")
+@click.option(
+    "--grace",
+    type=Duration(),
+    default="0s",
+    show_default=True,
+    help="How long tokens of the present key are still taken, for instance 12h: s, m, h or d.",
+)
+@connection_options
+def rotate_key(connection: Connection, grace: int) -> None:
+    """Let another key sign user tokens. Without a grace time every token that was ever minted ends at once,
+    the admin's too: `filestore token admin` on a coordinator makes another.
+    """
+
+    async def work(client: Client) -> dict[str, Any]:
+        return await client.call("POST", "/api/v1/auth/keys", dict[str, Any], body={"grace_seconds": grace})
+
+    answer = connection.run(work)
+    click.echo(f"{answer['kid']} signs from now on. Older tokens end at {answer['others_end_at']}.")
 
 
 def show(secret: str, output: Path | None) -> None:

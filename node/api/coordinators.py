@@ -222,6 +222,8 @@ def _node_state(services: ApiServices, seen: NodeStatus) -> NodeState:
         copy_failures=seen.copy_failures,
         poison=seen.poison,
         poison_count=seen.poison_count,
+        rival=seen.rival,
+        revoked=seen.node.is_revoked,
         clock_offset_ms=UNSET if seen.clock_offset_ms is None else seen.clock_offset_ms,
     )
 

@@ -8,7 +8,9 @@ from aiohttp import web
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_member_id
-from coordinator.commands import DrainNode, RemoveNode
+from coordinator.calls import StatusReply
+from coordinator.commands import DrainNode, ForgetInstance, RemoveNode, RevokeNode
+from coordinator.health import PLACEABLE_S
 from coordinator.queries import CountSoleReplicas, ListNodes, ListNodeUploads
 from coordinator.records import DOWN, HEALTHY, Caller, NodeRecord, UploadPage
 from coordinator.replica_records import NodeRemoval, SolePage
@@ -16,7 +18,7 @@ from coordinator.timestamps import rfc3339
 from coordinator.web import json_response
 from node.api.access import audited, authenticate
 from node.api.bodies.cluster import NodeBody, NodeList
-from node.api.bodies.nodes import RemovedNode
+from node.api.bodies.nodes import RemovedNode, RevokedNode
 from node.api.cluster import url_of
 from node.api.operation import Answer, Operation, Parameter
 from node.api.pages import (
@@ -35,6 +37,7 @@ _TAG: Final = "Cluster"
 # States of nodes whose content can be read. Of one that has just come back nobody knows what it still has.
 _THERE: Final = frozenset({HEALTHY, "draining"})
 NAMED_MAX: Final = 5  # uploads in a refusal
+COUNTED_MAX: Final = 10_000  # blobs that are only on one node
 _MAYBE_REMOVAL: type[NodeRemoval | None] = NodeRemoval | None  # type: ignore[assignment]  # as msgspec takes
 
 
@@ -68,59 +71,132 @@ async def stop_draining(request: web.Request) -> web.Response:
     return await _set_draining(request, draining=False)
 
 
+async def revoke(request: web.Request) -> web.Response:
+    """The certificates of a node are dead at once, whatever its state, and its copies do not count: for one
+    that was stolen, or copied. Admins only.
+
+    It stays in the list until it is removed, or joins anew with a token of its name.
+    """
+    caller = await authenticate(request)
+    node_id = _path_node(request)
+    services = request.app[API]
+    async with audited(request, "revoke_node", principal=caller.subject, target=node_id):
+        held = await services.metadata.propose(RevokeNode(caller=caller, node_id=node_id), NodeRemoval)
+    leader = await _leader(services, caller)
+    others = _others_there(leader, node_id)
+    body = RevokedNode(
+        revoked=True,
+        id=node_id,
+        replicas=held.replicas,
+        uploads=held.uploads,
+        only_there=await _sole(services, node_id, others, count_max=COUNTED_MAX),
+        uploads_only_there=await _endangered(services, node_id, frozenset(others), leader.write_quorum),
+    )
+    return json_response(body)
+
+
+async def forget_instance(request: web.Request) -> web.Response:
+    """Whichever process announces itself next with the certificate of this node speaks for it: for one whose
+    directory was put back from a backup. What it holds counts when it was compared. Admins only.
+    """
+    caller = await authenticate(request)
+    node_id = _path_node(request)
+    services = request.app[API]
+    command = ForgetInstance(caller=caller, node_id=node_id)
+    async with audited(request, "forget_node_instance", principal=caller.subject, target=node_id):
+        record = await services.metadata.propose(command, NodeRecord)
+    return json_response(_body_of(services, record))
+
+
 async def remove(request: web.Request) -> web.Response:
     """The node leaves for good, and its certificates are revoked. Admins only.
 
     A conflict unless it is draining and holds nothing any more, unfinished uploads neither. With `force`:
-    unless it is recorded as down; its copies are given up, and made elsewhere as far as others hold them.
-    Also a conflict where no node that is not down holds some of it, or may not hold what was acknowledged of
-    an unfinished upload, unless `give_up` says that this content is lost. `give_up` is said as well to remove
-    one that keeps damaged copies with bytes that no other node has.
+    unless it is recorded as down, or `is_gone` says that it is gone for good, and it is not heard; its copies
+    are given up, and made elsewhere as far as others hold them. Also a conflict where no node that is not
+    down holds some of it, or may not hold what was acknowledged of an unfinished upload, unless `give_up`
+    says that this content is lost. `give_up` is said as well to remove one that keeps damaged copies with
+    bytes that no other node has.
     """
     caller = await authenticate(request)
     node_id = _path_node(request)
     gives_up = _is_set(request, "give_up")
-    command = RemoveNode(caller=caller, node_id=node_id, force=_is_set(request, "force"), give_up=gives_up)
+    command = RemoveNode(
+        caller=caller,
+        node_id=node_id,
+        force=_is_set(request, "force"),
+        give_up=gives_up,
+        is_gone=_is_set(request, "is_gone"),
+    )
+    if command.is_gone and not command.force:
+        raise InvalidRequest("is_gone: only with force")
     action = "remove_node_by_force" if command.force else "remove_node"
     async with audited(request, action, principal=caller.subject, target=node_id):
-        if command.force and not gives_up:
-            await _require_others(request.app[API], caller, node_id)
+        if command.force:
+            await _require_expendable(request.app[API], command)
         removal = await _removed(request.app[API], command)
     removal = removal or NodeRemoval(replicas=0)
     body = RemovedNode(deleted=True, id=node_id, replicas=removal.replicas, uploads=removal.uploads)
     return json_response(body)
 
 
-async def _require_others(services: ApiServices, caller: Caller, node_id: str) -> None:
-    """Raises Conflict when no other node that is there has some of what this one holds: it may come back, or
-    its disk. Forbidden for who is no admin, and shall not know; Unavailable when nobody leads.
+async def _require_expendable(services: ApiServices, command: RemoveNode) -> None:
+    """Raises Conflict when a node that is said to be gone is heard; and, unless that is given up, when no
+    other node that is there has some of what this one holds: it may come back, or its disk. Forbidden for who
+    is no admin, and shall not know; Unavailable when nobody leads.
 
     Also of one that is not down, which the log refuses: it may be down by then.
     """
-    replies = (await services.metadata.status(caller)).values()
-    leaders = [reply for reply in replies if reply is not None and reply.coordinator.role == "leader"]
-    if not leaders:
-        raise Unavailable("No coordinator leads.")
-    states = {each.node.node_id: each.state for each in leaders[-1].nodes}
-    others = [other_id for other_id, state in states.items() if state in _THERE and other_id != node_id]
-    page = SolePage(sole=0, after="", more=True)
-    while page.more and not page.sole:
-        query = CountSoleReplicas(node_id=node_id, others=others, after=page.after)
-        page = await services.metadata.read(query, SolePage)
-    if page.sole and states.get(node_id) != DOWN:
-        raise Conflict(f"{node_id} is not down, and has content that no other node has: drain it.")
-    if page.sole:
+    node_id = command.node_id
+    leader = await _leader(services, command.caller)
+    seen = next((each for each in leader.nodes if each.node.node_id == node_id), None)
+    is_down = seen is not None and seen.state == DOWN
+    if command.is_gone and seen is not None and not is_down and 0 < seen.heard_ms_ago < PLACEABLE_S * 1000:
         raise Conflict(
-            f"Of what {node_id} holds, {page.sole} blobs or more are on no node that is there: bring one back"
+            f"{node_id} was heard {seen.heard_ms_ago} ms ago, so it is not gone: stop it first. Where that"
+            f" cannot be done, or another has its certificate: `filestore node revoke {node_id}`."
+        )
+    if command.give_up:
+        return
+    others = _others_there(leader, node_id)
+    sole = await _sole(services, node_id, others, count_max=1)
+    if sole and not (is_down or command.is_gone):
+        raise Conflict(f"{node_id} is not down, and has content that no other node has: drain it.")
+    if sole:
+        raise Conflict(
+            f"Of what {node_id} holds, {sole} blobs or more are on no node that is there: bring one back"
             " first, or say that this content is given up (--give-up, give_up=1)."
         )
-    write_quorum = leaders[-1].write_quorum
-    if named := await _endangered(services, node_id, frozenset(others), write_quorum):
+    if named := await _endangered(services, node_id, frozenset(others), leader.write_quorum):
         raise Conflict(
             f"What is acknowledged of unfinished uploads may be on no node that is there without {node_id}:"
             f" {', '.join(named)}. Bring one back first, or say that this content is given up (--give-up,"
             " give_up=1)."
         )
+
+
+async def _leader(services: ApiServices, caller: Caller) -> StatusReply:
+    """What the coordinator that leads sees. Raises Forbidden for who is no admin, Unavailable."""
+    replies = (await services.metadata.status(caller)).values()
+    leaders = [reply for reply in replies if reply is not None and reply.coordinator.role == "leader"]
+    if not leaders:
+        raise Unavailable("No coordinator leads.")
+    return leaders[-1]
+
+
+def _others_there(leader: StatusReply, node_id: str) -> list[str]:
+    states = {each.node.node_id: each.state for each in leader.nodes}
+    return [other_id for other_id, state in states.items() if state in _THERE and other_id != node_id]
+
+
+async def _sole(services: ApiServices, node_id: str, others: list[str], *, count_max: int) -> int:
+    """How many blobs none of the others has; what is beyond `count_max` is not looked for."""
+    page, sole = SolePage(sole=0, after="", more=True), 0
+    while page.more and sole < count_max:
+        query = CountSoleReplicas(node_id=node_id, others=others, after=page.after)
+        page = await services.metadata.read(query, SolePage)
+        sole += page.sole
+    return sole if count_max == 1 else min(sole, count_max)
 
 
 async def _endangered(
@@ -253,6 +329,26 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         changes=True,
     ),
     Operation(
+        name="revoke_node",
+        tag=_TAG,
+        method="POST",
+        path=f"{_NODE}/revoke",
+        handler=revoke,
+        summary="Revoke the certificates of a node",
+        answers={200: Answer(description="The node is shut out.", body=RevokedNode)},
+        changes=True,
+    ),
+    Operation(
+        name="forget_node_instance",
+        tag=_TAG,
+        method="DELETE",
+        path=f"{_NODE}/instance",
+        handler=forget_instance,
+        summary="Let another directory speak for a node",
+        answers={200: Answer(description="The node, whoever speaks for it next.", body=NodeBody)},
+        changes=True,
+    ),
+    Operation(
         name="remove_node",
         tag=_TAG,
         method="DELETE",
@@ -262,6 +358,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         query=(
             Parameter(name="force", description="`1`: the node is gone for good, with all that it holds."),
             Parameter(name="give_up", description="`1`: also what no other node has that is not down."),
+            Parameter(name="is_gone", description="`1`: before it counts as down; with `force`."),
         ),
         answers={200: Answer(description="The node is removed.", body=RemovedNode)},
         errors=(Conflict,),

@@ -155,14 +155,27 @@ def _of_nodes(nodes: list[NodeState], since: Since) -> list[Finding]:
         if node.copy_failures
     ]
     states = [_of_state(node, since) for node in nodes if node.state not in _WELL]
+    rivals = [
+        Finding(
+            problem=f"A second process claims to be the node {node.id} and is refused: {node.rival}.",
+            runbook="FilestoreNodeContested",
+        )
+        for node in nodes
+        if node.rival
+    ]
     failed = [_of_failed_disk(node, since) for node in nodes if node.disk == DISK_FAILED]
     poison = [_of_poison(node, since) for node in nodes if node.poison_count]
-    return [*states, *failed, *stopped, *failing, *poison]
+    return [*states, *rivals, *failed, *stopped, *failing, *poison]
 
 
 def _of_state(node: NodeState, since: Since) -> Finding:
     told = f"The node {node.id} is {node.state}."
-    if node.state == "joined":
+    if node.revoked:
+        told = (
+            f"The node {node.id} is revoked: remove it (`filestore node remove --force`), or let it join anew"
+            " with a token of its name."
+        )
+    elif node.state == "joined":
         told = f"The node {node.id} has never run, as far as the coordinator that leads knows: {_START}"
     elif node.state == UNHEARD:
         told = (
@@ -171,9 +184,15 @@ def _of_state(node: NodeState, since: Since) -> Finding:
         )
     return Finding(
         problem=told,
-        runbook="FilestoreNodeUnreachable" if node.state == UNREACHABLE else "FilestoreNodeDown",
+        runbook=_runbook_of(node),
         since=_since(since, node, SILENT) if node.state in _SILENT else "",
     )
+
+
+def _runbook_of(node: NodeState) -> str:
+    if node.revoked:
+        return "FilestoreNodeContested"
+    return "FilestoreNodeUnreachable" if node.state == UNREACHABLE else "FilestoreNodeDown"
 
 
 def _of_failed_disk(node: NodeState, since: Since) -> Finding:

@@ -20,6 +20,8 @@ from node.api.bodies.users import (
     MintedToken,
     PutUserBody,
     RevokeBody,
+    RotatedKey,
+    RotateKeyBody,
     UserBody,
     UserList,
 )
@@ -37,7 +39,8 @@ from node.api.services import API
 
 _USERS: Final = "/api/v1/auth/users"
 _USER: Final = f"{_USERS}/{{user_id}}"
-_KEY_SET_AGE_S: Final = 300  # a new key is published for longer than this before it signs
+_KEYS: Final = "/api/v1/auth/keys"
+_KEY_SET_AGE_S: Final = 10  # a new key signs at once, and one that is replaced may end at once
 
 
 async def mint(request: web.Request) -> web.Response:
@@ -141,9 +144,21 @@ async def whoami(request: web.Request) -> web.Response:
     return json_response(_body_of(user))
 
 
+async def rotate_key(request: web.Request) -> web.Response:
+    """Another key signs user tokens from now on; tokens of the keys before are refused at once, or after the
+    grace time. Admins only, whose own token may end with it: `filestore token admin` makes another.
+    """
+    caller = await authenticate(request)
+    body = await read_json(request, RotateKeyBody)
+    async with audited(request, "rotate_token_key", principal=caller.subject, target="user tokens"):
+        record = await request.app[API].metadata.rotate_token_key(caller, body.grace_seconds)
+    answer = RotatedKey(kid=record.kid, others_end_at=rfc3339(record.others_end_at_ms))
+    return json_response(answer, status=201)
+
+
 async def key_set(request: web.Request) -> web.Response:
     """The public keys that user tokens verify with. No credential."""
-    keys = request.app[API].view.require_fresh().user_token_keys
+    keys = request.app[API].view.token_keys()
     return json_response(KeySet(keys=keys), headers={"Cache-Control": f"public, max-age={_KEY_SET_AGE_S}"})
 
 
@@ -196,6 +211,19 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
                 headers=NOT_STORED,
             )
         },
+        errors=(Conflict,),
+        changes=True,
+    ),
+    Operation(
+        name="rotate_token_key",
+        tag="Users",
+        method="POST",
+        path=_KEYS,
+        handler=rotate_key,
+        summary="Let another key sign user tokens",
+        body=RotateKeyBody,
+        is_body_required=False,
+        answers={201: Answer(description="It signs from now on.", body=RotatedKey)},
         errors=(Conflict,),
         changes=True,
     ),

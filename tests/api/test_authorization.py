@@ -114,6 +114,7 @@ ROWS: Final = (
     Row("revoke_public_token", ALL, 200),
     # ---- users
     Row("mint_user_token", "admin role", 200),
+    Row("rotate_token_key", "admin role", 201, body={"grace_seconds": 86400}),
     Row("list_users", "admin role", 200),
     Row("get_user", "admin role", 200),
     Row("put_user", "admin role", 200, body={"groups": ["g"]}),
@@ -140,6 +141,8 @@ ROWS: Final = (
     Row("get_node", "admin role", 200),
     Row("drain_node", "admin role", 404),
     Row("stop_draining_node", "admin role", 404),
+    Row("revoke_node", "admin role", 404),
+    Row("forget_node_instance", "admin role", 404),
     Row("remove_node", "admin role", 404),
     Row("get_cluster_status", "admin role", 200),
     Row("list_damaged", "admin role", 200),
@@ -154,7 +157,14 @@ ROWS: Final = (
     Row("get_docs", "nothing", 200),
     Row("get_docs_part", "nothing", 200),
 )
-NOBODYS: Final = {"drain_node", "stop_draining_node", "remove_node", "remove_coordinator"}
+NOBODYS: Final = {
+    "drain_node",
+    "stop_draining_node",
+    "revoke_node",
+    "forget_node_instance",
+    "remove_node",
+    "remove_coordinator",
+}
 
 
 class Matrix:

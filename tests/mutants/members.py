@@ -7,6 +7,9 @@ from tests.mutants.mutant import Mutant
 _CONNECTIONS = "tests/unit/test_open_connections.py::test_"
 _HOSTILE = "tests/unit/test_hostile_messages.py::test_"
 _LYING = "tests/unit/test_lying_members.py::test_"
+_MEMBERSHIP = "tests/unit/test_membership.py::test_"
+_INSTANCES = "tests/unit/test_machine_instances.py::test_"
+_ADMISSION = "tests/unit/test_admission.py::test_"
 _FITNESS = "tests/unit/test_fitness.py::test_"
 
 _CALLS = "            async for data in _messages(socket):\n"
@@ -37,17 +40,80 @@ CONNECTIONS = (
     ),
     Mutant.of(
         "removed coordinator goes on being answered",
-        "service",
+        "membership",
         "if identity.id in self._view().removed_coordinators:",
         "if False:",
         f"{_CONNECTIONS}call_of_a_removed_coordinator_ends_its_open_connection",
     ),
     Mutant.of(
         "revoked certificate of a node admitted by coordinators",
-        "service",
-        "elif not self._store.certificate_is_live(identity.id, peer.serial):",
-        "elif False:",
+        "membership",
+        "if not self._store.certificate_is_live(identity.id, peer.serial):",
+        "if False:",
         f"{_CONNECTIONS}call_of_a_removed_node_ends_its_open_connection",
+    ),
+    Mutant.of(
+        "displaced process of a node goes on being answered",
+        "membership",
+        "(why := contradiction(node.speaker, peer.instance)):",
+        "(why := ''):",
+        f"{_MEMBERSHIP}later_start_is_taken_when_nobody_was_heard_for_a_while",
+    ),
+    Mutant.of(
+        "copy of a node's directory taken beside the node",
+        "membership",
+        "        if silent_s < PLACEABLE_S:\n",
+        "        if False:\n",
+        f"{_MEMBERSHIP}copy_is_refused_and_told_while_its_original_is_heard",
+    ),
+    Mutant.of(
+        "who does not speak for a node reports for it",
+        "membership",
+        "            if not self.speaks(peer):\n",
+        "            if False:\n",
+        f"{_MEMBERSHIP}copy_is_refused_and_told_while_its_original_is_heard",
+    ),
+    Mutant.of(
+        "stranger's certificate of a coordinator gives the state",
+        "membership",
+        "if not is_open and known and",
+        "if False and known and",
+        f"{_MEMBERSHIP}coordinator_that_is_not_known_gets_the_view_and_nothing_else",
+    ),
+    Mutant.of(
+        "earlier copy of a node's directory announces itself",
+        "instance",
+        "    if last.is_followed_by(now):\n",
+        "    if True:\n",
+        f"{_INSTANCES}another_directory_and_an_earlier_copy_are_refused",
+    ),
+    Mutant.of(
+        "revoked node brought back by a late heartbeat",
+        "machine/nodes",
+        '    if node.is_revoked:\n        raise Conflict(f"The node {command.node_id} is revoked.")\n',
+        "",
+        f"{_INSTANCES}heartbeat_that_was_under_way_brings_no_revoked_node_back",
+    ),
+    Mutant(
+        "certificate that was never issued opens the peer port of a node",
+        (
+            (
+                "node/admission.py",
+                "if identity.role is Role.NODE and not await _is_issued(peer, metadata, view):",
+                "if False:",
+            ),
+        ),
+        (f"{_ADMISSION}rightly_signed_certificate_that_was_never_issued_is_refused",),
+    ),
+    Mutant(
+        "answer goes on to whose certificate was revoked",
+        (("node/admission.py", "                transport.abort()\n", "                pass\n"),),
+        (f"{_ADMISSION}what_is_being_sent_is_broken_off_when_the_certificate_is_revoked",),
+    ),
+    Mutant(
+        "token of a key that was replaced goes on counting",
+        (("ca/usertoken.py", "    if now_ms >= signed.key_ends_at_ms:\n", "    if False:\n"),),
+        ("tests/unit/test_ca_usertoken.py::test_token_of_a_key_that_was_replaced_ends_with_its_grace_time",),
     ),
     Mutant.of(
         "read answered to who was removed meanwhile",

@@ -10,6 +10,7 @@ from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
@@ -24,7 +25,7 @@ from coordinator.contexts import MemberContexts
 from coordinator.records import CoordinatorRecord
 from coordinator.view import View
 from coordinator.web import Listener, new_application, serve
-from node.admission import admit_members
+from node.admission import prepare_admission
 from node.api.services import API, ApiServices
 from node.blobs import BlobStore
 from node.budget import Budget
@@ -162,7 +163,7 @@ def peer_application(services: NodeServices) -> web.Application:
     app = new_application(routes, component="node")
     app[API], app[NODE] = services.api, services
     prepare_following(app)
-    app.middlewares.append(admit_members)
+    prepare_admission(app, services.api.view)
     return app
 
 
@@ -172,10 +173,11 @@ def introduce(
     revoked: tuple[str, ...] = (),
     ports: Mapping[str, int] | None = None,
     known: list[Node] | None = None,
+    issued: Mapping[str, list[str]] | None = None,
 ) -> None:
     """What the coordinators would tell every node: `known`, all of them by default.
 
-    `ports`: of peers that are not where they listen.
+    `ports`: of peers that are not where they listen. `issued`: by node, the certificates that the log knows.
     """
     records = [
         node_record(
@@ -196,6 +198,8 @@ def introduce(
             write_quorum=2,
             revoked_serials=list(revoked),
         )
+        if issued is not None:
+            current = msgspec.structs.replace(current, node_serials=dict(issued))
         view._adopt(current)
         view._confirmed_at = view._leader_confirmed_at = time.monotonic() + 60
 

@@ -389,3 +389,13 @@ def test_names_keep_their_order_and_lose_repeats() -> None:
 def test_key_set_with_other_keys_is_refused_as_our_fault(change: dict[str, object]) -> None:
     with pytest.raises(Internal):
         Verifier("lab", [public_jwk(KEY) | change])
+
+
+def test_token_of_a_key_that_was_replaced_ends_with_its_grace_time() -> None:
+    verifier = Verifier("lab", [public_jwk(OTHER_KEY), public_jwk(KEY)], ends_at_ms={KEY.kid: NOW_MS})
+    assert verifier.verify(GOOD, now_ms=NOW_MS - 1)
+    assert verifier.verify_signature(GOOD, now_ms=NOW_MS - 1)
+    for verify in (verifier.verify, verifier.verify_signature):
+        with pytest.raises(Unauthorized) as refused:
+            verify(GOOD, now_ms=NOW_MS)
+        assert "replaced" in refused.value.reason

@@ -215,6 +215,16 @@ class NodeState(Struct, frozen=True, kw_only=True):
         ),
     ] = []
     poison_count: Annotated[Amount, Meta(description="How many there are.", examples=[1])] = 0
+    rival: Annotated[
+        str,
+        Meta(
+            description='Why a second process that claims to be this node is refused; "" if there is none.',
+            examples=["another directory has this name and certificate"],
+        ),
+    ] = ""
+    revoked: Annotated[
+        bool, Meta(description="Whether its certificates were revoked; it has joined anew otherwise.")
+    ] = False
     clock_offset_ms: ClockOffset | UnsetType = UNSET
 
 

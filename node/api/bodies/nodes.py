@@ -1,11 +1,40 @@
-"""Bodies of draining and removing nodes."""
+"""Bodies of draining, revoking and removing nodes."""
 
 from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from node.api.bodies.cluster import NodeId
-from node.api.bodies.fields import Amount, Deleted
+from node.api.bodies.fields import Amount, Deleted, Text
+
+
+class RevokedNode(Struct, frozen=True, kw_only=True):
+    """The certificates of the node are revoked; what it held, and what only it held."""
+
+    revoked: Annotated[bool, Meta(description="Always true.")]
+    id: NodeId
+    replicas: Annotated[
+        Amount,
+        Meta(description="Its copies, counted up to 10000: repair makes others.", examples=[1200]),
+    ]
+    uploads: Annotated[
+        Amount, Meta(description="Unfinished uploads placed there, counted up to 10000.", examples=[0])
+    ]
+    only_there: Annotated[
+        Amount,
+        Meta(
+            description="Blobs that no other node has which is there, counted up to 10000: its disk must "
+            "come back, or they are given up.",
+            examples=[0],
+        ),
+    ]
+    uploads_only_there: Annotated[
+        list[Text],
+        Meta(
+            description="The first unfinished uploads of which the same may be true.",
+            examples=[["019a37c4-2e1b-7c33-9c62-6d2f0f6f3b11 (1048576 bytes)"]],
+        ),
+    ]
 
 
 class RemovedNode(Struct, frozen=True, kw_only=True):

@@ -53,6 +53,33 @@ class RevokeBody(Request, frozen=True, kw_only=True):
     user_id: UserId = ""
 
 
+class RotateKeyBody(Request, frozen=True, kw_only=True):
+    """How long tokens of the keys before are still taken."""
+
+    grace_seconds: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=TTL_SECONDS_MAX,
+            description=f"0..{TTL_SECONDS_MAX}. Left out: at once no more.",
+            examples=[TTL_SECONDS_DEFAULT],
+        ),
+    ] = 0
+
+
+class RotatedKey(Struct, frozen=True, kw_only=True):
+    """The key that signs user tokens from now on."""
+
+    kid: Annotated[
+        str,
+        Meta(
+            description="Its name in `/.well-known/jwks.json`, and in the tokens that it signs.",
+            examples=["NzbLsXh8uDCcd-6MNwXF4W_7noWXFZAfHkxZsRGC9Xs"],
+        ),
+    ]
+    others_end_at: Annotated[Timestamp, Meta(description="When tokens of the keys before are refused.")]
+
+
 class MintedToken(Struct, frozen=True, kw_only=True):
     """A user token, shown once."""
 

@@ -1,0 +1,149 @@
+"""Which process may speak for a node, and which coordinator may ask."""
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ca.errors import Conflict, Unauthorized, Unavailable
+from ca.identity import Identity, Role
+from ca.tls import Peer
+from coordinator import commands
+from coordinator.calls import HeartbeatCall, ReadCall, SnapshotCall
+from coordinator.health import PLACEABLE_S, REFUSED_S, NodeHealth
+from coordinator.instance import Instance
+from coordinator.membership import Membership
+from coordinator.queries import GetView
+from coordinator.state_view import StateView
+from tests.unit.state import ADMIN, State
+
+CLUSTER = "test"
+FIRST = Instance("a" * 16, 5, "1" * 16)
+COPY = Instance("a" * 16, 6, "2" * 16)  # the same directory, copied, and started once more
+OTHER = Instance("b" * 16, 1, "3" * 16)
+STARTED_S = 1000.0
+LOSSES = commands.ReportLost(node_id="n1", sha256s=["sha"], reason="missing")
+
+
+class World:
+    """A coordinator that hears the node n1, at a time that the test moves."""
+
+    def __init__(self, path: Path) -> None:
+        self.state = State(path)
+        self.state.nodes("n1")
+        self.at_s = STARTED_S
+        self.health = NodeHealth()
+        own = Identity(CLUSTER, Role.COORDINATOR, "c1")
+        view = StateView(self.state.store)
+        self.membership = Membership(own, self.state.store, view, self.health, clock_s=lambda: self.at_s)
+
+    def hear(self) -> None:
+        self.health.hear("n1", HeartbeatCall(1, 2, 0), at_s=self.at_s)
+
+    def announce(self, instance: Instance, *, succeeds: str = "") -> None:
+        """Raises what an announcement over a connection of this process is refused with."""
+        self.membership.check(peer(instance))
+        self.membership.require_speaker(peer(instance), announcement(instance, succeeds))
+        self.state.done(announcement(instance, succeeds))
+
+    def rival(self) -> str:
+        return self.health.rival("n1", at_s=self.at_s)
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path / "state.sqlite")
+    with closing(made.state.store):
+        made.announce(FIRST)
+        made.hear()
+        yield made
+
+
+def peer(instance: Instance | None, *, serial: str = "serial-n1", node_id: str = "n1") -> Peer:
+    told = "" if instance is None else str(instance)
+    return Peer(Identity(CLUSTER, Role.NODE, node_id), serial, 0, 10**15, told)
+
+
+def announcement(instance: Instance, succeeds: str = "") -> commands.AnnounceNode:
+    return commands.AnnounceNode(
+        node_id="n1", peer_port=7, zone="", weight=1, instance=str(instance), succeeds=succeeds
+    )
+
+
+def test_copy_is_refused_and_told_while_its_original_is_heard(world: World) -> None:
+    with pytest.raises(Unavailable):
+        world.announce(COPY)
+    assert "another process speaks" in world.rival()
+    with pytest.raises(Unavailable):
+        world.membership.require_speaker(peer(COPY), LOSSES)
+    world.membership.require_speaker(peer(FIRST), LOSSES)
+    world.at_s += REFUSED_S
+    assert world.rival() == ""
+
+
+def test_later_start_is_taken_when_nobody_was_heard_for_a_while(world: World) -> None:
+    world.at_s += PLACEABLE_S
+    world.announce(COPY)
+    for speaks in (FIRST, OTHER):
+        with pytest.raises(Conflict):
+            world.membership.check(peer(speaks))
+        assert world.rival()
+
+
+def test_restart_that_knows_of_the_end_of_the_one_before_waits_for_nothing(world: World) -> None:
+    world.announce(Instance(FIRST.directory, 6, "9" * 16), succeeds=FIRST.process)
+    assert not world.rival()
+
+
+def test_new_leader_that_has_heard_nobody_yet_takes_no_copy(world: World) -> None:
+    begun = Membership(
+        Identity(CLUSTER, Role.COORDINATOR, "c2"),
+        world.state.store,
+        StateView(world.state.store),
+        NodeHealth(),
+        clock_s=lambda: world.at_s,
+    )
+    with pytest.raises(Unavailable):
+        begun.require_speaker(peer(COPY), announcement(COPY))
+    world.at_s += PLACEABLE_S
+    begun.require_speaker(peer(COPY), announcement(COPY))
+
+
+def test_copy_renews_no_certificate_while_its_original_is_heard(world: World) -> None:
+    with pytest.raises(Unavailable):
+        world.membership.require_ended(peer(COPY))
+    world.membership.require_ended(peer(FIRST))
+    world.at_s += PLACEABLE_S  # one that was switched off when it should have renewed
+    world.membership.require_ended(peer(COPY))
+
+
+def test_process_of_an_older_version_says_nothing_and_is_taken(world: World) -> None:
+    world.membership.check(peer(None))
+    assert world.membership.speaks(peer(None))
+
+
+def test_only_who_speaks_is_heard(world: World) -> None:
+    assert world.membership.speaks(peer(FIRST))
+    assert not world.membership.speaks(peer(COPY))
+
+
+def test_certificate_that_was_never_issued_and_a_revoked_one_are_refused(world: World) -> None:
+    with pytest.raises(Unauthorized):
+        world.membership.check(peer(FIRST, serial="forged"))
+    world.state.done(commands.RevokeNode(caller=ADMIN, node_id="n1"))
+    with pytest.raises(Unauthorized):
+        world.membership.check(peer(FIRST))
+
+
+def test_coordinator_that_is_not_known_gets_the_view_and_nothing_else(world: World) -> None:
+    def asks(coordinator_id: str, call: Any) -> None:
+        identity = Identity(CLUSTER, Role.COORDINATOR, coordinator_id)
+        world.membership.require_known(Peer(identity, "any", 0, 10**15), call)
+
+    asks("c1", SnapshotCall(1))
+    asks("forged", ReadCall(GetView()))
+    asks("forged", HeartbeatCall(0, 0, 0))
+    with pytest.raises(Unavailable):
+        asks("forged", SnapshotCall(1))
