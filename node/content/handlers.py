@@ -89,9 +89,10 @@ async def put_content(request: web.Request) -> web.StreamResponse:
     """The whole content, or with `Content-Range` the piece that begins where the upload stands. `bytes
     */TOTAL` with an empty body asks again for a completion that failed. The request that completes the
     content returns when the file is available; repeated, it answers the same, but 412 under `If-None-Match`
-    that its own success has made false. Needs write on the file.
+    that its own success has made false. A form around the content (`multipart/*`,
+    `application/x-www-form-urlencoded`) is refused. Needs write on the file.
     """
-    return await _write(request, put.put, put.require_length)
+    return await _write(request, put.put, put.require_content_itself)
 
 
 async def tus_options(request: web.Request) -> web.StreamResponse:

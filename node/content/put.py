@@ -9,7 +9,7 @@ import re
 
 from aiohttp import web
 
-from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge
+from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from coordinator.records import UploadRecord
 from coordinator.web import json_response
 from node.content.bodies import ContentStored, UploadOffset
@@ -18,6 +18,8 @@ from node.content.replay import is_repeated
 from node.content.upload import Session
 from node.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
 
+_MULTIPART = "multipart/"
+_URLENCODED = "application/x-www-form-urlencoded"
 _NOTHING_OF = re.compile(r"bytes \*/([0-9]{1,16})", re.ASCII | re.IGNORECASE)
 
 
@@ -31,12 +33,19 @@ async def put(session: Session) -> web.StreamResponse:
     return await _put_piece(session, parse_content_range(header))
 
 
-def require_length(request: web.Request, record: UploadRecord) -> None:
-    """Refuse a whole PUT that says nothing of its length where nobody declared one.
+def require_content_itself(request: web.Request, record: UploadRecord) -> None:
+    """Refuse a body that is not the content, or none, for good: a form around it, which would be stored with
+    it, and a whole PUT that says nothing of its length where nobody declared one.
 
-    It would become an empty file, for good. Asked of the request as the client sent it: passing on adds a
-    length. Raises InvalidRequest.
+    Asked of the request as the client sent it: passing on adds a length. Raises InvalidRequest,
+    UnsupportedMediaType.
     """
+    content_type = request.headers.get("Content-Type", "").split(";")[0].strip(" \t").lower()
+    if content_type == _URLENCODED or content_type.startswith(_MULTIPART):
+        raise UnsupportedMediaType(
+            f"Content-Type: {content_type} is a form around the file, which would be stored with it. Send the"
+            " file alone: curl -T FILE URL (not -F, nor -d)."
+        )
     names = ("Content-Length", "Transfer-Encoding", "Content-Range")
     told = record.size_bytes is not None or any(name in request.headers for name in names)
     if record.placement and not told:
