@@ -4,12 +4,13 @@ import base64
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.expectations import check_refused
-from tests.cluster.harness import Answer, Cluster
+from tests.cluster.harness import Answer, Cluster, require_curl
 from tests.cluster.test_uploads import TUS, Upload, begin, digest_of
 
 CONTENT = os.urandom(300_000)
@@ -182,6 +183,45 @@ def test_last_step_may_be_repeated_and_answers_the_same(cluster: Cluster, at_hol
     assert [answer.status for answer in wrong] == [460] * 4
     assert patch(4, b"efgh", Upload_Checksum=checksum_of(b"x")) == 460
     assert upload.content() == b"abcdefgh"
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "multipart/form-data; boundary=x",
+        "Multipart/Mixed",
+        " multipart/form-data\t;boundary=x",
+        "application/x-www-form-urlencoded",
+        "APPLICATION/X-WWW-Form-Urlencoded; charset=utf-8",
+    ],
+)
+@pytest.mark.parametrize("at_holder", [True, False])
+def test_form_around_content_is_refused(cluster: Cluster, content_type: str, at_holder: bool) -> None:
+    upload = Upload(cluster)
+    node = upload.holder if at_holder else upload.other
+    for span in ({}, {"Content-Range": "bytes 0-3/*"}):
+        answer = upload.send("PUT", b"abcd", {"Content-Type": content_type, **span}, node=node)
+        check_refused(answer, "unsupported_media_type", "Content-Type")
+    assert (upload.offset(), upload.status()) == (0, "pending")
+
+
+@pytest.mark.parametrize("content_type", [None, "", "application/octet-stream", "text/plain", "garbage"])
+def test_content_of_any_other_type_is_stored_as_it_comes(cluster: Cluster, content_type: str | None) -> None:
+    upload = Upload(cluster)
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    assert upload.send("PUT", b"abcd", headers).status == 200
+    assert upload.content() == b"abcd"
+
+
+def test_curl_uploads_a_file_and_no_form(cluster: Cluster, tmp_path: Path) -> None:
+    require_curl()
+    small = tmp_path / "small.cfg"
+    small.write_bytes(b"hostname r1")
+    upload = Upload(cluster)
+    form = cluster.curl("-X", "PUT", "-F", f"file=@{small}", upload.url)
+    assert b"unsupported_media_type" in form.stdout
+    assert b"available" in cluster.curl("-T", str(small), upload.url).stdout
+    assert upload.content() == b"hostname r1"
 
 
 def vm(cluster: Cluster, content: bytes) -> tuple[str, str]:
