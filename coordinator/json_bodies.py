@@ -21,15 +21,16 @@ T = TypeVar("T")
 def decode_json(data: bytes, body_type: type[T]) -> T:
     """JSON text as a `body_type`, strictly; no body at all stands for `{}`.
 
-    An optional field may be null or "", which mean absent. Duplicate keys, unknown fields, wrong types, deep
-    nesting, NaN, numbers out of range, lone surrogates: InvalidRequest, whose details begin with the field.
+    An optional field may be null or "", which mean absent, but for null where its default is UNSET. Duplicate
+    keys, unknown fields, wrong types, deep nesting, NaN, numbers out of range, lone surrogates:
+    InvalidRequest, whose details begin with the field.
     """
     if len(data) > PARTS_BYTES_MAX:
         _require_few_parts(data, body_type)
     value = _parse_json(data) if data else {}
     if isinstance(value, dict):
-        for name in _optional_fields(body_type):  # type: ignore[arg-type]  # a type is hashable
-            if value.get(name, 0) in (None, ""):
+        for name, absent in _optional_fields(body_type):  # type: ignore[arg-type]  # a type is hashable
+            if value.get(name, 0) in absent:
                 del value[name]
     if isinstance(value, str):  # whose surrogates nobody has looked for
         raise InvalidRequest(_explain("Expected `object`, got `str`", body_type))
@@ -40,8 +41,13 @@ def decode_json(data: bytes, body_type: type[T]) -> T:
 
 
 @functools.cache
-def _optional_fields(body_type: type) -> tuple[str, ...]:
-    return tuple(known.encode_name for known in msgspec.structs.fields(body_type) if not known.required)
+def _optional_fields(body_type: type) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
+    """Their names, and what stands for nothing; null means something to a field that is unset without it."""
+    return tuple(
+        (known.encode_name, ("",) if known.default is msgspec.UNSET else (None, ""))
+        for known in msgspec.structs.fields(body_type)
+        if not known.required
+    )
 
 
 def _require_few_parts(data: bytes, body_type: type) -> None:

@@ -42,7 +42,11 @@ class Caller(Struct, frozen=True, array_like=True):
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
-    """What every stored file has in common. `size_bytes` is 0 and `blob_sha256` "" until they are known."""
+    """What every stored file has in common. `size_bytes` is 0 and `blob_sha256` "" until they are known.
+
+    `retention_hours`: unset where the file is kept until it is deleted. `due_at_ms`: when an available file
+    becomes tombstoned, and a tombstoned one goes; unset for never, and as long as it is not known.
+    """
 
     file_uuid: str
     bucket_id: str
@@ -54,6 +58,8 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     status: str
     created_at_ms: int
     updated_at_ms: int
+    retention_hours: int | UnsetType = UNSET
+    due_at_ms: int | UnsetType = UNSET
 
 
 class ProjectFileRecord(FileRecord, frozen=True, kw_only=True):

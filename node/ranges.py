@@ -72,8 +72,8 @@ def parse_range(header: str | None, size_bytes: int) -> list[ByteRange] | None:
 
     None when there is no header, the unit is not bytes, or the syntax is wrong (a last position before the
     first included): such a header is ignored (RFC 9110, section 14.2), as is every one of empty content: a
-    client that reads in blocks asks for the first of them without knowing. Overlapping and adjacent ranges are
-    joined. Raises RangeNotSatisfiable when nothing asked for exists (`bytes=-0` too), or when more than
+    client that reads in blocks asks for the first of them without knowing. Overlapping and adjacent ranges
+    are joined. Raises RangeNotSatisfiable when nothing asked for exists (`bytes=-0` too), or when more than
     RANGES_MAX disjoint ranges remain (section 15.5.17 names both).
     """
     specs = None if header is None else _specs(header)

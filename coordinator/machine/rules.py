@@ -13,17 +13,23 @@ version.)
 import sqlite3
 from typing import Final
 
+from msgspec import UNSET
+
 from coordinator.commands import (
     AddIntermediate,
     CollectOverQuota,
     Command,
+    DeleteBucket,
+    DeleteFile,
     HashWhole,
     PlaceUpload,
     RaiseRules,
     ReportDamaged,
     ReportOrphans,
     RestartUpload,
+    UpdateBucket,
 )
+from coordinator.commands.files import UpdateFile
 from coordinator.machine import quotas
 from coordinator.machine.change import Change
 
@@ -37,6 +43,7 @@ DAMAGED_COPIES_STAY: Final = 5  # the log remembers damaged copies, which are so
 UPLOADS_ARE_GUARDED: Final = 5  # a node that unfinished uploads are placed on is not removed
 QUOTAS_RESERVED: Final = 5  # uploads reserve of a quota, and content that waits for gc counts
 WHOLE_DIGESTS: Final = 5  # all of the state is hashed before it is handed out
+RECORDS_TELL_STATES: Final = 5  # the time of a record's last change rises, and its retention can be changed
 RULES: Final = 5  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
@@ -48,6 +55,21 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     ReportOrphans: QUOTAS_RESERVED,
     HashWhole: WHOLE_DIGESTS,
 }
+_CHANGING: Final = (UpdateFile, DeleteFile, UpdateBucket, DeleteBucket)
+FIELDS_SINCE: Final[dict[str, int]] = {  # of these a field, if it is set
+    "retention_hours": RECORDS_TELL_STATES,
+    "unchanged_since_ms": RECORDS_TELL_STATES,
+}
+
+
+def needed(command: Command) -> int:
+    """The oldest rules by which this command means what it says."""
+    fields = (
+        since
+        for name, since in FIELDS_SINCE.items()
+        if isinstance(command, _CHANGING) and getattr(command, name, UNSET) is not UNSET
+    )
+    return max(SINCE.get(type(command), FIRST), *fields, FIRST)
 
 
 def in_force(db: sqlite3.Connection) -> int:

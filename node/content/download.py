@@ -63,6 +63,8 @@ async def serve_content(
         return web.Response(status=307, headers=dict(policy) | moved)
     file = content.file
     headers = {**describe(file.blob_sha256, file.filename, content.available_at_ms), **policy}
+    if file.due_at_ms:
+        headers["Sunset"] = http_date(file.due_at_ms)  # RFC 8594: from then on it is gone
     if _is_not_modified(request, headers["ETag"], content.available_at_ms):
         return web.Response(status=304, headers=_not_modified(headers, policy))
     plan = plan_answer(request, content, headers["ETag"])

@@ -43,6 +43,7 @@ _OF_CONTENT: Final = _CACHED | {
     "Content-Length": "Bytes in this answer.",
     "Repr-Digest": "The SHA-256 of the whole content (RFC 9530).",
     "Content-Disposition": "`attachment` with the filename (RFC 6266).",
+    "Sunset": "When its retention period ends, if it has one: it is gone then (RFC 8594).",
 }
 _WHOLE: Final = Answer(description="All of the content.", media_type=_ANY_TYPE, headers=_OF_CONTENT)
 _PART: Final = Answer(

@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from node.api.bodies.fields import Count, FileUuid, Label, MaybeLabel, NextCursor
-from node.api.bodies.files import CreateFileBody, FileBody
-from node.api.bodies.request import Request
+from node.api.bodies.files import CreateFileBody, FileBody, UpdateFileBody
 
 Compression = Annotated[
     Literal["deflate", "bz2", "xz", "zstd", "none"],
@@ -46,7 +45,7 @@ class CreateProjectFileBody(CreateFileBody, frozen=True, kw_only=True):
     reset_mac_addresses: ResetMacAddresses = False
 
 
-class UpdateProjectFileBody(Request, frozen=True, kw_only=True):
+class UpdateProjectFileBody(UpdateFileBody, frozen=True, kw_only=True):
     """What is absent stays as it is."""
 
     compression: Compression | None = None
