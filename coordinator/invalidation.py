@@ -13,8 +13,7 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from coordinator import commands
-from coordinator.commands import AnyCommand
-from coordinator.commands.files import UpdateFile
+from coordinator.commands import AnyCommand, UpdateFile
 from coordinator.records import Caller, FileRecord
 
 Keys = frozenset[str]

@@ -72,6 +72,7 @@ from coordinator.commands.files import (
     TakeOverUpload,
     TerminateUpload,
     UpdateBackup,
+    UpdateFile,
     UpdateProjectFile,
     UpdateVm,
 )
@@ -157,6 +158,7 @@ __all__ = [
     "TriggerJob",
     "UpdateBackup",
     "UpdateBucket",
+    "UpdateFile",
     "UpdateProjectFile",
     "UpdateVm",
     "WithdrawPermission",

@@ -10,8 +10,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ca.errors import NotFound
-from coordinator.commands import CreateFile
-from coordinator.commands.files import UpdateFile
+from coordinator.commands import CreateFile, UpdateFile
 from coordinator.machine import files, retention, states, uploads
 from coordinator.machine.access import Level, User, require_file_level, require_user
 from coordinator.machine.change import Change, Question

@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from ca.errors import Gone, InvalidRequest
-from coordinator.commands.files import UpdateFile
+from coordinator.commands import UpdateFile
 from coordinator.machine import states
 from coordinator.machine.change import Change
 

@@ -28,8 +28,8 @@ from coordinator.commands import (
     ReportOrphans,
     RestartUpload,
     UpdateBucket,
+    UpdateFile,
 )
-from coordinator.commands.files import UpdateFile
 from coordinator.machine import quotas
 from coordinator.machine.change import Change
 
