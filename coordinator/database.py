@@ -45,6 +45,7 @@ _ADDED_COLUMNS = (  # of databases that an older version made: table, column, an
     ("buckets", "reserved_bytes", "INTEGER NOT NULL DEFAULT 0"),
     ("buckets", "released_bytes", "INTEGER NOT NULL DEFAULT 0"),
     ("blobs", "released_by", "TEXT NOT NULL DEFAULT ''"),
+    ("files", "patch_offset", "INTEGER"),
 )
 _DUE_AT_FILLED = (
     f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours

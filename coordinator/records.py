@@ -152,7 +152,8 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     The first of `placement` holds the upload, in this `epoch`. The first `offset_bytes` bytes are durable on
     the write quorum and hash to `prefix_sha256` ("" when an older version recorded them). `as_of`: the log
     index that this is true at; see CompleteUpload. `reserved_bytes`: of the bucket's quota; unset where it
-    has none, so that older members store the same replies.
+    has none, so that older members store the same replies. `patch_offset`: as in CompleteUpload, of one that
+    has ended.
     """
 
     file_uuid: str
@@ -168,6 +169,7 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     epoch: int = 0
     prefix_sha256: str = ""
     reserved_bytes: int | UnsetType = UNSET
+    patch_offset: int | UnsetType = UNSET
 
 
 class PlacedUpload(Struct, frozen=True, kw_only=True):

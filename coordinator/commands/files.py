@@ -2,7 +2,7 @@
 
 from msgspec import UNSET, UnsetType
 
-from coordinator.bounds import Count, Document, Instant, NodeIds, Text
+from coordinator.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Text
 from coordinator.commands.root import Command
 from coordinator.records import Caller, Manifest
 
@@ -188,6 +188,8 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     Unavailable when one of them is to drop it, or has dropped it since: it may be repeated after a new look.
     `node_id`: who held the upload, in which `epoch`, when the content was found whole; "" of older nodes.
     Unavailable when another holds it by now: what was acknowledged there may be other bytes.
+    `patch_offset`: where the bytes of the PATCH began that completed it, -1 when something else did; unset of
+    older nodes.
     """
 
     caller: Caller
@@ -200,6 +202,7 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     as_of: Count = 0
     node_id: Text = ""
     epoch: Count = 0
+    patch_offset: MaybeOffset | UnsetType = UNSET
 
 
 class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"):

@@ -58,6 +58,7 @@ COLUMNS_SINCE = {
     ("buckets", "reserved_bytes"): rules.QUOTAS_RESERVED,
     ("buckets", "released_bytes"): rules.QUOTAS_RESERVED,
     ("blobs", "released_by"): rules.QUOTAS_RESERVED,
+    ("files", "patch_offset"): rules.LAST_PATCH_IS_KNOWN,
 }
 
 # With the rules in force. A digest of something else is never taken for one of these.

@@ -43,6 +43,7 @@ DAMAGED_COPIES_STAY: Final = 5  # the log remembers damaged copies, which are so
 UPLOADS_ARE_GUARDED: Final = 5  # a node that unfinished uploads are placed on is not removed
 QUOTAS_RESERVED: Final = 5  # uploads reserve of a quota, and content that waits for gc counts
 WHOLE_DIGESTS: Final = 5  # all of the state is hashed before it is handed out
+LAST_PATCH_IS_KNOWN: Final = 5  # where the PATCH began that completed an upload
 RECORDS_TELL_STATES: Final = 5  # the time of a record's last change rises, and its retention can be changed
 RULES: Final = 5  # the newest that this program knows
 

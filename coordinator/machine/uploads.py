@@ -257,6 +257,10 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
         (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, row.sequence),
     )
     contents.describe(change, row, command)
+    if isinstance(command.patch_offset, int) and rules.in_force(change.db) >= rules.LAST_PATCH_IS_KNOWN:
+        change.db.execute(
+            "UPDATE files SET patch_offset = ? WHERE sequence = ?", (command.patch_offset, row.sequence)
+        )
     quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, command.file_uuid))
     change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
     change.db.execute(
@@ -330,6 +334,12 @@ def _told(upload: _Upload | None) -> int | msgspec.UnsetType:
     if upload is None or upload.reserved_bytes is None or not upload.quota_bytes:
         return msgspec.UNSET
     return upload.reserved_bytes
+
+
+def _patch_offset(scope: Change | Question, row: files.FileRow) -> int | msgspec.UnsetType:
+    """Where the PATCH began that completed the upload, as far as that is known."""
+    found = scope.db.execute("SELECT patch_offset FROM files WHERE sequence = ?", (row.sequence,)).fetchone()
+    return msgspec.UNSET if found[0] is None else found[0]
 
 
 def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
@@ -446,4 +456,5 @@ def _record(scope: Change | Question, row: files.FileRow, upload: _Upload | None
         epoch=upload.epoch if upload else 0,
         prefix_sha256=upload.prefix_sha256 if upload else "",
         reserved_bytes=_told(upload),
+        patch_offset=msgspec.UNSET if upload else _patch_offset(scope, row),
     )

@@ -273,8 +273,9 @@ class Session:
             await self._roll_back(0, EMPTY_SHA256)
             raise
 
-    async def complete(self, sha256: str = "") -> ContentRecord:
+    async def complete(self, sha256: str = "", *, patch_offset: int = -1) -> ContentRecord:
         """Everything between the last byte and `available`; may be repeated after any failure.
+        `patch_offset`: where the bytes of this request began, if it is a PATCH.
 
         Raises ChecksumMismatch when the content does not hash to `sha256` or to what its creator declared
         (it is dropped then), or when these two contradict each other; Unavailable when too few copies could
@@ -282,7 +283,7 @@ class Session:
         has to come again.
         """
         try:
-            return await self._complete(sha256)
+            return await self._complete(sha256, patch_offset)
         except WrongContent:
             raise  # nothing of it shall be acknowledged
         except (Forbidden, Unauthorized):
@@ -297,7 +298,7 @@ class Session:
                     await self._keep()
             raise
 
-    async def _complete(self, sha256: str) -> ContentRecord:
+    async def _complete(self, sha256: str, patch_offset: int) -> ContentRecord:
         services, holding = self.services, self.holding
         if self.upload.finished is not None:
             await self._check_finished(self.upload.finished.sha256)
@@ -322,6 +323,7 @@ class Session:
             as_of=record.as_of,
             node_id=services.node_id,
             epoch=record.epoch,
+            patch_offset=patch_offset,
         )
         content = await record_completion(services, command)
         services.metrics.uploads_completed.inc()
