@@ -110,7 +110,7 @@ class ManifestBody(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="gns3: a zip with a project in it. damaged: looks like one and cannot be read; it is "
-            "stored all the same. other: anything else.",
+            "stored all the same. other: anything else, as far as it was looked at.",
             examples=["gns3"],
             extra_json_schema={"enum": ["gns3", "damaged", "other"]},
         ),
@@ -121,5 +121,9 @@ class ManifestBody(Struct, frozen=True, kw_only=True):
     ]
     images: Annotated[list[ManifestImageBody], Meta(description="The disk images that the project needs.")]
     truncated: Annotated[
-        bool, Meta(description="It may need more images than are listed here: not all could be read.")
+        bool,
+        Meta(
+            description="Not all of the archive was looked at: it may need more images than are listed here, "
+            "and `other` may be a project all the same."
+        ),
     ]
