@@ -4,6 +4,7 @@ import functools
 import json
 import re
 import typing
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 
@@ -13,6 +14,7 @@ from ca.errors import InvalidRequest
 
 PARTS_BYTES_MAX: Final = 128 << 10  # of a body, beside long text: to make objects of it takes 30 ms at most
 JSON_INTEGER_DIGITS_MAX: Final = 20  # 2^64 has 20; longer ones become a number that every range refuses
+NUMBER_CHARS_MAX: Final = 64  # of one that may be an integer written with a fraction
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # builds nothing of what is in them
 T = TypeVar("T")
@@ -75,6 +77,7 @@ def _parse_json(data: bytes) -> Any:
             object_pairs_hook=_object_of,
             parse_constant=Decimal,
             parse_int=_bounded_integer,
+            parse_float=_number,
         )
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not UTF-8.") from None
@@ -102,6 +105,16 @@ def _bounded_integer(digits: str) -> int:
         return int(digits)
     bound: int = 10**JSON_INTEGER_DIGITS_MAX
     return -bound if digits.startswith("-") else bound
+
+
+def _number(text: str) -> int | float:
+    """A number with a fraction or an exponent: an integer if it is one, as JSON Schema has it (1.0, 1e3)."""
+    if len(text) <= NUMBER_CHARS_MAX:
+        with suppress(ArithmeticError):  # such as an exponent of twenty digits
+            exact = Decimal(text)
+            if exact.adjusted() < JSON_INTEGER_DIGITS_MAX and exact == exact.to_integral_value():
+                return int(exact)
+    return float(text)
 
 
 _KINDS: Final = {

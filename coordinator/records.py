@@ -136,8 +136,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """What the archive of a project says of itself, as far as it could be read.
 
     `archive`: `gns3` (a zip with a project in it), `damaged` (looks like one and cannot be read), `other`.
-    `truncated`: not all of it was looked at, so that the project may need more images than are listed; `other`
-    may be a project then.
+    `truncated`: not all of it was looked at, so that the project may need more images than are listed, and
+    `other` be a project.
     """
 
     archive: Literal["gns3", "damaged", "other"]

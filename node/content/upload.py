@@ -126,7 +126,9 @@ class Session:
             stands_at = self.record.offset_bytes
             raise OffsetMismatch(f"This upload stands at {stands_at}.", offset=stands_at)
 
-    async def receive_whole(self, *, whole_sha256: str, check: Check) -> None:
+    async def receive_whole(
+        self, *, whole_sha256: str, check: Check, checksums: Sequence[Checksum] = ()
+    ) -> None:
         """Take the whole content in, in place of what came before: as `receive` does, from offset 0.
 
         What came before is dropped when the first byte is here, not for a body that never comes. Raises
@@ -140,7 +142,11 @@ class Session:
             if self.upload.offset or self.record.offset_bytes:
                 await self.holding.rewind(0, EMPTY_SHA256)
             await self.receive(
-                whole_sha256=whole_sha256, check=check, batches=_joined(first, batches), is_whole=True
+                checksums=checksums,
+                whole_sha256=whole_sha256,
+                check=check,
+                batches=_joined(first, batches),
+                is_whole=True,
             )
 
     async def receive(

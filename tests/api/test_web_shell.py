@@ -227,7 +227,6 @@ async def test_server_header_names_no_version(shell: Shell, path: str) -> None:
         b"GET /things/1 HTTP/1.1\r\n" + HOST + b"X: a\x00b\r\n\r\n",
         b"GET /things/1 HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 9000 + b"\r\n\r\n",
         b"GET /things/1 HTTP/1.1\r\n" + HOST + b"X: x\r\n" * 70 + b"\r\n",
-        b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n" + HOST + b"\r\n",
         PUT + b"Content-Length: -1\r\n\r\n",
         PUT + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab",
         PUT + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -235,7 +234,7 @@ async def test_server_header_names_no_version(shell: Shell, path: str) -> None:
     ],
     ids=[
         "garbage", "tls", "no host", "version", "header name", "nul", "long header", "many headers",
-        "long target", "negative length", "two lengths", "length and chunked", "identity after chunked",
+        "negative length", "two lengths", "length and chunked", "identity after chunked",
     ],
 )  # fmt: skip
 async def test_malformed_http_is_invalid_request_and_closes(shell: Shell, request_bytes: bytes) -> None:
@@ -243,6 +242,33 @@ async def test_malformed_http_is_invalid_request_and_closes(shell: Shell, reques
     assert (answer.status, answer.error()["code"]) == (400, "invalid_request")
     assert answer.headers["server"] == "Filestore"
     assert "x-request-id" in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status", "code"),
+    [
+        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n" + HOST + b"\r\n", 414, "uri_too_long"),
+        (b"GET /things/1?" + b"x" * 9000 + b" HTTP/1.1\r\n" + HOST + b"\r\n", 414, "uri_too_long"),
+        (b"GET /things/1 HTTP/1.1\r\n" + HOST + b"X: /" + b"x" * 9000 + b"\r\n\r\n", 400, "invalid_request"),
+        (b"BREW /things/1 HTTP/1.1\r\n" + HOST + b"\r\n", 501, "not_implemented"),
+        (b"PROPFIND /things/1 HTTP/1.1\r\n" + HOST + b"\r\n", 501, "not_implemented"),
+        (b"PROPFIND /nope HTTP/1.1\r\n" + HOST + b"\r\n", 501, "not_implemented"),
+        (PUT + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501, "not_implemented"),
+        (PUT + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400, "invalid_request"),
+        (b"TRACE /things/1 HTTP/1.1\r\n" + HOST + b"\r\n", 405, "method_not_allowed"),
+    ],
+)
+async def test_what_nobody_here_knows_has_a_status_of_its_own(
+    shell: Shell, request_bytes: bytes, status: int, code: str
+) -> None:
+    answer = await shell.send(request_bytes)
+    assert (answer.status, answer.error()["code"]) == (status, code)
+
+
+async def test_options_of_the_whole_server(shell: Shell) -> None:
+    answer = await shell.send(b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n")
+    assert answer.status == 204
+    assert answer.headers["allow"] == "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
 
 
 @pytest.mark.parametrize("version", [b"HTTP/0.9", b"HTTP/2.0"])
