@@ -290,7 +290,7 @@ def test_body_that_is_not_read_to_its_end_is_taken_for_no_request(run: Run, path
             b"PUT /take HTTP/1.1\r\n"
             + HOST
             + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
-            501,
+            400,  # by the parser, which takes one such line only
         ),
         (b"PUT /take HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
     ],
