@@ -12,6 +12,7 @@ import pytest
 
 from deploy.commands.connection import read_text
 from tests.api.expectations import KINDS, check_refused, create, person, store, unique
+from tests.api.test_error_codes import answer_on, connect
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.test_uploads import TUS, Upload
 
@@ -131,6 +132,35 @@ def test_methods_that_nobody_knows(cluster: Cluster) -> None:
         for method in ("PROPFIND", "MKCOL", "BREW"):
             check_refused(cluster.request(method, "/vms", node=member), "not_implemented")
         check_refused(cluster.request("TRACE", "/vms", node=member), "method_not_allowed")
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        (b"GET /" + b"x" * 9000 + b" HTTP/1.1", "uri_too_long"),
+        (b"GET /healthz HTTP/1.1\r\nX: /" + b"x" * 9000, "invalid_request"),
+        (b"BREW /healthz HTTP/1.1", "not_implemented"),
+        (b"BR/EW /healthz HTTP/1.1", "invalid_request"),
+        (b"PROPFIND /nope HTTP/1.1", "not_implemented"),
+        (b"POST /api/v1/vms HTTP/1.1\r\nTransfer-Encoding: gzip, chunked", "not_implemented"),
+        (b"POST /api/v1/vms HTTP/1.1\r\nTransfer-Encoding: chunked, chunked", "invalid_request"),
+        (b"POST /api/v1/vms HTTP/1.1\r\nTransfer-Encoding: gzip", "invalid_request"),
+    ],
+)
+def test_what_nobody_here_knows_has_a_status_of_its_own(cluster: Cluster, line: bytes, code: str) -> None:
+    for member in (cluster.nodes[0], cluster.coordinators[0]):
+        with connect(cluster, member) as connection:
+            connection.sendall(line + b"\r\nHost: x\r\n\r\n")
+            check_refused(answer_on(connection), code)
+
+
+def test_options_of_the_whole_server(cluster: Cluster) -> None:
+    for member in (cluster.nodes[0], cluster.coordinators[0]):
+        with connect(cluster, member) as connection:
+            connection.sendall(b"OPTIONS * HTTP/1.1\r\nHost: x\r\n\r\n")
+            head = connection.recv(2000)
+        assert head.startswith(b"HTTP/1.1 204 ")
+        assert b"\r\nAllow: DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT\r\n" in head
 
 
 def md5_of(content: bytes) -> str:

@@ -244,33 +244,6 @@ async def test_malformed_http_is_invalid_request_and_closes(shell: Shell, reques
     assert "x-request-id" in answer.headers
 
 
-@pytest.mark.parametrize(
-    ("request_bytes", "status", "code"),
-    [
-        (b"GET /" + b"x" * 9000 + b" HTTP/1.1\r\n" + HOST + b"\r\n", 414, "uri_too_long"),
-        (b"GET /things/1?" + b"x" * 9000 + b" HTTP/1.1\r\n" + HOST + b"\r\n", 414, "uri_too_long"),
-        (b"GET /things/1 HTTP/1.1\r\n" + HOST + b"X: /" + b"x" * 9000 + b"\r\n\r\n", 400, "invalid_request"),
-        (b"BREW /things/1 HTTP/1.1\r\n" + HOST + b"\r\n", 501, "not_implemented"),
-        (b"PROPFIND /things/1 HTTP/1.1\r\n" + HOST + b"\r\n", 501, "not_implemented"),
-        (b"PROPFIND /nope HTTP/1.1\r\n" + HOST + b"\r\n", 501, "not_implemented"),
-        (PUT + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n", 501, "not_implemented"),
-        (PUT + b"Transfer-Encoding: chunked, chunked\r\n\r\n0\r\n\r\n", 400, "invalid_request"),
-        (b"TRACE /things/1 HTTP/1.1\r\n" + HOST + b"\r\n", 405, "method_not_allowed"),
-    ],
-)
-async def test_what_nobody_here_knows_has_a_status_of_its_own(
-    shell: Shell, request_bytes: bytes, status: int, code: str
-) -> None:
-    answer = await shell.send(request_bytes)
-    assert (answer.status, answer.error()["code"]) == (status, code)
-
-
-async def test_options_of_the_whole_server(shell: Shell) -> None:
-    answer = await shell.send(b"OPTIONS * HTTP/1.1\r\n" + HOST + b"\r\n")
-    assert answer.status == 204
-    assert answer.headers["allow"] == "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
-
-
 @pytest.mark.parametrize("version", [b"HTTP/0.9", b"HTTP/2.0"])
 async def test_other_version_is_refused_in_one_that_can_be_read(shell: Shell, version: bytes) -> None:
     reader, writer = await shell.connect()
