@@ -23,6 +23,7 @@ from ca.errors import Internal, Unauthorized
 from ca.identity import X509_FAILURES, Identity, Role
 from ca.keys import PublicKey, new_key, public_key_digest
 
+LOCALHOST: Final = "localhost"
 ROOT_LIFE: Final = timedelta(days=3653)
 INTERMEDIATE_LIFE: Final = timedelta(days=365)
 LEAF_LIFE: Final = timedelta(days=7)
@@ -323,11 +324,14 @@ def _leaf_subject(identity: Identity) -> x509.Name:
 
 
 def _leaf_names(identity: Identity, address: str) -> x509.SubjectAlternativeName:
+    """A member on loopback, which only development allows, is `localhost` as well."""
+    found = ipaddress.ip_address(address)
+    names = [identity.dns_name, *([LOCALHOST] if found.is_loopback else [])]
     return x509.SubjectAlternativeName(
         [
             x509.UniformResourceIdentifier(identity.uri),
-            x509.DNSName(identity.dns_name),
-            x509.IPAddress(ipaddress.ip_address(address)),
+            *(x509.DNSName(name) for name in names),
+            x509.IPAddress(found),
         ]
     )
 

@@ -133,6 +133,14 @@ class PayloadTooLarge(FilestoreError):
     title = "Payload Too Large"
 
 
+class UriTooLong(FilestoreError):
+    """The target of the request has more bytes than are read."""
+
+    code = "uri_too_long"
+    status = 414
+    title = "URI Too Long"
+
+
 class UnsupportedMediaType(FilestoreError):
     """A content type or content encoding that is not taken here."""
 
@@ -183,6 +191,14 @@ class Internal(FilestoreError):
     """A fault of ours; `details` holds the request id, never a traceback."""
 
 
+class NotImplementedHere(FilestoreError):
+    """A method, or a transfer coding, that no resource of this service knows."""
+
+    code = "not_implemented"
+    status = 501
+    title = "Not Implemented"
+
+
 class Unavailable(FilestoreError):
     """No quorum, or too few healthy replicas; the same request may succeed after `Retry-After`."""
 
@@ -216,12 +232,14 @@ CATALOGUE: tuple[type[FilestoreError], ...] = (
     Gone,
     PreconditionFailed,
     PayloadTooLarge,
+    UriTooLong,
     UnsupportedMediaType,
     RangeNotSatisfiable,
     UploadLocked,
     RateLimited,
     ChecksumMismatch,
     Internal,
+    NotImplementedHere,
     Unavailable,
     InsufficientStorage,
 )

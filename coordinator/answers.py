@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import uuid_utils
 from aiohttp import hdrs, web
-from aiohttp.http_exceptions import HttpProcessingError, LineTooLong
+from aiohttp.http_exceptions import BadHttpMethod, HttpProcessingError, LineTooLong
 
 from ca import errors
 from ca.errors import FilestoreError, InvalidRequest
@@ -21,10 +21,15 @@ from coordinator.lifetime import out_of_descriptors
 from coordinator.logs import shown_path
 
 HEADERS_MAX: Final = 64
-HEADER_BYTES_MAX: Final = 8192  # of each field, and of the request target
+HEADER_BYTES_MAX: Final = 8192  # of each field
+TARGET_BYTES_MAX: Final = HEADER_BYTES_MAX - 1  # another number: by it the parser says what was too long
 DETAILS_CHARS_MAX: Final = 500
 PREPARED: Final = web.RequestKey("prepared", bool)  # the head of an answer has gone out
 _REQUEST_ID: Final = web.RequestKey("request_id", str)
+# In the words of the parser: a request line that is well-formed but for the method.
+_UNKNOWN_METHOD: Final = re.compile(
+    r"\n  b[\"'][A-Za-z0-9!#$%&'*+.^_`|~-]{1,64} [!-~]{1,9000} HTTP/1\.[01][\"']\n"
+)
 _SANE_REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _log = logging.getLogger("filestore.http")
@@ -119,12 +124,15 @@ def _from_http_exception(request: web.Request, exception: web.HTTPException) -> 
     return errors.Internal(exception.reason)
 
 
-def from_malformed(problem: HttpProcessingError) -> InvalidRequest:
+def from_malformed(problem: HttpProcessingError) -> FilestoreError:
     """The parser's own words repeat what the client sent, so they are not used."""
+    if isinstance(problem, LineTooLong) and problem.args[1] == TARGET_BYTES_MAX:
+        return errors.UriTooLong(f"The target of a request has at most {TARGET_BYTES_MAX} bytes.")
+    if isinstance(problem, BadHttpMethod) and _UNKNOWN_METHOD.search(problem.message):
+        return errors.NotImplementedHere("This service knows no such method.")
     if isinstance(problem, LineTooLong) or problem.message.startswith("Too many headers"):
         return InvalidRequest(
-            f"A request has at most {HEADERS_MAX} headers; each of them, and the path, has at most"
-            f" {HEADER_BYTES_MAX} bytes."
+            f"A request has at most {HEADERS_MAX} headers; each of them has at most {HEADER_BYTES_MAX} bytes."
         )
     return InvalidRequest("The request is not well-formed HTTP/1.1.")
 

@@ -25,6 +25,7 @@ LABEL_CHARS_MAX = 255
 SPANS_MAX = 1024  # of one damaged copy: what is beyond is only not known to be wrong
 
 Count = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
+MaybeOffset = Annotated[int, Meta(ge=-1, le=COUNT_MAX)]  # -1 for none
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 Token = Annotated[str, Meta(max_length=TOKEN_CHARS_MAX)]
 Document = Annotated[str, Meta(max_length=DOCUMENT_CHARS_MAX)]

@@ -22,6 +22,7 @@ from coordinator.answers import (
     HEADER_BYTES_MAX,
     HEADERS_MAX,
     PREPARED,
+    TARGET_BYTES_MAX,
     ClientGone,
     error_of,
     error_response,
@@ -41,6 +42,9 @@ from coordinator.receiving import waits_to_go_on
 PEER_HEADERS_EXTRA: Final = 8  # what a member adds to a request that it passes on
 # RFC 9112, section 3.2: a name or an address, which may be empty, and a port.
 _HOST: Final = re.compile(r"(?:\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z._~%!$&'()*+,;=-]*)(?::[0-9]*)?")
+_ALLOWED: Final = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+# Those that are refused by their path, and answered 405: all others are unknown (RFC 9110, section 9.1).
+_METHODS: Final = frozenset({*_ALLOWED.split(", "), hdrs.METH_CONNECT, hdrs.METH_TRACE})
 _STARTED_S: Final = web.RequestKey("started_s", float)
 _log = logging.getLogger("filestore.http")
 
@@ -108,10 +112,15 @@ class Connections(web.Server):
                 raise errors.InvalidRequest("The request line must end with HTTP/1.1 or HTTP/1.0.")
             if _HOST.fullmatch(request.headers.get(hdrs.HOST, "")) is None:
                 raise errors.InvalidRequest("Host: no host, or host and port.")
+            if request.method not in _METHODS:
+                raise errors.NotImplementedHere(f"This service knows no method {request.method}.")
             _require_plain_framing(request)
             if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
                 raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")
-            response = await self._route(request)
+            if request.method == hdrs.METH_OPTIONS and request._message.path == "*":
+                response: web.StreamResponse = web.Response(status=204, headers={hdrs.ALLOW: _ALLOWED})
+            else:
+                response = await self._route(request)
             _keep(request, response)
             if waits_to_go_on(request):  # and may take what it sends next for a request
                 response.force_close()
@@ -185,16 +194,21 @@ def _has_spoilt_the_parser(request: web.Request) -> bool:
 
 
 def _require_plain_framing(request: web.Request) -> None:
-    """Raises InvalidRequest for a body in codings that nobody here decodes (RFC 9112, section 6.1), and for
-    one whose length is no number that a size can be (section 6.2).
+    """Raises NotImplementedHere for a body in codings that nobody here decodes (RFC 9112, section 6.1);
+    InvalidRequest where they do not say where it ends, and for one whose length is no number that a size can
+    be (section 6.2).
 
     The parser takes any list of codings that ends with `chunked`, and in HTTP/1.0 too, which knows none.
     """
     if _has_endless_body(request):
         raise errors.InvalidRequest("Content-Length: no body is so long.")
-    coding = request.headers.get(hdrs.TRANSFER_ENCODING)
-    if coding is not None and (coding.strip().lower() != "chunked" or request.version < HttpVersion11):
-        raise errors.InvalidRequest("Transfer-Encoding: only `chunked` is taken, and in HTTP/1.1.")
+    listed = ",".join(request.headers.getall(hdrs.TRANSFER_ENCODING, ()))
+    codings = [coding.strip(" \t").lower() for coding in listed.split(",")]
+    if not listed or (codings == ["chunked"] and request.version >= HttpVersion11):
+        return
+    if codings[-1] == "chunked" and codings.count("chunked") == 1 and request.version >= HttpVersion11:
+        raise errors.NotImplementedHere("Transfer-Encoding: only `chunked` is decoded here.")
+    raise errors.InvalidRequest("Transfer-Encoding: only `chunked` is taken, and in HTTP/1.1.")
 
 
 class _Connection(DirectConnection):
@@ -218,7 +232,7 @@ class _Connection(DirectConnection):
             loop=asyncio.get_running_loop(),
             auto_decompress=False,
             access_log=None,  # type: ignore[arg-type]  # `log_access` below needs none
-            max_line_size=HEADER_BYTES_MAX,
+            max_line_size=TARGET_BYTES_MAX,
             max_field_size=HEADER_BYTES_MAX,
             max_headers=connections.headers_max,
             keepalive_timeout=self.patience.keep_alive_s,

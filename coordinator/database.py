@@ -48,6 +48,7 @@ _ADDED_COLUMNS = (  # of databases that an older version made: table, column, an
     ("nodes", "instance", "TEXT NOT NULL DEFAULT ''"),
     ("nodes", "revoked", "INTEGER NOT NULL DEFAULT 0"),
     ("keys", "retires_at_ms", "INTEGER"),
+    ("files", "patch_offset", "INTEGER"),
 )
 _DUE_AT_FILLED = (
     f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours

@@ -10,8 +10,10 @@ record: whoever finds none of them asks again.
 from collections.abc import Callable
 from typing import Any, Final
 
+from msgspec import UNSET
+
 from coordinator import commands
-from coordinator.commands import AnyCommand
+from coordinator.commands import AnyCommand, UpdateFile
 from coordinator.records import Caller, FileRecord
 
 Keys = frozenset[str]
@@ -60,6 +62,11 @@ def _file(command: Any) -> Keys:
     return frozenset({file_key(command.file_uuid)})
 
 
+def _described(command: UpdateFile) -> Keys:
+    """Descriptions are not in what a download shows; a time at which its content goes is."""
+    return NOTHING if command.retention_hours is UNSET else _file(command)
+
+
 def _user(command: Any) -> Keys:
     return frozenset({user_key(command.user_id)})
 
@@ -88,10 +95,9 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.GrantPermission: _target,
     commands.WithdrawPermission: _target,
     commands.DeleteBucket: _bucket,
-    # Descriptions: nothing of them is in what a download shows.
-    commands.UpdateProjectFile: _nothing,
-    commands.UpdateVm: _nothing,
-    commands.UpdateBackup: _nothing,
+    commands.UpdateProjectFile: _described,
+    commands.UpdateVm: _described,
+    commands.UpdateBackup: _described,
     # A name and a quota, which no record of content shows.
     commands.CreateBucket: _nothing,
     commands.UpdateBucket: _nothing,

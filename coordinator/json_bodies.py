@@ -4,6 +4,7 @@ import functools
 import json
 import re
 import typing
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final, Literal, TypeVar
 
@@ -13,6 +14,7 @@ from ca.errors import InvalidRequest
 
 PARTS_BYTES_MAX: Final = 128 << 10  # of a body, beside long text: to make objects of it takes 30 ms at most
 JSON_INTEGER_DIGITS_MAX: Final = 20  # 2^64 has 20; longer ones become a number that every range refuses
+NUMBER_CHARS_MAX: Final = 64  # of one that may be an integer written with a fraction
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode  # builds nothing of what is in them
 T = TypeVar("T")
@@ -21,15 +23,16 @@ T = TypeVar("T")
 def decode_json(data: bytes, body_type: type[T]) -> T:
     """JSON text as a `body_type`, strictly; no body at all stands for `{}`.
 
-    An optional field may be null or "", which mean absent. Duplicate keys, unknown fields, wrong types, deep
-    nesting, NaN, numbers out of range, lone surrogates: InvalidRequest, whose details begin with the field.
+    An optional field may be null or "", which mean absent, but for null where its default is UNSET. Duplicate
+    keys, unknown fields, wrong types, deep nesting, NaN, numbers out of range, lone surrogates:
+    InvalidRequest, whose details begin with the field.
     """
     if len(data) > PARTS_BYTES_MAX:
         _require_few_parts(data, body_type)
     value = _parse_json(data) if data else {}
     if isinstance(value, dict):
-        for name in _optional_fields(body_type):  # type: ignore[arg-type]  # a type is hashable
-            if value.get(name, 0) in (None, ""):
+        for name, absent in _optional_fields(body_type):  # type: ignore[arg-type]  # a type is hashable
+            if value.get(name, 0) in absent:
                 del value[name]
     if isinstance(value, str):  # whose surrogates nobody has looked for
         raise InvalidRequest(_explain("Expected `object`, got `str`", body_type))
@@ -40,8 +43,13 @@ def decode_json(data: bytes, body_type: type[T]) -> T:
 
 
 @functools.cache
-def _optional_fields(body_type: type) -> tuple[str, ...]:
-    return tuple(known.encode_name for known in msgspec.structs.fields(body_type) if not known.required)
+def _optional_fields(body_type: type) -> tuple[tuple[str, tuple[str | None, ...]], ...]:
+    """Their names, and what stands for nothing; null means something to a field that is unset without it."""
+    return tuple(
+        (known.encode_name, ("",) if known.default is msgspec.UNSET else (None, ""))
+        for known in msgspec.structs.fields(body_type)
+        if not known.required
+    )
 
 
 def _require_few_parts(data: bytes, body_type: type) -> None:
@@ -69,6 +77,7 @@ def _parse_json(data: bytes) -> Any:
             object_pairs_hook=_object_of,
             parse_constant=Decimal,
             parse_int=_bounded_integer,
+            parse_float=_number,
         )
     except UnicodeDecodeError:
         raise InvalidRequest("The body is not UTF-8.") from None
@@ -96,6 +105,16 @@ def _bounded_integer(digits: str) -> int:
         return int(digits)
     bound: int = 10**JSON_INTEGER_DIGITS_MAX
     return -bound if digits.startswith("-") else bound
+
+
+def _number(text: str) -> int | float:
+    """A number with a fraction or an exponent: an integer if it is one, as JSON Schema has it (1.0, 1e3)."""
+    if len(text) <= NUMBER_CHARS_MAX:
+        with suppress(ArithmeticError):  # such as an exponent of twenty digits
+            exact = Decimal(text)
+            if exact.adjusted() < JSON_INTEGER_DIGITS_MAX and exact == exact.to_integral_value():
+                return int(exact)
+    return float(text)
 
 
 _KINDS: Final = {

@@ -5,7 +5,7 @@ from typing import Final
 from ca.errors import PayloadTooLarge, Unavailable
 from coordinator import commands
 from coordinator.commands import AnyCommand, Envelope, encode_envelope
-from coordinator.machine.rules import SINCE
+from coordinator.machine import rules
 
 COMMAND_BYTES_MAX: Final = 1 << 20  # no API body is larger, and no command larger than its body
 
@@ -37,9 +37,9 @@ _FREEING: Final = (
 _ENDING: Final = (commands.Expire, commands.Collect)
 
 
-def check_known(command: AnyCommand, rules: int) -> None:
+def check_known(command: AnyCommand, in_force: int) -> None:
     """Raises Unavailable while a coordinator may not know this command yet, by the rules in force."""
-    if (since := SINCE.get(type(command))) is not None and rules < since:
+    if in_force < rules.needed(command):
         raise Unavailable(
             "A coordinator is not known to know this change, which is new: upgrade one that runs an older"
             " version, start one that is down, remove one that is gone."

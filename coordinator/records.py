@@ -42,7 +42,11 @@ class Caller(Struct, frozen=True, array_like=True):
 
 
 class FileRecord(Struct, frozen=True, kw_only=True):
-    """What every stored file has in common. `size_bytes` is 0 and `blob_sha256` "" until they are known."""
+    """What every stored file has in common. `size_bytes` is 0 and `blob_sha256` "" until they are known.
+
+    `retention_hours`: unset where the file is kept until it is deleted. `due_at_ms`: when an available file
+    becomes tombstoned, and a tombstoned one goes; unset for never, and as long as it is not known.
+    """
 
     file_uuid: str
     bucket_id: str
@@ -54,6 +58,8 @@ class FileRecord(Struct, frozen=True, kw_only=True):
     status: str
     created_at_ms: int
     updated_at_ms: int
+    retention_hours: int | UnsetType = UNSET
+    due_at_ms: int | UnsetType = UNSET
 
 
 class ProjectFileRecord(FileRecord, frozen=True, kw_only=True):
@@ -130,7 +136,8 @@ class Manifest(Struct, frozen=True, kw_only=True):
     """What the archive of a project says of itself, as far as it could be read.
 
     `archive`: `gns3` (a zip with a project in it), `damaged` (looks like one and cannot be read), `other`.
-    `truncated`: the project needs more images than are listed.
+    `truncated`: not all of it was looked at, so that the project may need more images than are listed, and
+    `other` be a project.
     """
 
     archive: Literal["gns3", "damaged", "other"]
@@ -146,7 +153,8 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     The first of `placement` holds the upload, in this `epoch`. The first `offset_bytes` bytes are durable on
     the write quorum and hash to `prefix_sha256` ("" when an older version recorded them). `as_of`: the log
     index that this is true at; see CompleteUpload. `reserved_bytes`: of the bucket's quota; unset where it
-    has none, so that older members store the same replies.
+    has none, so that older members store the same replies. `patch_offset`: as in CompleteUpload, of one that
+    has ended.
     """
 
     file_uuid: str
@@ -162,6 +170,7 @@ class UploadRecord(Struct, frozen=True, kw_only=True):
     epoch: int = 0
     prefix_sha256: str = ""
     reserved_bytes: int | UnsetType = UNSET
+    patch_offset: int | UnsetType = UNSET
 
 
 class PlacedUpload(Struct, frozen=True, kw_only=True):

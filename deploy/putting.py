@@ -86,12 +86,16 @@ async def put_file(
         source = FileSource(file)
         facts = source.facts
         memory = Memory.of(client.url, path, facts, fields)
-        unfinished, offset = await _resume(client, memory)
+        unfinished, offset, is_whole = await _resume(client, memory)
         if unfinished is None:
             unfinished = await _create(client, {**fields, "size_bytes": facts.st_size})
             memory.write(unfinished)
         try:
-            await _send(client, unfinished, source, offset, only_url=only_url, progress=progress)
+            if is_whole:
+                progress(offset, source.size_bytes)
+                await _compare(client, unfinished, source)
+            else:
+                await _send(client, unfinished, source, offset, only_url=only_url, progress=progress)
         except SourceChanged:
             memory.forget()
             with suppress(FilestoreError):  # the server forgets it by itself as well
@@ -109,16 +113,18 @@ async def put_stream(
     return created.file_uuid
 
 
-async def _resume(client: Client, memory: Memory) -> tuple[UnfinishedUpload | None, int]:
-    """What an earlier run left and the server still knows, with the offset to go on from."""
+async def _resume(client: Client, memory: Memory) -> tuple[UnfinishedUpload | None, int, bool]:
+    """What an earlier run left and the server still knows, with the offset to go on from, and whether that is
+    its end: then the file is available.
+    """
     unfinished = memory.read()
     if unfinished is None:
-        return None, 0
+        return None, 0, False
     state = await find_unfinished(client, unfinished.file_uuid)
     if state is None:
         memory.forget()
-        return None, 0
-    return unfinished, state.offset
+        return None, 0, False
+    return unfinished, state.offset, state.offset == state.size_bytes
 
 
 async def _create(client: Client, fields: Mapping[str, object]) -> UnfinishedUpload:
@@ -145,6 +151,11 @@ async def _send(
         offset=offset,
         progress=lambda done: progress(done, source.size_bytes),
     )
+    await _compare(client, unfinished, source)
+
+
+async def _compare(client: Client, unfinished: UnfinishedUpload, source: Source) -> None:
+    """Raises ChecksumMismatch when the file that is stored is not the one that is here."""
     record = await client.project_file(unfinished.file_uuid)
     stored, sent = record["blob_sha256"], await source.sha256()
     if stored != sent:

@@ -110,8 +110,8 @@ def _read(descriptor: int, directory: Directory) -> Manifest:
                 _note(images, _base_name(entry.shown_name), "")
     except TooLarge:
         truncated = True
-    if topology is None:
-        return Manifest(archive="other")
+    if topology is None:  # of what was looked at
+        return Manifest(archive="other", truncated=truncated)
     try:
         with _reading:
             content = read_entry(descriptor, directory, topology, size_bytes_max=TOPOLOGY_BYTES_MAX)

@@ -186,7 +186,8 @@ class UploadState:
 async def upload(
     client: Client, file_uuid: str, source: Source, *, offset: int = 0, progress: Progress = lambda _: None
 ) -> None:
-    """Send what the server lacks, from `offset` on (bytes); returns when the file is available.
+    """Send what the server lacks, from `offset` on (bytes); returns when the file is available. A server that
+    tells that it has all bytes of a declared size has completed it before.
 
     Raises FilestoreError: the server's refusal, or Unavailable when nothing went forward until the deadline.
     """
@@ -203,7 +204,8 @@ async def upload(
             if source.failure is not None:
                 raise source.failure from error
             offset, declare = await _catch_up(client, path, error, patience, offset)
-            continue
+            if declare or source.size_bytes is None or offset < source.size_bytes:
+                continue
         if source.size_bytes is not None and offset >= source.size_bytes:
             progress(offset)
             return

@@ -38,22 +38,31 @@ class Outcome(enum.Enum):
     NOT_MODIFIED = "not modified"
 
 
-def evaluate(method: str, headers: Mapping[str, str], etag: str, modified_at_ms: int) -> Outcome:
-    """Whether to perform `method` on content that exists, in the order of RFC 9110, section 13.2.2.
+def evaluate(
+    method: str,
+    headers: Mapping[str, str],
+    etag: str | tuple[str, ...],
+    modified_at_ms: int,
+    *,
+    what: str = "the content",
+) -> Outcome:
+    """Whether to perform `method` on what exists, in the order of RFC 9110, section 13.2.2.
 
-    `headers` maps names as the RFC spells them, or is a case-insensitive multi-dictionary. Raises
-    PreconditionFailed; NOT_MODIFIED comes for GET and HEAD only. If-Range is `if_range_holds`.
+    `headers` maps names as the RFC spells them, or is a case-insensitive multi-dictionary. `etag`: its tag,
+    or several that name it alike. Raises PreconditionFailed; NOT_MODIFIED comes for GET and HEAD only.
+    If-Range is `if_range_holds`.
     """
+    etags = (etag,) if isinstance(etag, str) else etag
     if_match = field_of(headers, "If-Match")
     unmodified_since = field_of(headers, "If-Unmodified-Since")
     if if_match is not None:
-        if not _matches(if_match, etag, weak=False):
-            raise PreconditionFailed("If-Match: the content has another entity tag.")
+        if not any(_matches(if_match, each, weak=False) for each in etags):
+            raise PreconditionFailed(f"If-Match: {what} has another entity tag.")
     elif unmodified_since is not None:
         limit_s = parse_http_date(unmodified_since)
         if limit_s is not None and modified_at_ms // 1000 > limit_s:
-            raise PreconditionFailed("If-Unmodified-Since: the content is newer.")
-    return _evaluate_cache(method, headers, etag, modified_at_ms)
+            raise PreconditionFailed(f"If-Unmodified-Since: {what} is newer.")
+    return _evaluate_cache(method, headers, etags, modified_at_ms, what)
 
 
 def require_content(headers: Mapping[str, str], etag: str) -> None:
@@ -70,15 +79,17 @@ def require_content(headers: Mapping[str, str], etag: str) -> None:
         raise PreconditionFailed("If-None-Match: the content has this entity tag.")
 
 
-def _evaluate_cache(method: str, headers: Mapping[str, str], etag: str, modified_at_ms: int) -> Outcome:
+def _evaluate_cache(
+    method: str, headers: Mapping[str, str], etags: tuple[str, ...], modified_at_ms: int, what: str
+) -> Outcome:
     """Steps 3 and 4 of section 13.2.2: If-None-Match, and without it If-Modified-Since."""
     reads = method in ("GET", "HEAD")
     if_none_match = field_of(headers, "If-None-Match")
     if if_none_match is not None:
-        if not _matches(if_none_match, etag, weak=True):
+        if not any(_matches(if_none_match, each, weak=True) for each in etags):
             return Outcome.PROCEED
         if not reads:
-            raise PreconditionFailed("If-None-Match: the content has this entity tag.")
+            raise PreconditionFailed(f"If-None-Match: {what} has this entity tag.")
         return Outcome.NOT_MODIFIED
     modified_since = field_of(headers, "If-Modified-Since")
     if not reads or modified_since is None:

@@ -71,15 +71,14 @@ def parse_range(header: str | None, size_bytes: int) -> list[ByteRange] | None:
     """What to send of content of `size_bytes`: ranges in the order asked, or None for the whole with a 200.
 
     None when there is no header, the unit is not bytes, or the syntax is wrong (a last position before the
-    first included): such a header is ignored (RFC 9110, section 14.2). Overlapping and adjacent ranges are
-    joined. Raises RangeNotSatisfiable when nothing asked for exists (`bytes=-0` too), or when more than
+    first included): such a header is ignored (RFC 9110, section 14.2), as is every one of empty content: a
+    client that reads in blocks asks for the first of them without knowing. Overlapping and adjacent ranges
+    are joined. Raises RangeNotSatisfiable when nothing asked for exists (`bytes=-0` too), or when more than
     RANGES_MAX disjoint ranges remain (section 15.5.17 names both).
     """
     specs = None if header is None else _specs(header)
-    if specs is None:
+    if specs is None or size_bytes == 0:
         return None
-    if size_bytes == 0 and any(not first and int(last) for first, last in specs):
-        return None  # a suffix of nothing is the whole of nothing, which no Content-Range can name
     spans = [span for first, last in specs if (span := _resolve(first, last, size_bytes)) is not None]
     if not spans:
         details = f"Range: nothing of it lies in the {size_bytes} bytes that there are."

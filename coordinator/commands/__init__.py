@@ -75,6 +75,7 @@ from coordinator.commands.files import (
     TakeOverUpload,
     TerminateUpload,
     UpdateBackup,
+    UpdateFile,
     UpdateProjectFile,
     UpdateVm,
 )
@@ -163,6 +164,7 @@ __all__ = [
     "TriggerJob",
     "UpdateBackup",
     "UpdateBucket",
+    "UpdateFile",
     "UpdateProjectFile",
     "UpdateVm",
     "WithdrawPermission",

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
+
 from coordinator.bounds import Count, Instant, Names, Text
 from coordinator.commands.root import Command
 from coordinator.records import Caller
@@ -66,19 +68,27 @@ class CreateBucket(Command, frozen=True, kw_only=True, tag="create_bucket"):
 
 
 class UpdateBucket(Command, frozen=True, kw_only=True, tag="update_bucket"):
-    """Needs admin on the bucket. None leaves a field as it is. Replies with the BucketRecord."""
+    """Needs admin on the bucket. None leaves a field as it is. Replies with the BucketRecord.
+
+    `unchanged_since_ms`: as in `UpdateFile`.
+    """
 
     caller: Caller
     bucket_id: Text
     name: Text | None
     quota_bytes: Count | None
+    unchanged_since_ms: Instant | UnsetType = UNSET
 
 
 class DeleteBucket(Command, frozen=True, kw_only=True, tag="delete_bucket"):
-    """Needs admin on the bucket. A conflict while it holds files, and for the default bucket."""
+    """Needs admin on the bucket. A conflict while it holds files, and for the default bucket.
+
+    `unchanged_since_ms`: as in `UpdateFile`.
+    """
 
     caller: Caller
     bucket_id: Text
+    unchanged_since_ms: Instant | UnsetType = UNSET
 
 
 class GrantPermission(Command, frozen=True, kw_only=True, tag="grant_permission"):

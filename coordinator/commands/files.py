@@ -1,6 +1,8 @@
 """Commands about stored files: creation with the metadata row of their kind, changes, uploads, deletion."""
 
-from coordinator.bounds import Count, Document, NodeIds, Text
+from msgspec import UNSET, UnsetType
+
+from coordinator.bounds import Count, Document, Instant, MaybeOffset, NodeIds, Text
 from coordinator.commands.root import Command
 from coordinator.records import Caller, Manifest
 
@@ -57,11 +59,23 @@ class CreateBackup(CreateFile, frozen=True, kw_only=True, tag="create_backup"):
     source_node_id: Text
 
 
-class UpdateProjectFile(Command, frozen=True, kw_only=True, tag="update_project_file"):
-    """Needs write. None leaves a field as it is. Replies with the ProjectFileRecord."""
+class UpdateFile(Command, frozen=True, kw_only=True):
+    """What the change of every kind says. Needs write. Replies with the kind's record.
+
+    `retention_hours`: left as it is while unset, None to keep the file until it is deleted.
+    `unchanged_since_ms`: the change is of the record as it was last changed then, refused with
+    precondition_failed when it is another by now.
+    """
 
     caller: Caller
     file_uuid: Text
+    retention_hours: Count | UnsetType | None = UNSET
+    unchanged_since_ms: Instant | UnsetType = UNSET
+
+
+class UpdateProjectFile(UpdateFile, frozen=True, kw_only=True, tag="update_project_file"):
+    """None leaves a field of the kind as it is. Replies with the ProjectFileRecord."""
+
     project_name: Text | None = None
     version_tag: Text | None = None
     compression: Text | None = None
@@ -72,11 +86,9 @@ class UpdateProjectFile(Command, frozen=True, kw_only=True, tag="update_project_
     reset_mac_addresses: bool | None = None
 
 
-class UpdateVm(Command, frozen=True, kw_only=True, tag="update_vm"):
-    """Needs write. None leaves a field as it is. Replies with the VmRecord."""
+class UpdateVm(UpdateFile, frozen=True, kw_only=True, tag="update_vm"):
+    """None leaves a field of the kind as it is. Replies with the VmRecord."""
 
-    caller: Caller
-    file_uuid: Text
     virt_type: Text | None = None
     format: Text | None = None
     vcpus: Count | None = None
@@ -84,14 +96,12 @@ class UpdateVm(Command, frozen=True, kw_only=True, tag="update_vm"):
     extra_attributes_json: Document | None = None
 
 
-class UpdateBackup(Command, frozen=True, kw_only=True, tag="update_backup"):
-    """Needs write. None leaves a field as it is. Replies with the BackupRecord.
+class UpdateBackup(UpdateFile, frozen=True, kw_only=True, tag="update_backup"):
+    """None leaves a field of the kind as it is. Replies with the BackupRecord.
 
     A change to `full` drops the parent; a chain may not loop.
     """
 
-    caller: Caller
-    file_uuid: Text
     backup_type: Text | None = None
     is_compressed: bool | None = None
     is_encrypted: bool | None = None
@@ -100,11 +110,15 @@ class UpdateBackup(Command, frozen=True, kw_only=True, tag="update_backup"):
 
 
 class DeleteFile(Command, frozen=True, kw_only=True, tag="delete_file"):
-    """Needs admin on the file (its owner has it). The record goes, the blob loses a reference."""
+    """Needs admin on the file (its owner has it). The record goes, the blob loses a reference.
+
+    `unchanged_since_ms`: as in UpdateFile.
+    """
 
     caller: Caller
     file_uuid: Text
     kind: Text  # 'project_file', 'vm', 'backup', or '' for any
+    unchanged_since_ms: Instant | UnsetType = UNSET
 
 
 class RecordProgress(Command, frozen=True, kw_only=True, tag="record_progress"):
@@ -174,6 +188,8 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     Unavailable when one of them is to drop it, or has dropped it since: it may be repeated after a new look.
     `node_id`: who held the upload, in which `epoch`, when the content was found whole; "" of older nodes.
     Unavailable when another holds it by now: what was acknowledged there may be other bytes.
+    `patch_offset`: where the bytes of the PATCH began that completed it, -1 when something else did; unset of
+    older nodes.
     """
 
     caller: Caller
@@ -186,6 +202,7 @@ class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
     as_of: Count = 0
     node_id: Text = ""
     epoch: Count = 0
+    patch_offset: MaybeOffset | UnsetType = UNSET
 
 
 class TerminateUpload(Command, frozen=True, kw_only=True, tag="terminate_upload"):

@@ -40,7 +40,7 @@ def update(change: Change, command: UpdateBackup) -> BackupRecord:
         values["parent_backup_uuid"] = parent_uuid
         if parent_uuid:
             _check_parent(change, command.caller, command.file_uuid, parent_uuid)
-    return kinds.store(change, _KIND, sequence, record, values)
+    return kinds.store(change, _KIND, sequence, record, command, values)
 
 
 def get(question: Question, query: GetBackup) -> BackupRecord:

@@ -7,6 +7,7 @@ import msgspec
 
 from ca.errors import Conflict, NotFound
 from coordinator.commands import CreateBucket, DeleteBucket, UpdateBucket
+from coordinator.machine import states
 from coordinator.machine.access import (
     Level,
     User,
@@ -60,13 +61,15 @@ def update(change: Change, command: UpdateBucket) -> BucketRecord:
     name = bucket.name if command.name is None else command.name
     quota_bytes = bucket.quota_bytes if command.quota_bytes is None else command.quota_bytes
     if (name, quota_bytes) == (bucket.name, bucket.quota_bytes):
+        states.require(change, bucket.updated_at_ms, command.unchanged_since_ms)
         return bucket
     if name != bucket.name:
         if bucket.bucket_id == DEFAULT_BUCKET_ID:
             raise Conflict("The default bucket keeps its name.")
         _check_name(change.db, bucket.bucket_id, name)
+    states.require(change, bucket.updated_at_ms, command.unchanged_since_ms)
     change.db.execute(
-        "UPDATE buckets SET name = ?, quota_bytes = ?, updated_at_ms = ? WHERE bucket_id = ?",
+        f"UPDATE buckets SET name = ?, quota_bytes = ?, {states.next_state(change.db)} WHERE bucket_id = ?",
         (name, quota_bytes, change.at_ms, bucket.bucket_id),
     )
     return _record(_row(change.db, bucket.bucket_id))
@@ -79,6 +82,7 @@ def delete(change: Change, command: DeleteBucket) -> None:
         raise Conflict("The default bucket stays.")
     if bucket.file_count:
         raise Conflict(f"The bucket holds {bucket.file_count} files.")
+    states.require(change, bucket.updated_at_ms, command.unchanged_since_ms)
     change.db.execute("DELETE FROM buckets WHERE bucket_id = ?", (bucket.bucket_id,))
 
 

@@ -34,12 +34,12 @@ def check_available(row: files.FileRow) -> None:
         raise NotAvailable(f"This file is {row.status}: its content is not complete.")
 
 
-def record(db: sqlite3.Connection, file_uuid: str) -> ContentRecord:
-    """The record of an available file with its replicas, by node id."""
+def record(db: sqlite3.Connection, file_uuid: str, *, is_reply: bool = False) -> ContentRecord:
+    """The record of an available file with its replicas, by node id; `is_reply` as in `files.fields_of`."""
     row = db.execute(
         f"SELECT {files.FILE_COLUMNS}, available_at_ms FROM files WHERE file_uuid = ?", (file_uuid,)
     ).fetchone()
-    file = FileRecord(**files.fields_of(row))
+    file = FileRecord(**files.fields_of(row, is_reply=is_reply))
     holders = replicas.holders(db, file.blob_sha256)
     return ContentRecord(file=file, replicas=holders, available_at_ms=row[-1])
 

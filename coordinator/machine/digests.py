@@ -61,6 +61,7 @@ COLUMNS_SINCE = {
     ("nodes", "instance"): rules.INSTANCES_KNOWN,
     ("nodes", "revoked"): rules.INSTANCES_KNOWN,
     ("keys", "retires_at_ms"): rules.KEYS_RETIRE,
+    ("files", "patch_offset"): rules.LAST_PATCH_IS_KNOWN,
 }
 
 # With the rules in force. A digest of something else is never taken for one of these.

@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from coordinator.commands import EXPIRE_ROWS_MAX, Expire
-from coordinator.machine import burials, cluster, files
+from coordinator.machine import burials, cluster, files, states
 from coordinator.machine.change import Change
 from coordinator.records import BACKUP, Expired
 
@@ -138,7 +138,8 @@ def _tombstone(change: Change, room: _Room, file: files.FileRow, tombstone_ms: i
         _put_off(change, room, file)
         return 0
     change.db.execute(
-        "UPDATE files SET status = 'tombstoned', updated_at_ms = ?, due_at_ms = ? WHERE sequence = ?",
+        f"UPDATE files SET status = 'tombstoned', {states.next_state(change.db)}, due_at_ms = ?"
+        " WHERE sequence = ?",
         (change.at_ms, change.at_ms + tombstone_ms, file.sequence),
     )
     room.rows -= 1

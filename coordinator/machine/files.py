@@ -6,11 +6,11 @@ import json
 import sqlite3
 from typing import Any
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
 from coordinator.commands import DeleteFile
-from coordinator.machine import blobs, quotas, rules
+from coordinator.machine import blobs, quotas, rules, states
 from coordinator.machine.access import (
     Level,
     User,
@@ -30,7 +30,7 @@ _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
 
 FILE_COLUMNS = (
     "file_uuid, bucket_id, owner_id, filename, content_type, size_bytes, blob_sha256, status,"
-    " created_at_ms, updated_at_ms"
+    " created_at_ms, updated_at_ms, retention_hours, due_at_ms"
 )
 
 
@@ -149,7 +149,7 @@ def insert(change: Change, user: User, new: NewFile) -> None:
         ),
     )
     change.db.execute(
-        "UPDATE buckets SET file_count = file_count + 1, updated_at_ms = ? WHERE bucket_id = ?",
+        f"UPDATE buckets SET file_count = file_count + 1, {states.next_state(change.db)} WHERE bucket_id = ?",
         (change.at_ms, new.bucket_id),
     )
 
@@ -158,6 +158,7 @@ def delete(change: Change, command: DeleteFile) -> None:
     """Remove the record and its file, and the reference to its blob. Needs admin on the file."""
     row = require(change, command.caller, command.file_uuid, Level.ADMIN, command.kind)
     require_removable(change.db, row)
+    states.require_of_file(change, row.sequence, command.unchanged_since_ms)
     remove(change, row)
 
 
@@ -182,8 +183,8 @@ def remove(change: Change, row: FileRow) -> None:
     reserved_bytes = quotas.of_upload(change.db, row.file_uuid)
     change.db.execute("DELETE FROM files WHERE sequence = ?", (row.sequence,))
     change.db.execute(
-        "UPDATE buckets SET file_count = file_count - 1, used_bytes = used_bytes - ?, updated_at_ms = ?"
-        " WHERE bucket_id = ?",
+        "UPDATE buckets SET file_count = file_count - 1, used_bytes = used_bytes - ?,"
+        f" {states.next_state(change.db)} WHERE bucket_id = ?",
         (used_bytes, change.at_ms, row.bucket_id),
     )
     quotas.add_reserved(change.db, row.bucket_id, -reserved_bytes)
@@ -211,8 +212,11 @@ def list_bucket(question: Question, query: ListBucketFiles) -> FilePage:
     return FilePage([FileRecord(**fields_of(row)) for row in rows], next_cursor)
 
 
-def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
-    """The fields of a FileRecord, from a row that begins with FILE_COLUMNS; the rest is the kind's own."""
+def fields_of(row: tuple[Any, ...], *, is_reply: bool = False) -> dict[str, Any]:
+    """The fields of a FileRecord, from a row that begins with FILE_COLUMNS; the rest is the kind's own.
+
+    `is_reply`: as members of older versions reply to a change, who do not tell of retention.
+    """
     return {
         "file_uuid": row[0],
         "bucket_id": row[1],
@@ -224,6 +228,8 @@ def fields_of(row: tuple[Any, ...]) -> dict[str, Any]:
         "status": row[7],
         "created_at_ms": row[8],
         "updated_at_ms": row[9],
+        "retention_hours": UNSET if is_reply or row[10] is None else row[10],
+        "due_at_ms": UNSET if is_reply or row[11] is None else row[11],
     }
 
 

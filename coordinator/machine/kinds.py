@@ -10,8 +10,8 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ca.errors import NotFound
-from coordinator.commands import Command, CreateFile
-from coordinator.machine import files, uploads
+from coordinator.commands import CreateFile, UpdateFile
+from coordinator.machine import files, retention, states, uploads
 from coordinator.machine.access import Level, User, require_file_level, require_user
 from coordinator.machine.change import Change, Question
 from coordinator.machine.pages import Condition, Listing, Row, file_filters, read_page
@@ -46,7 +46,7 @@ def describe(
     table: str,
     record_type: type[RecordType],
     created_by: type[CreateFile],
-    updated_by: type[Command],
+    updated_by: type[UpdateFile],
 ) -> Kind[RecordType]:
     """The kind whose rows lie in `table`."""
     shown = _without(record_type.__struct_fields__, FileRecord.__struct_fields__)
@@ -59,7 +59,7 @@ def describe(
         shown=shown,
         flags=flags,
         created=_without(created_by.__struct_fields__, CreateFile.__struct_fields__),
-        updated=_without(updated_by.__struct_fields__, ("caller", "file_uuid")),
+        updated=_without(updated_by.__struct_fields__, UpdateFile.__struct_fields__),
         columns=", ".join(columns),
     )
 
@@ -101,7 +101,8 @@ def require(
     ).fetchone()
     if row is None:
         raise NotFound("There is no such file.")
-    record = _record(kind, row)
+    is_reply = isinstance(scope, Change) and not states.are_told(scope.db)
+    record = _record(kind, row, is_reply=is_reply)
     sequence: int = row[-1]
     require_file_level(
         scope, user, level, owner_id=record.owner_id, bucket_id=record.bucket_id, sequence=sequence
@@ -115,23 +116,38 @@ def get(question: Question, kind: Kind[RecordType], caller: Caller, file_uuid: s
     return require(question, kind, user, file_uuid, Level.READ)[1]
 
 
-def named(kind: Kind[RecordType], command: Command) -> dict[str, Any]:
+def named(kind: Kind[RecordType], command: UpdateFile) -> dict[str, Any]:
     """What an updating command names: None leaves a field as it is."""
     return {name: value for name in kind.updated if (value := getattr(command, name)) is not None}
 
 
 def store(
-    change: Change, kind: Kind[RecordType], sequence: int, record: RecordType, values: dict[str, Any]
+    change: Change,
+    kind: Kind[RecordType],
+    sequence: int,
+    record: RecordType,
+    command: UpdateFile,
+    values: dict[str, Any],
 ) -> RecordType:
-    """Write these columns; the record as it is then. No columns are no change."""
-    if not values:
+    """Write these columns of the kind, and what the command says of every file; the record as it is then.
+
+    Nothing named is no change. Raises what `retention.plan` does, PreconditionFailed.
+    """
+    retained = retention.plan(change, sequence, command)
+    states.require(change, record.updated_at_ms, command.unchanged_since_ms)
+    if not values and retained is None:
         return record
-    assignments = ", ".join(f"{name} = ?" for name in values)
-    change.db.execute(
-        f"UPDATE {kind.table} SET {assignments} WHERE sequence = ?", (*values.values(), sequence)
-    )
-    change.db.execute("UPDATE files SET updated_at_ms = ? WHERE sequence = ?", (change.at_ms, sequence))
-    return msgspec.structs.replace(record, updated_at_ms=change.at_ms, **values)
+    if values:
+        assignments = ", ".join(f"{name} = ?" for name in values)
+        change.db.execute(
+            f"UPDATE {kind.table} SET {assignments} WHERE sequence = ?", (*values.values(), sequence)
+        )
+    if retained is not None:
+        retention.store(change, sequence, retained)
+        values = values | retention.shown(retained)
+    updated_at_ms = states.time_of_next(change, record.updated_at_ms)
+    change.db.execute("UPDATE files SET updated_at_ms = ? WHERE sequence = ?", (updated_at_ms, sequence))
+    return msgspec.structs.replace(record, updated_at_ms=updated_at_ms, **values)
 
 
 def list_page(
@@ -165,8 +181,8 @@ def list_page(
     return [_record(kind, row) for row in rows], next_cursor
 
 
-def _record(kind: Kind[RecordType], row: Row) -> RecordType:
-    fields = files.fields_of(row)
+def _record(kind: Kind[RecordType], row: Row, *, is_reply: bool = False) -> RecordType:
+    fields = files.fields_of(row, is_reply=is_reply)
     own = zip(kind.shown, row[len(fields) :], strict=False)  # the sequence ends the row
     fields.update((name, bool(value) if name in kind.flags else value) for name, value in own)
     return kind.record_type(**fields)

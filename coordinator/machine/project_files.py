@@ -20,7 +20,7 @@ def update(change: Change, command: UpdateProjectFile) -> ProjectFileRecord:
     """Change what the command names. Needs write."""
     user = require_user(change.users, command.caller)
     sequence, record = kinds.require(change, _KIND, user, command.file_uuid, Level.WRITE)
-    return kinds.store(change, _KIND, sequence, record, kinds.named(_KIND, command))
+    return kinds.store(change, _KIND, sequence, record, command, kinds.named(_KIND, command))
 
 
 def get(question: Question, query: GetProjectFile) -> ProjectFileRecord:

@@ -13,11 +13,15 @@ version.)
 import sqlite3
 from typing import Final
 
+from msgspec import UNSET
+
 from coordinator.commands import (
     AddIntermediate,
     AddTokenKey,
     CollectOverQuota,
     Command,
+    DeleteBucket,
+    DeleteFile,
     ForgetInstance,
     HashWhole,
     PlaceUpload,
@@ -26,6 +30,8 @@ from coordinator.commands import (
     ReportOrphans,
     RestartUpload,
     RevokeNode,
+    UpdateBucket,
+    UpdateFile,
 )
 from coordinator.machine import quotas
 from coordinator.machine.change import Change
@@ -42,6 +48,8 @@ QUOTAS_RESERVED: Final = 5  # uploads reserve of a quota, and content that waits
 WHOLE_DIGESTS: Final = 5  # all of the state is hashed before it is handed out
 INSTANCES_KNOWN: Final = 5  # the log knows who speaks for a node, and nodes are revoked
 KEYS_RETIRE: Final = 5  # another key signs user tokens, and the one before ends
+LAST_PATCH_IS_KNOWN: Final = 5  # where the PATCH began that completed an upload
+RECORDS_TELL_STATES: Final = 5  # the time of a record's last change rises, and its retention can be changed
 RULES: Final = 5  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
@@ -56,6 +64,21 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     ForgetInstance: INSTANCES_KNOWN,
     AddTokenKey: KEYS_RETIRE,
 }
+_CHANGING: Final = (UpdateFile, DeleteFile, UpdateBucket, DeleteBucket)
+FIELDS_SINCE: Final[dict[str, int]] = {  # of these a field, if it is set
+    "retention_hours": RECORDS_TELL_STATES,
+    "unchanged_since_ms": RECORDS_TELL_STATES,
+}
+
+
+def needed(command: Command) -> int:
+    """The oldest rules by which this command means what it says."""
+    fields = (
+        since
+        for name, since in FIELDS_SINCE.items()
+        if isinstance(command, _CHANGING) and getattr(command, name, UNSET) is not UNSET
+    )
+    return max(SINCE.get(type(command), FIRST), *fields, FIRST)
 
 
 def in_force(db: sqlite3.Connection) -> int:

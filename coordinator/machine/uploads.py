@@ -23,7 +23,7 @@ from coordinator.commands import (
     TakeOverUpload,
     TerminateUpload,
 )
-from coordinator.machine import blobs, contents, files, quotas, replicas, rules
+from coordinator.machine import blobs, contents, files, quotas, replicas, rules, states
 from coordinator.machine.access import Level, require_user
 from coordinator.machine.change import Change, Question
 from coordinator.queries import GetUpload, LiveUploads
@@ -125,7 +125,7 @@ def record_progress(change: Change, command: RecordProgress) -> UploadRecord:
     if row.status == "pending" and command.offset_bytes > 0:
         row = msgspec.structs.replace(row, status="uploading")
         change.db.execute(
-            "UPDATE files SET status = 'uploading', updated_at_ms = ? WHERE sequence = ?",
+            f"UPDATE files SET status = 'uploading', {states.next_state(change.db)} WHERE sequence = ?",
             (change.at_ms, row.sequence),
         )
     return _record(change, row, upload)
@@ -223,7 +223,7 @@ def declare_size(change: Change, command: DeclareSize) -> UploadRecord:
             upload = _reserve(change, row, upload, command.size_bytes)
         row = msgspec.structs.replace(row, size_bytes=command.size_bytes)
         change.db.execute(
-            "UPDATE files SET size_bytes = ?, updated_at_ms = ? WHERE sequence = ?",
+            f"UPDATE files SET size_bytes = ?, {states.next_state(change.db)} WHERE sequence = ?",
             (command.size_bytes, change.at_ms, row.sequence),
         )
     elif row.size_bytes != command.size_bytes:
@@ -239,7 +239,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     row, upload = _require(change, command.caller, command.file_uuid)
     if row.status not in ("pending", "uploading"):
         if row.blob_sha256 == command.blob_sha256:
-            return contents.record(change.db, command.file_uuid)
+            return _completed(change, command)
         raise Conflict("This file is complete, with other content.")
     live = _live(change, row, upload)
     if command.node_id and live is not None and not _is_held(live, command.node_id, command.epoch):
@@ -250,19 +250,24 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
     replicas.require_kept(change.db, command.blob_sha256, command.replicas, command.as_of)
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
+    next_state = states.next_state(change.db)
     change.db.execute(
         "UPDATE files SET status = 'available', blob_sha256 = ?, size_bytes = ?, available_at_ms = ?,"
-        f" updated_at_ms = ?, due_at_ms = ? + {files.RETENTION_MS} WHERE sequence = ?",
+        f" {next_state}, due_at_ms = ? + {files.RETENTION_MS} WHERE sequence = ?",
         (command.blob_sha256, command.size_bytes, *(change.at_ms,) * 3, row.sequence),
     )
     contents.describe(change, row, command)
+    if isinstance(command.patch_offset, int) and rules.in_force(change.db) >= rules.LAST_PATCH_IS_KNOWN:
+        change.db.execute(
+            "UPDATE files SET patch_offset = ? WHERE sequence = ?", (command.patch_offset, row.sequence)
+        )
     quotas.add_reserved(change.db, row.bucket_id, -quotas.of_upload(change.db, command.file_uuid))
     change.db.execute("DELETE FROM uploads WHERE file_uuid = ?", (command.file_uuid,))
     change.db.execute(
-        "UPDATE buckets SET used_bytes = used_bytes + ?, updated_at_ms = ? WHERE bucket_id = ?",
+        f"UPDATE buckets SET used_bytes = used_bytes + ?, {next_state} WHERE bucket_id = ?",
         (command.size_bytes, change.at_ms, row.bucket_id),
     )
-    return contents.record(change.db, command.file_uuid)
+    return _completed(change, command)
 
 
 def terminate(change: Change, command: TerminateUpload) -> None:
@@ -272,6 +277,10 @@ def terminate(change: Change, command: TerminateUpload) -> None:
         raise Conflict("This upload has ended; delete the file instead.")
     files.require_removable(change.db, row)
     files.remove(change, row)
+
+
+def _completed(change: Change, command: CompleteUpload) -> ContentRecord:
+    return contents.record(change.db, command.file_uuid, is_reply=not states.are_told(change.db))
 
 
 def _require_as_seen(
@@ -325,6 +334,12 @@ def _told(upload: _Upload | None) -> int | msgspec.UnsetType:
     if upload is None or upload.reserved_bytes is None or not upload.quota_bytes:
         return msgspec.UNSET
     return upload.reserved_bytes
+
+
+def _patch_offset(scope: Change | Question, row: files.FileRow) -> int | msgspec.UnsetType:
+    """Where the PATCH began that completed the upload, as far as that is known."""
+    found = scope.db.execute("SELECT patch_offset FROM files WHERE sequence = ?", (row.sequence,)).fetchone()
+    return msgspec.UNSET if found[0] is None else found[0]
 
 
 def _checked_placement(change: Change, command: RecordProgress) -> list[str]:
@@ -441,4 +456,5 @@ def _record(scope: Change | Question, row: files.FileRow, upload: _Upload | None
         epoch=upload.epoch if upload else 0,
         prefix_sha256=upload.prefix_sha256 if upload else "",
         reserved_bytes=_told(upload),
+        patch_offset=msgspec.UNSET if upload else _patch_offset(scope, row),
     )

@@ -87,9 +87,11 @@ def _read_token(path: Path) -> str:
 
 
 def read_text(path: Path, what: str) -> str:
-    """A small text file, stripped. Raises InvalidRequest naming the file."""
+    """A small text file, stripped, also of the mark that editors on Windows begin it with. Raises
+    InvalidRequest naming the file.
+    """
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.open(encoding="utf-8-sig") as file:
             text = file.read(TEXT_CHARS_MAX + 1)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidRequest(f"Cannot read {what} from {path}: {reason_of(error)}") from error

@@ -31,7 +31,7 @@ COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 @click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
 @click.option("--bucket", "bucket_id", default="", help="The id of a bucket.  [default: the default bucket]")
 @click.option(
-    "--retention", "retention_period", type=click.IntRange(0, 876000), help="Hours to keep the file."
+    "--retention", "retention_period", type=click.IntRange(1, 876000), help="Hours to keep the file."
 )
 @click.option("--include-images", is_flag=True)
 @click.option("--include-snapshots", is_flag=True)

@@ -39,11 +39,12 @@ async def authenticate(request: web.Request, *, at_any_age: bool = False) -> Cal
 
 
 def bearer(request: web.Request) -> str:
-    """What follows `Bearer ` in the one Authorization header. Raises Unauthorized."""
+    """What follows `Bearer` and spaces in the one Authorization header. Raises Unauthorized."""
     headers = request.headers.getall(hdrs.AUTHORIZATION, [])
     if len(headers) != 1:
         raise Unauthorized(f"{len(headers)} Authorization headers")
-    scheme, _, credential = headers[0].partition(" ")
+    scheme, _, spaced = headers[0].partition(" ")
+    credential = spaced.lstrip(" ")  # RFC 9110, section 11.4: as many as there are
     if scheme.lower() != "bearer" or not credential:  # RFC 9110, section 11.1: case does not matter
         raise Unauthorized("no bearer credential")
     return credential

@@ -1,24 +1,26 @@
 """Backups: `/api/v1/backups`."""
 
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
-from ca.errors import Conflict, PayloadTooLarge, PreconditionFailed
+from ca.errors import Conflict, Gone, PayloadTooLarge, PreconditionFailed
 from coordinator.commands import CreateBackup, UpdateBackup
 from coordinator.queries import GetBackup, ListBackups
-from coordinator.records import BACKUP, BackupPage, BackupRecord
-from coordinator.web import json_response, read_json
+from coordinator.records import BACKUP, BackupPage, BackupRecord, Caller
+from coordinator.web import read_json
 from node.api.access import authenticate
 from node.api.bodies.backups import BackupBody, BackupList, CreateBackupBody, UpdateBackupBody
 from node.api.bodies.checks import check_label, check_uuid, path_uuid
 from node.api.bodies.files import DeletedFile, file_body_fields
 from node.api.creation import CREATED, created, file_fields
-from node.api.files import PRECONDITIONS, delete_of_kind
+from node.api.files import delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.operation import Answer, Operation
 from node.api.pages import NEXT_PAGE, cursor_text
 from node.api.services import API
+from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 
 _PATH: Final = "/api/v1/backups"
 _FILE: Final = f"{_PATH}/{{file_uuid}}"
@@ -58,9 +60,7 @@ async def list_page(request: web.Request) -> web.Response:
 
 async def get(request: web.Request) -> web.Response:
     """File record and backup metadata in one. Needs read."""
-    caller = await authenticate(request)
-    query = GetBackup(caller=caller, file_uuid=path_uuid(request))
-    return json_response(_body_of(await request.app[API].metadata.read(query, BackupRecord)))
+    return answer_read(request, await _find(request, await authenticate(request)))
 
 
 async def update(request: web.Request) -> web.Response:
@@ -75,13 +75,16 @@ async def update(request: web.Request) -> web.Response:
     command = UpdateBackup(
         caller=caller,
         file_uuid=file_uuid,
+        retention_hours=body.retention_period,
+        unchanged_since_ms=await state_named(request, partial(_find, request, caller)),
         backup_type=body.backup_type,
         is_compressed=body.is_compressed,
         is_encrypted=body.is_encrypted,
         parent_backup_uuid=None if parent is None else check_uuid(parent, "parent_backup_uuid"),
         source_node_id=None if source is None else check_label(source, "source_node_id"),
     )
-    return json_response(_body_of(await request.app[API].metadata.propose(command, BackupRecord)))
+    record = await request.app[API].metadata.propose(command, BackupRecord)
+    return record_response(_body_of(record), record.updated_at_ms)
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -89,7 +92,14 @@ async def delete(request: web.Request) -> web.Response:
 
     A backup that others build on is a conflict.
     """
-    return await delete_of_kind(request, BACKUP)
+    return await delete_of_kind(request, BACKUP, _find)
+
+
+async def _find(request: web.Request, caller: Caller) -> Found:
+    """The record in the path as it is answered. Raises NotFound, Forbidden."""
+    query = GetBackup(caller=caller, file_uuid=path_uuid(request))
+    record = await request.app[API].metadata.read(query, BackupRecord)
+    return Found(_body_of(record), record.updated_at_ms, record.blob_sha256)
 
 
 def _body_of(record: BackupRecord) -> BackupBody:
@@ -133,7 +143,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_FILE,
         handler=get,
         summary="Show a backup",
-        answers={200: Answer(description="The backup.", body=BackupBody)},
+        headers=CONDITIONS,
+        answers={200: Answer(description="The backup.", body=BackupBody, headers=OF_RECORD), 304: UNCHANGED},
+        errors=(PreconditionFailed,),
     ),
     Operation(
         name="update_backup",
@@ -143,7 +155,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=update,
         summary="Change the metadata of a backup",
         body=UpdateBackupBody,
-        answers={200: Answer(description="The backup as it is now.", body=BackupBody)},
+        headers=CONDITIONS,
+        answers={200: Answer(description="The backup as it is now.", body=BackupBody, headers=OF_RECORD)},
+        errors=(Gone, PreconditionFailed),
         changes=True,
     ),
     Operation(
@@ -153,7 +167,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_FILE,
         handler=delete,
         summary="Delete a backup",
-        headers=PRECONDITIONS,
+        headers=CONDITIONS,
         answers={200: Answer(description="The backup is deleted.", body=DeletedFile)},
         errors=(Conflict, PreconditionFailed),
     ),

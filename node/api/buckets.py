@@ -1,14 +1,15 @@
 """Buckets and the files in them: `/api/v1/buckets`."""
 
+from functools import partial
 from typing import Final
 
 import uuid_utils
 from aiohttp import web
 
-from ca.errors import Conflict
+from ca.errors import Conflict, PreconditionFailed
 from coordinator.commands import CreateBucket, DeleteBucket, UpdateBucket
 from coordinator.queries import GetBucket, ListBucketFiles, ListBuckets
-from coordinator.records import BucketPage, BucketRecord, FilePage, FileRecord
+from coordinator.records import BucketPage, BucketRecord, Caller, FilePage, FileRecord
 from coordinator.timestamps import rfc3339
 from coordinator.web import json_response, read_json
 from node.api.access import audited, authenticate
@@ -21,11 +22,12 @@ from node.api.bodies.buckets import (
     UpdateBucketBody,
 )
 from node.api.bodies.checks import check_label, path_uuid
-from node.api.bodies.files import FileSummary
+from node.api.bodies.files import FileSummary, expires_at
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.operation import Answer, Operation
 from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
 from node.api.services import API
+from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 
 _PATH: Final = "/api/v1/buckets"
 _BUCKET: Final = f"{_PATH}/{{bucket_id}}"
@@ -42,8 +44,8 @@ async def create(request: web.Request) -> web.Response:
         quota_bytes=body.quota_bytes,
     )
     record = await request.app[API].metadata.propose(command, BucketRecord)
-    headers = {"Location": f"{_PATH}/{record.bucket_id}"}
-    return json_response(_body_of(record), status=201, headers=headers)
+    location = f"{_PATH}/{record.bucket_id}"
+    return record_response(_body_of(record), record.updated_at_ms, status=201, location=location)
 
 
 async def list_page(request: web.Request) -> web.Response:
@@ -61,9 +63,7 @@ async def list_page(request: web.Request) -> web.Response:
 
 async def get(request: web.Request) -> web.Response:
     """Needs read; the default bucket is shown to everybody."""
-    caller = await authenticate(request)
-    query = GetBucket(caller=caller, bucket_id=path_uuid(request, "bucket_id"))
-    return json_response(_body_of(await request.app[API].metadata.read(query, BucketRecord)))
+    return answer_read(request, await _find(request, await authenticate(request)))
 
 
 async def update(request: web.Request) -> web.Response:
@@ -76,15 +76,18 @@ async def update(request: web.Request) -> web.Response:
         bucket_id=bucket_id,
         name=None if body.name is None else check_label(body.name, "name"),
         quota_bytes=body.quota_bytes,
+        unchanged_since_ms=await state_named(request, partial(_find, request, caller)),
     )
-    return json_response(_body_of(await request.app[API].metadata.propose(command, BucketRecord)))
+    record = await request.app[API].metadata.propose(command, BucketRecord)
+    return record_response(_body_of(record), record.updated_at_ms)
 
 
 async def delete(request: web.Request) -> web.Response:
     """Needs admin on the bucket. One that holds files is a conflict, and so is the default one."""
     caller = await authenticate(request)
     bucket_id = path_uuid(request, "bucket_id")
-    command = DeleteBucket(caller=caller, bucket_id=bucket_id)
+    unchanged_since_ms = await state_named(request, partial(_find, request, caller))
+    command = DeleteBucket(caller=caller, bucket_id=bucket_id, unchanged_since_ms=unchanged_since_ms)
     async with audited(request, "delete_bucket", principal=caller.subject, target=bucket_id):
         await request.app[API].metadata.propose(command, type(None))
     return json_response(DeletedBucket(deleted=True, bucket_id=bucket_id))
@@ -109,6 +112,13 @@ async def list_files(request: web.Request) -> web.Response:
     return filtered_response(request, answer, page.next_cursor, filters)
 
 
+async def _find(request: web.Request, caller: Caller) -> Found:
+    """The bucket in the path as it is answered. Raises NotFound, Forbidden."""
+    query = GetBucket(caller=caller, bucket_id=path_uuid(request, "bucket_id"))
+    record = await request.app[API].metadata.read(query, BucketRecord)
+    return Found(_body_of(record), record.updated_at_ms)
+
+
 def _body_of(record: BucketRecord) -> BucketBody:
     return BucketBody(
         bucket_id=record.bucket_id,
@@ -131,6 +141,7 @@ def _summary_of(record: FileRecord) -> FileSummary:
         size_bytes=record.size_bytes,
         blob_sha256=record.blob_sha256,
         status=record.status,
+        expires_at=expires_at(record),
         created_at=rfc3339(record.created_at_ms),
     )
 
@@ -148,7 +159,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             201: Answer(
                 description="The new bucket.",
                 body=BucketBody,
-                headers={"Location": "The path of the new bucket."},
+                headers={"Location": "The path of the new bucket."} | OF_RECORD,
             )
         },
         errors=(Conflict,),
@@ -171,7 +182,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_BUCKET,
         handler=get,
         summary="Show a bucket",
-        answers={200: Answer(description="The bucket.", body=BucketBody)},
+        headers=CONDITIONS,
+        answers={
+            200: Answer(description="The bucket.", body=BucketBody, headers=OF_RECORD),
+            304: UNCHANGED,
+        },
+        errors=(PreconditionFailed,),
     ),
     Operation(
         name="update_bucket",
@@ -181,8 +197,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=update,
         summary="Change a bucket's name or quota",
         body=UpdateBucketBody,
-        answers={200: Answer(description="The bucket as it is now.", body=BucketBody)},
-        errors=(Conflict,),
+        headers=CONDITIONS,
+        answers={200: Answer(description="The bucket as it is now.", body=BucketBody, headers=OF_RECORD)},
+        errors=(Conflict, PreconditionFailed),
         changes=True,
     ),
     Operation(
@@ -192,8 +209,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_BUCKET,
         handler=delete,
         summary="Delete an empty bucket",
+        headers=CONDITIONS,
         answers={200: Answer(description="The bucket is deleted.", body=DeletedBucket)},
-        errors=(Conflict,),
+        errors=(Conflict, PreconditionFailed),
     ),
     Operation(
         name="list_bucket_files",

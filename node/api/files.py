@@ -1,5 +1,7 @@
 """Files of every kind: `/api/v1/files`. Their content is the business of `node/content`."""
 
+from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from aiohttp import hdrs, web
@@ -14,10 +16,14 @@ from node.api.bodies.checks import path_uuid
 from node.api.bodies.files import DeletedFile
 from node.api.operation import Answer, Operation, Parameter
 from node.api.services import API
+from node.api.tags import Found, state_named
 from node.conditions import evaluate
+
+FindFile = Callable[[web.Request, Caller], Awaitable[Found]]
 
 PRECONDITIONS: Final = (
     Parameter(name="If-Match", description="Only with this content: an entity tag, or a list of them."),
+    Parameter(name="If-None-Match", description="Only with other content than this, or none."),
     Parameter(name="If-Unmodified-Since", description="Only with content that is no newer."),
 )
 
@@ -25,21 +31,33 @@ PRECONDITIONS: Final = (
 async def delete(request: web.Request) -> web.Response:
     """A file of any kind. Its record goes at once, the blob when nothing refers to it any more.
 
-    Needs admin on the file. A backup that others build on is a conflict.
-    """
-    return await delete_of_kind(request, "")
-
-
-async def delete_of_kind(request: web.Request, kind: str) -> web.Response:
-    """Delete the file in the path; one of another kind ("" is any) is not found.
-
-    Raises PreconditionFailed by what its content is.
+    Conditions are on its content, which this path is of. Needs admin on the file. A backup that others build
+    on is a conflict.
     """
     caller = await authenticate(request)
     file_uuid = path_uuid(request)
     if any(condition.name in request.headers for condition in PRECONDITIONS):
         await _require_content(request, caller, file_uuid)
-    command = DeleteFile(caller=caller, file_uuid=file_uuid, kind=kind)
+    return await _deleted(request, DeleteFile(caller=caller, file_uuid=file_uuid, kind=""))
+
+
+async def delete_of_kind(request: web.Request, kind: str, find: FindFile) -> web.Response:
+    """Delete the file in the path; one of another kind is not found.
+
+    Raises PreconditionFailed by the state of its record, which the tag of its content names as well.
+    """
+    caller = await authenticate(request)
+    command = DeleteFile(
+        caller=caller,
+        file_uuid=path_uuid(request),
+        kind=kind,
+        unchanged_since_ms=await state_named(request, partial(find, request, caller), also_content=True),
+    )
+    return await _deleted(request, command)
+
+
+async def _deleted(request: web.Request, command: DeleteFile) -> web.Response:
+    caller, file_uuid = command.caller, command.file_uuid
     async with audited(request, "delete_file", principal=caller.subject, target=file_uuid):
         await request.app[API].metadata.propose(command, type(None))
     return json_response(DeletedFile(file_uuid=file_uuid))

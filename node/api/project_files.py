@@ -1,13 +1,14 @@
 """Project files: `/api/v1/project-files`."""
 
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
-from ca.errors import NotAvailable, PayloadTooLarge, PreconditionFailed
+from ca.errors import Gone, NotAvailable, PayloadTooLarge, PreconditionFailed
 from coordinator.commands import CreateProjectFile, UpdateProjectFile
 from coordinator.queries import GetManifest, GetProjectFile, ListProjectFiles
-from coordinator.records import PROJECT_FILE, Manifest, ProjectFilePage, ProjectFileRecord
+from coordinator.records import PROJECT_FILE, Caller, Manifest, ProjectFilePage, ProjectFileRecord
 from coordinator.web import json_response, read_json
 from node.api.access import authenticate
 from node.api.bodies.checks import check_label, path_uuid
@@ -22,11 +23,12 @@ from node.api.bodies.project_files import (
     UpdateProjectFileBody,
 )
 from node.api.creation import CREATED, created, file_fields
-from node.api.files import PRECONDITIONS, delete_of_kind
+from node.api.files import delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.operation import Answer, Operation, Parameter
 from node.api.pages import NEXT_PAGE, cursor_text, query_text
 from node.api.services import API
+from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 
 _PATH: Final = "/api/v1/project-files"
 _FILE: Final = f"{_PATH}/{{file_uuid}}"
@@ -68,9 +70,7 @@ async def list_page(request: web.Request) -> web.Response:
 
 async def get(request: web.Request) -> web.Response:
     """File record and project metadata in one. Needs read."""
-    caller = await authenticate(request)
-    query = GetProjectFile(caller=caller, file_uuid=path_uuid(request))
-    return json_response(_body_of(await request.app[API].metadata.read(query, ProjectFileRecord)))
+    return answer_read(request, await _find(request, await authenticate(request)))
 
 
 async def get_manifest(request: web.Request) -> web.Response:
@@ -100,6 +100,8 @@ async def update(request: web.Request) -> web.Response:
     command = UpdateProjectFile(
         caller=caller,
         file_uuid=file_uuid,
+        retention_hours=body.retention_period,
+        unchanged_since_ms=await state_named(request, partial(_find, request, caller)),
         project_name=_checked(body.project_name, "project_name"),
         version_tag=_checked(body.version_tag, "version_tag"),
         compression=body.compression,
@@ -109,12 +111,20 @@ async def update(request: web.Request) -> web.Response:
         keep_compute_ids=body.keep_compute_ids,
         reset_mac_addresses=body.reset_mac_addresses,
     )
-    return json_response(_body_of(await request.app[API].metadata.propose(command, ProjectFileRecord)))
+    record = await request.app[API].metadata.propose(command, ProjectFileRecord)
+    return record_response(_body_of(record), record.updated_at_ms)
 
 
 async def delete(request: web.Request) -> web.Response:
     """The record goes at once, the blob when nothing refers to it any more. Needs admin on the file."""
-    return await delete_of_kind(request, PROJECT_FILE)
+    return await delete_of_kind(request, PROJECT_FILE, _find)
+
+
+async def _find(request: web.Request, caller: Caller) -> Found:
+    """The record in the path as it is answered. Raises NotFound, Forbidden."""
+    query = GetProjectFile(caller=caller, file_uuid=path_uuid(request))
+    record = await request.app[API].metadata.read(query, ProjectFileRecord)
+    return Found(_body_of(record), record.updated_at_ms, record.blob_sha256)
 
 
 def _body_of(record: ProjectFileRecord) -> ProjectFileBody:
@@ -171,7 +181,12 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_FILE,
         handler=get,
         summary="Show a project file",
-        answers={200: Answer(description="The project file.", body=ProjectFileBody)},
+        headers=CONDITIONS,
+        answers={
+            200: Answer(description="The project file.", body=ProjectFileBody, headers=OF_RECORD),
+            304: UNCHANGED,
+        },
+        errors=(PreconditionFailed,),
     ),
     Operation(
         name="get_project_manifest",
@@ -191,7 +206,11 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=update,
         summary="Change the metadata of a project file",
         body=UpdateProjectFileBody,
-        answers={200: Answer(description="The project file as it is now.", body=ProjectFileBody)},
+        headers=CONDITIONS,
+        answers={
+            200: Answer(description="The project file as it is now.", body=ProjectFileBody, headers=OF_RECORD)
+        },
+        errors=(Gone, PreconditionFailed),
         changes=True,
     ),
     Operation(
@@ -201,7 +220,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_FILE,
         handler=delete,
         summary="Delete a project file",
-        headers=PRECONDITIONS,
+        headers=CONDITIONS,
         answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
         errors=(PreconditionFailed,),
     ),

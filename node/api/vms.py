@@ -1,28 +1,30 @@
 """VM images: `/api/v1/vms`."""
 
 import re
+from functools import partial
 from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
-from ca.errors import InvalidRequest, PayloadTooLarge, PreconditionFailed
+from ca.errors import Gone, InvalidRequest, PayloadTooLarge, PreconditionFailed
 from coordinator.bounds import DOCUMENT_CHARS_MAX
 from coordinator.commands import CreateVm, UpdateVm
 from coordinator.queries import GetVm, ListVms
-from coordinator.records import VM, VmPage, VmRecord
-from coordinator.web import json_response, read_json
+from coordinator.records import VM, Caller, VmPage, VmRecord
+from coordinator.web import read_json
 from node.api.access import authenticate
 from node.api.bodies.checks import path_uuid
 from node.api.bodies.fields import MaybeMd5
 from node.api.bodies.files import DeletedFile, file_body_fields
 from node.api.bodies.vms import IMAGE_FORMAT, CreateVmBody, UpdateVmBody, VmBody, VmList
 from node.api.creation import CREATED, created, file_fields
-from node.api.files import PRECONDITIONS, delete_of_kind
+from node.api.files import delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
 from node.api.operation import Answer, Operation, Parameter
 from node.api.pages import NEXT_PAGE, cursor_text, query_text
 from node.api.services import API
+from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 
 _PATH: Final = "/api/v1/vms"
 _FILE: Final = f"{_PATH}/{{file_uuid}}"
@@ -63,9 +65,7 @@ async def list_page(request: web.Request) -> web.Response:
 
 async def get(request: web.Request) -> web.Response:
     """File record and image metadata in one. Needs read."""
-    caller = await authenticate(request)
-    query = GetVm(caller=caller, file_uuid=path_uuid(request))
-    return json_response(_body_of(await request.app[API].metadata.read(query, VmRecord)))
+    return answer_read(request, await _find(request, await authenticate(request)))
 
 
 async def update(request: web.Request) -> web.Response:
@@ -77,18 +77,21 @@ async def update(request: web.Request) -> web.Response:
     command = UpdateVm(
         caller=caller,
         file_uuid=file_uuid,
+        retention_hours=body.retention_period,
+        unchanged_since_ms=await state_named(request, partial(_find, request, caller)),
         virt_type=body.virt_type,
         format=None if body.format is None else _checked_format(body.format),
         vcpus=body.vcpus,
         ram_mb=body.ram_mb,
         extra_attributes_json=None if attributes is None else _checked_attributes(attributes),
     )
-    return json_response(_body_of(await request.app[API].metadata.propose(command, VmRecord)))
+    record = await request.app[API].metadata.propose(command, VmRecord)
+    return record_response(_body_of(record), record.updated_at_ms)
 
 
 async def delete(request: web.Request) -> web.Response:
     """The record goes at once, the blob when nothing refers to it any more. Needs admin on the file."""
-    return await delete_of_kind(request, VM)
+    return await delete_of_kind(request, VM, _find)
 
 
 def _checked_format(text: str) -> str:
@@ -126,6 +129,13 @@ def _is_shallow(value: Any) -> bool:
         if not level:
             return True
     return False
+
+
+async def _find(request: web.Request, caller: Caller) -> Found:
+    """The record in the path as it is answered. Raises NotFound, Forbidden."""
+    query = GetVm(caller=caller, file_uuid=path_uuid(request))
+    record = await request.app[API].metadata.read(query, VmRecord)
+    return Found(_body_of(record), record.updated_at_ms, record.blob_sha256)
 
 
 def _body_of(record: VmRecord) -> VmBody:
@@ -173,7 +183,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_FILE,
         handler=get,
         summary="Show a VM image",
-        answers={200: Answer(description="The VM image.", body=VmBody)},
+        headers=CONDITIONS,
+        answers={200: Answer(description="The VM image.", body=VmBody, headers=OF_RECORD), 304: UNCHANGED},
+        errors=(PreconditionFailed,),
     ),
     Operation(
         name="update_vm",
@@ -183,7 +195,9 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         handler=update,
         summary="Change the metadata of a VM image",
         body=UpdateVmBody,
-        answers={200: Answer(description="The VM image as it is now.", body=VmBody)},
+        headers=CONDITIONS,
+        answers={200: Answer(description="The VM image as it is now.", body=VmBody, headers=OF_RECORD)},
+        errors=(Gone, PreconditionFailed),
         changes=True,
     ),
     Operation(
@@ -193,7 +207,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_FILE,
         handler=delete,
         summary="Delete a VM image",
-        headers=PRECONDITIONS,
+        headers=CONDITIONS,
         answers={200: Answer(description="The file is deleted.", body=DeletedFile)},
         errors=(PreconditionFailed,),
     ),

@@ -1,4 +1,5 @@
-"""Digests that a request declares for its body (RFC 9530; the older Digest of RFC 3230; tus checksum). Pure.
+"""Digests that a request declares for its body (RFC 9530; the older Digest of RFC 3230 and Content-MD5; tus
+checksum). Pure.
 
 Of the fields of RFC 9530 only sha-256 is compared; one that names other algorithms alone is ignored, as its
 section 2 allows. A tus checksum by an algorithm that is not offered is refused, and so is the announcement of
@@ -20,6 +21,7 @@ _STRUCTURED = re.compile(r"sha-256=:([A-Za-z0-9+/=]{1,64}):(?:;[ -~]*)?")
 _PLAIN = re.compile(r"sha-256=([A-Za-z0-9+/=]{1,64})", re.IGNORECASE)  # RFC 3230: a list of name=base64
 DIGEST_FIELDS = ("Repr-Digest", "Digest")  # of the whole content
 PIECE_FIELD = "Content-Digest"  # of the bytes in this request
+MD5_FIELD = "Content-MD5"  # likewise (RFC 1864): what older clients send
 TUS_FIELD = "Upload-Checksum"  # likewise, of a PATCH
 TUS_ALGORITHMS = ("sha256", "sha1", "md5")  # as hashlib names them too
 
@@ -45,7 +47,7 @@ class Checksum:
 def require_before_body(headers: Mapping[str, str]) -> None:
     """Raises InvalidRequest where a digest is announced for behind the body."""
     trailers = {name.strip(" \t").lower() for name in (field_of(headers, "Trailer") or "").split(",")}
-    for name in (*DIGEST_FIELDS, PIECE_FIELD, TUS_FIELD):
+    for name in (*DIGEST_FIELDS, PIECE_FIELD, MD5_FIELD, TUS_FIELD):
         if name.lower() in trailers:
             raise InvalidRequest(f"{name}: has to come before the body; trailers are not read.")
 
@@ -71,9 +73,18 @@ def piece_checksums(headers: Mapping[str, str]) -> tuple[Checksum, ...]:
     found = []
     if sha256 := piece_digest(headers):
         found.append(Checksum(PIECE_FIELD, "sha256", bytes.fromhex(sha256)))
+    found += md5_checksums(headers)
     if (value := field_of(headers, TUS_FIELD)) is not None:
         found.append(tus_checksum(value))
     return tuple(found)
+
+
+def md5_checksums(headers: Mapping[str, str]) -> tuple[Checksum, ...]:
+    """The MD5 that is declared for the bytes of this request, if there is one. Raises InvalidRequest."""
+    value = field_of(headers, MD5_FIELD)
+    if value is None:
+        return ()
+    return (Checksum(MD5_FIELD, "md5", _decoded(MD5_FIELD, "md5", value.strip(" \t"))),)
 
 
 def tus_checksum(value: str) -> Checksum:
@@ -81,19 +92,24 @@ def tus_checksum(value: str) -> Checksum:
     algorithm, _, encoded = value.partition(" ")
     if algorithm not in TUS_ALGORITHMS:
         raise InvalidRequest(f"{TUS_FIELD}: the algorithm must be one of {', '.join(TUS_ALGORITHMS)}.")
-    checksum_bytes = hashlib.new(algorithm, usedforsecurity=False).digest_size
-    try:
-        digest = base64.b64decode(encoded, validate=True)
-    except ValueError:  # not ASCII, or not base64
-        digest = b""
-    if len(digest) != checksum_bytes:
-        raise InvalidRequest(f"{TUS_FIELD}: must hold a {algorithm} of {checksum_bytes} bytes in base64.")
-    return Checksum(TUS_FIELD, algorithm, digest)
+    return Checksum(TUS_FIELD, algorithm, _decoded(TUS_FIELD, algorithm, encoded))
 
 
 def repr_digest(sha256: str) -> str:
     """The value of Repr-Digest for content with this sha256 (hex)."""
     return f"sha-256=:{base64.b64encode(bytes.fromhex(sha256)).decode('ascii')}:"
+
+
+def _decoded(field: str, algorithm: str, encoded: str) -> bytes:
+    """Raises InvalidRequest naming the field."""
+    digest_bytes = hashlib.new(algorithm, usedforsecurity=False).digest_size
+    try:
+        digest = base64.b64decode(encoded, validate=True)
+    except ValueError:  # not ASCII, or not base64
+        digest = b""
+    if len(digest) != digest_bytes:
+        raise InvalidRequest(f"{field}: must hold a {algorithm} of {digest_bytes} bytes in base64.")
+    return digest
 
 
 def _digest(headers: Mapping[str, str], name: str) -> str:

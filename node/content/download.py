@@ -13,7 +13,7 @@ from aiohttp import web
 
 from coordinator.records import ContentRecord
 from node.bulk import Flow
-from node.conditions import Outcome, content_disposition, evaluate, http_date, if_range_holds
+from node.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_holds
 from node.content.delivery import send_stretch
 from node.content.digests import repr_digest
 from node.content.sources import read_anywhere
@@ -63,6 +63,8 @@ async def serve_content(
         return web.Response(status=307, headers=dict(policy) | moved)
     file = content.file
     headers = {**describe(file.blob_sha256, file.filename, content.available_at_ms), **policy}
+    if file.due_at_ms:
+        headers["Sunset"] = http_date(file.due_at_ms)  # RFC 8594: from then on it is gone
     if _is_not_modified(request, headers["ETag"], content.available_at_ms):
         return web.Response(status=304, headers=_not_modified(headers, policy))
     plan = plan_answer(request, content, headers["ETag"])
@@ -85,7 +87,7 @@ def plan_answer(request: web.Request, content: ContentRecord, etag: str) -> Plan
     size_bytes = content.file.size_bytes
     ranges = None
     if request.method == "GET" and _range_counts(request, etag, content.available_at_ms):
-        ranges = parse_range(request.headers.get("Range"), size_bytes)
+        ranges = parse_range(field_of(request.headers, "Range"), size_bytes)
     if ranges is None:
         return Plan(200, {"Content-Type": content.file.content_type}, [Stretch(b"", 0, size_bytes)])
     if len(ranges) == 1:
@@ -107,7 +109,7 @@ def _single(span: ByteRange, content: ContentRecord) -> Plan:
 
 def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
     """A Range under an If-Range that does not hold is ignored (RFC 9110, section 13.1.5)."""
-    condition = request.headers.get("If-Range")
+    condition = field_of(request.headers, "If-Range")
     return condition is None or if_range_holds(condition, etag, modified_at_ms)
 
 

@@ -8,7 +8,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from ca.errors import FilestoreError, MethodNotAllowed, RateLimited, Unavailable, UploadLocked
-from coordinator.patience import moved, own_bounds
+from coordinator.patience import bounded_s, moved, own_bounds
 from coordinator.queries import GetUpload
 from coordinator.records import Caller, UploadRecord
 from coordinator.web import json_response
@@ -19,6 +19,7 @@ from node.content import put, tus
 from node.content.bodies import UploadOffset
 from node.content.digests import require_before_body
 from node.content.download import serve_content
+from node.content.locks import DOUBT_S, POLL_DOUBT_S
 from node.content.passing import PASSED_ON, Holder, node_holding, pass_on, worker_holding
 from node.content.public import serve_public
 from node.content.sources import NoReplica
@@ -89,9 +90,10 @@ async def put_content(request: web.Request) -> web.StreamResponse:
     """The whole content, or with `Content-Range` the piece that begins where the upload stands. `bytes
     */TOTAL` with an empty body asks again for a completion that failed. The request that completes the
     content returns when the file is available; repeated, it answers the same, but 412 under `If-None-Match`
-    that its own success has made false. Needs write on the file.
+    that its own success has made false. A form around the content (`multipart/*`,
+    `application/x-www-form-urlencoded`) is refused. Needs write on the file.
     """
-    return await _write(request, put.put, put.require_length)
+    return await _write(request, put.put, put.require_content_itself)
 
 
 async def tus_options(request: web.Request) -> web.StreamResponse:
@@ -235,13 +237,15 @@ async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadReco
 async def _settled(
     request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord, seen_releases: int
 ) -> UploadRecord:
-    """The upload that this node holds, once an earlier request of a lost client has settled its bytes, and
+    """The upload that this node holds, once an earlier request of a lost client has settled its bytes (see
+    `node/content/locks.py`, also for one that may not be known to be lost yet), and
     what this disk has lost of them is known to the log: nobody shall be told of bytes that are gone.
 
     `seen_releases`: `UploadLocks.releases` before `record` was read.
     """
+    doubt_s = DOUBT_S if request.method == hdrs.METH_HEAD else POLL_DOUBT_S
     if record.placement and not services.disk.hangs():
-        await services.locks.settled(record.file_uuid)
+        await services.locks.settled(record.file_uuid, doubt_s=bounded_s(doubt_s))
     if services.locks.releases != seen_releases:
         seen_releases = services.locks.releases
         query = GetUpload(caller=caller, file_uuid=record.file_uuid)

@@ -4,12 +4,17 @@ A request whose connection is gone still has to sync what it received; a new one
 on from there. A request whose connection only looks alive (its client vanished without a word) is ended
 after TAKEOVER_STALL_S without a byte once somebody else asks. A request that is really writing keeps the
 upload: the other gets 423.
+
+Who asks where an upload stands may be the client of a request that has just broken off, before this node has
+noticed: some of its bytes lie with a proxy still, or with the node that passes them on. So the answer waits
+for the end of that request, as long as a silent one is given; one that receives all the time is taken to
+live, and goes on.
 """
 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
 
 from ca.errors import RateLimited, UploadLocked
@@ -17,6 +22,9 @@ from coordinator.patience import bounded_s
 
 TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then may another take over
 WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of those that it can hold
+DOUBT_S = TAKEOVER_STALL_S + 0.25  # a request that seems to live has ended by then, if its client is gone
+POLL_DOUBT_S = 1.0  # the same for those that look again and again, and do not go on from what they are told
+_LOOK_S = 0.05  # between two looks at a request that seems to live
 TAKEOVER_WAIT_S = 30.0  # for the old request to sync; beyond it something is wrong with the disk
 
 
@@ -82,13 +90,22 @@ class UploadLocks:
             if not taken:
                 self._writers.pop(principal, None)
 
-    async def settled(self, file_uuid: str) -> bool:
-        """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked."""
+    async def settled(self, file_uuid: str, *, doubt_s: float = 0.0) -> bool:
+        """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked.
+
+        One that seems to live is waited for as long as `doubt_s`.
+        """
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + bounded_s(TAKEOVER_WAIT_S)
+        asked_at_s = loop.time()
+        until_s = asked_at_s + bounded_s(TAKEOVER_WAIT_S)
         while (holder := self._holds.get(file_uuid)) is not None:
             if holder.is_live():
-                return False
+                if loop.time() >= asked_at_s + doubt_s:
+                    return False
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await holder.released.wait()
+                continue
             holder.disconnect()
             try:
                 async with asyncio.timeout_at(until_s):

@@ -1,6 +1,9 @@
 """Passing a request on to who holds the upload, streamed both ways: another node, over its peer port, or
 another worker of this node, over its Unix socket.
 
+A client that waits to be told to go on with its body (`Expect: 100-continue`) waits for the holder's word, as
+this node does: whatever refuses the request comes before any of the body.
+
 The credential goes along and is verified there again. A request is passed on to a node once, and within a
 node once: both travel with it, and whoever gets one that is not for it refuses it, so that two with different
 views cannot play ball.
@@ -20,6 +23,7 @@ from multidict import CIMultiDict
 from ca.errors import FilestoreError, Unavailable
 from coordinator.patience import PATIENCE_S, moved
 from coordinator.rates import BodyPace
+from coordinator.receiving import waits_to_go_on
 from coordinator.web import ClientGone, body_chunks, request_id
 from node.peers import STALL_TIMEOUT_S, PeerFailed, pieces
 from node.services import NodeServices
@@ -85,6 +89,8 @@ async def pass_on(
     headers = CIMultiDict(kept)
     headers[holder.mark] = "1"
     headers["X-Request-Id"] = request_id(request)
+    if waits_to_go_on(request):  # the holder refuses it, or lets it go on: then the first piece is asked for
+        headers[hdrs.EXPECT] = "100-continue"
     body = _Body(request, pace)
     try:
         async with (

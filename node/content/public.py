@@ -34,7 +34,7 @@ async def serve_public(request: web.Request) -> web.StreamResponse:
 
 
 async def _find(request: web.Request, services: NodeServices) -> ContentRecord:
-    bucket_id, token = request.match_info["bucket_uuid"], request.match_info["token"]
+    bucket_id, token = request.match_info["bucket_uuid"].lower(), request.match_info["token"]
     try:
         if not is_uuid(bucket_id) or _TOKEN.fullmatch(token) is None:
             raise NotFound("There is no such public token.")

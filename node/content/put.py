@@ -9,21 +9,24 @@ import re
 
 from aiohttp import web
 
-from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge
+from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from coordinator.records import UploadRecord
 from coordinator.web import json_response
+from node.conditions import field_of
 from node.content.bodies import ContentStored, UploadOffset
-from node.content.digests import piece_checksums, piece_digest, whole_digest
+from node.content.digests import md5_checksums, piece_checksums, piece_digest, whole_digest
 from node.content.replay import is_repeated
 from node.content.upload import Session
 from node.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
 
+_MULTIPART = "multipart/"
+_URLENCODED = "application/x-www-form-urlencoded"
 _NOTHING_OF = re.compile(r"bytes \*/([0-9]{1,16})", re.ASCII | re.IGNORECASE)
 
 
 async def put(session: Session) -> web.StreamResponse:
     """200 with the stored content when this request completed it, 202 with the offset when more must come."""
-    header = session.request.headers.get("Content-Range")
+    header = field_of(session.request.headers, "Content-Range")
     if header is None:
         return await _put_whole(session)
     if match := _NOTHING_OF.fullmatch(header.strip(" \t")):
@@ -31,12 +34,19 @@ async def put(session: Session) -> web.StreamResponse:
     return await _put_piece(session, parse_content_range(header))
 
 
-def require_length(request: web.Request, record: UploadRecord) -> None:
-    """Refuse a whole PUT that says nothing of its length where nobody declared one.
+def require_content_itself(request: web.Request, record: UploadRecord) -> None:
+    """Refuse a body that is not the content, or none, for good: a form around it, which would be stored with
+    it, and a whole PUT that says nothing of its length where nobody declared one.
 
-    It would become an empty file, for good. Asked of the request as the client sent it: passing on adds a
-    length. Raises InvalidRequest.
+    Asked of the request as the client sent it: passing on adds a length. Raises InvalidRequest,
+    UnsupportedMediaType.
     """
+    content_type = (field_of(request.headers, "Content-Type") or "").split(";")[0].strip(" \t").lower()
+    if content_type == _URLENCODED or content_type.startswith(_MULTIPART):
+        raise UnsupportedMediaType(
+            f"Content-Type: {content_type} is a form around the file, which would be stored with it. Send the"
+            " file alone: curl -T FILE URL (not -F, nor -d)."
+        )
     names = ("Content-Length", "Transfer-Encoding", "Content-Range")
     told = record.size_bytes is not None or any(name in request.headers for name in names)
     if record.placement and not told:
@@ -54,7 +64,7 @@ async def _put_whole(session: Session) -> web.StreamResponse:
     expected = _expected_sha256(session)
     if session.kept is None:
         return await _replay(session, 0, expected)
-    length_bytes = body_length(session.request)
+    checksums, length_bytes = md5_checksums(session.request.headers), body_length(session.request)
     _check_whole_length(session.record, length_bytes)
     declared_bytes = session.record.size_bytes
     if length_bytes:
@@ -65,7 +75,7 @@ async def _put_whole(session: Session) -> web.StreamResponse:
         if declared_bytes not in (None, received_bytes):
             raise InvalidRequest(f"The body has {received_bytes} bytes; {declared_bytes} were declared.")
 
-    await session.receive_whole(whole_sha256=expected, check=check)
+    await session.receive_whole(whole_sha256=expected, check=check, checksums=checksums)
     if declared_bytes is None:
         await session.declare_received()
     return await _complete(session, expected)

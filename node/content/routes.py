@@ -43,6 +43,7 @@ _OF_CONTENT: Final = _CACHED | {
     "Content-Length": "Bytes in this answer.",
     "Repr-Digest": "The SHA-256 of the whole content (RFC 9530).",
     "Content-Disposition": "`attachment` with the filename (RFC 6266).",
+    "Sunset": "When its retention period ends, if it has one: it is gone then (RFC 8594).",
 }
 _WHOLE: Final = Answer(description="All of the content.", media_type=_ANY_TYPE, headers=_OF_CONTENT)
 _PART: Final = Answer(
@@ -77,6 +78,9 @@ _READING: Final[tuple[type[FilestoreError], ...]] = (Gone, NotAvailable, Precond
 _CONTENT_DIGEST: Final = Parameter(
     name="Content-Digest", description="`sha-256=:BASE64:` of the bytes in this request (RFC 9530)."
 )
+_CONTENT_MD5: Final = Parameter(
+    name="Content-MD5", description="MD5 in base64 of the bytes in this request (RFC 1864)."
+)
 _REPR_DIGEST: Final = Parameter(
     name="Repr-Digest",
     description="`sha-256=:BASE64:` of the whole content (RFC 9530), checked when it is complete.",
@@ -94,6 +98,7 @@ _OF_PIECE: Final = (
     ),
     *_TAGS,
     _CONTENT_DIGEST,
+    _CONTENT_MD5,
     _REPR_DIGEST,
 )
 _PROGRESS: Final = _VERSION | {
@@ -158,6 +163,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
             *_TAGS,
             _CONTENT_DIGEST,
             _REPR_DIGEST,
+            _CONTENT_MD5,
             Parameter(name="Digest", description="`sha-256=BASE64` of the whole content (RFC 3230)."),
         ),
         answers={

@@ -88,13 +88,14 @@ async def patch(session: Session) -> web.StreamResponse:
     """Take the next bytes; those that complete the content also make the file available.
 
     Raises what `parse_patch` and `Session` do; OffsetMismatch with the right offset; Conflict for an upload
-    that has ended, unless this repeats its last step.
+    that has ended, unless this repeats the PATCH that completed it.
     """
     fields = parse_patch(session.request.headers)
     length_bytes = session.request.content_length
     if session.kept is None:
-        declared = fields.whole_sha256
-        if not await is_repeated(session, fields.offset, fields.checksums, whole_sha256=declared):
+        declared, completed_from = fields.whole_sha256, session.record.patch_offset
+        is_other = isinstance(completed_from, int) and fields.offset != completed_from
+        if is_other or not await is_repeated(session, fields.offset, fields.checksums, whole_sha256=declared):
             raise Conflict("This upload has ended: the file is available.")
         return web.Response(status=204, headers=_progress(session.record, session.record.size_bytes or 0))
     await session.stand_at(fields.offset)
@@ -107,7 +108,7 @@ async def patch(session: Session) -> web.StreamResponse:
     await session.receive(checksums=fields.checksums, whole_sha256=fields.whole_sha256)
     offset = session.upload.offset
     if session.is_complete:
-        await session.complete(fields.whole_sha256)
+        await session.complete(fields.whole_sha256, patch_offset=fields.offset)
         return web.Response(status=204, headers=_progress(_ended(session.record), offset))
     return web.Response(status=204, headers=_progress(session.record, offset))
 

@@ -126,7 +126,9 @@ class Session:
             stands_at = self.record.offset_bytes
             raise OffsetMismatch(f"This upload stands at {stands_at}.", offset=stands_at)
 
-    async def receive_whole(self, *, whole_sha256: str, check: Check) -> None:
+    async def receive_whole(
+        self, *, whole_sha256: str, check: Check, checksums: Sequence[Checksum] = ()
+    ) -> None:
         """Take the whole content in, in place of what came before: as `receive` does, from offset 0.
 
         What came before is dropped when the first byte is here, not for a body that never comes. Raises
@@ -140,7 +142,11 @@ class Session:
             if self.upload.offset or self.record.offset_bytes:
                 await self.holding.rewind(0, EMPTY_SHA256)
             await self.receive(
-                whole_sha256=whole_sha256, check=check, batches=_joined(first, batches), is_whole=True
+                checksums=checksums,
+                whole_sha256=whole_sha256,
+                check=check,
+                batches=_joined(first, batches),
+                is_whole=True,
             )
 
     async def receive(
@@ -273,8 +279,9 @@ class Session:
             await self._roll_back(0, EMPTY_SHA256)
             raise
 
-    async def complete(self, sha256: str = "") -> ContentRecord:
+    async def complete(self, sha256: str = "", *, patch_offset: int = -1) -> ContentRecord:
         """Everything between the last byte and `available`; may be repeated after any failure.
+        `patch_offset`: where the bytes of this request began, if it is a PATCH.
 
         Raises ChecksumMismatch when the content does not hash to `sha256` or to what its creator declared
         (it is dropped then), or when these two contradict each other; Unavailable when too few copies could
@@ -282,7 +289,7 @@ class Session:
         has to come again.
         """
         try:
-            return await self._complete(sha256)
+            return await self._complete(sha256, patch_offset)
         except WrongContent:
             raise  # nothing of it shall be acknowledged
         except (Forbidden, Unauthorized):
@@ -297,7 +304,7 @@ class Session:
                     await self._keep()
             raise
 
-    async def _complete(self, sha256: str) -> ContentRecord:
+    async def _complete(self, sha256: str, patch_offset: int) -> ContentRecord:
         services, holding = self.services, self.holding
         if self.upload.finished is not None:
             await self._check_finished(self.upload.finished.sha256)
@@ -322,6 +329,7 @@ class Session:
             as_of=record.as_of,
             node_id=services.node_id,
             epoch=record.epoch,
+            patch_offset=patch_offset,
         )
         content = await record_completion(services, command)
         services.metrics.uploads_completed.inc()

@@ -36,13 +36,14 @@ def _shape(fields: Fields) -> dict[str, type]:
     return {name: _TYPES[kind] for name, kind in fields.items()}
 
 
-FILE = _shape(RECORD)
-PROJECT_FILE = _shape(RECORD | PROJECT_METADATA)
-BACKUP = _shape(RECORD | BACKUP_METADATA)
-VM = _shape(RECORD | VM_METADATA)
+EXPIRY: Fields = {"expires_at": "string"}  # of every record; `retention_period` where it has one
+FILE = _shape(RECORD | EXPIRY)
+PROJECT_FILE = _shape(RECORD | EXPIRY | PROJECT_METADATA)
+BACKUP = _shape(RECORD | EXPIRY | BACKUP_METADATA)
+VM = _shape(RECORD | EXPIRY | VM_METADATA)
 VM_EXTENDED = VM | {"md5": str}
 PERMISSION = _shape(promises.PERMISSION)
-FILE_SUMMARY = _shape(SUMMARY)
+FILE_SUMMARY = _shape(SUMMARY | EXPIRY)
 UPLOAD = _shape(INITIALISATION)
 PUBLIC_TOKEN = _shape(promises.PUBLIC_TOKEN)
 LISTED_PUBLIC_TOKEN = {

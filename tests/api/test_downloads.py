@@ -122,6 +122,19 @@ def test_link_answers_as_a_download_does(cluster: Cluster, link: str) -> None:
     assert ask(Range="bytes=-0")[0] == 416
 
 
+@pytest.mark.parametrize("span", ["bytes=0-1023", "bytes=0-", "bytes=7-9", "bytes=-5", "bytes=0-0,5-9"])
+def test_range_of_empty_content_is_all_of_it(cluster: Cluster, span: str) -> None:
+    file_uuid = cluster.store(b"")
+    linked = API + new_link(cluster, file_uuid)["url"].partition(API)[2]
+    for node in cluster.nodes:
+        for path, token in ((f"/files/{file_uuid}", ""), (linked, None)):
+            for _ in range(2):  # also once the node knows the file
+                answer = cluster.request("GET", path, node=node, token=token, headers={"Range": span})
+                assert (answer.status, answer.body) == (200, b"")
+                assert answer.headers["content-length"] == "0"
+                assert "content-range" not in answer.headers
+
+
 @pytest.mark.parametrize("method", ["PUT", "POST", "PATCH", "DELETE"])
 def test_link_is_for_reading_only(cluster: Cluster, link: str, method: str) -> None:
     answer = cluster.request(method, link, token=None, content=b"")

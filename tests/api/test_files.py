@@ -35,6 +35,7 @@ BAD_AT_CREATION: list[tuple[str, Any]] = [
     ("filename", "a\nb"),
     ("filename", "x" * 256),
     ("retention_period", -1),
+    ("retention_period", 0),
     ("retention_period", 876_001),
     ("retention_period", True),
     ("retention_period", 1.5),

@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 
+from node.zipreading import ENTRIES_MAX
 from tests.cluster.harness import Cluster
 
 MD5 = "8d3612fe22b1a7dec118010e17e29411"
@@ -51,6 +52,18 @@ def test_content_that_is_no_sound_archive_is_stored_all_the_same(
     found = cluster.get(f"/project-files/{file_uuid}/manifest").json
     assert (found["archive"], found["project_name"], found["images"]) == (archive, "", [])
     assert cluster.get(f"/files/{file_uuid}").body == content
+
+
+def test_archive_with_too_many_entries_says_that_not_all_was_looked_at(cluster: Cluster) -> None:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as made:
+        for number in range(ENTRIES_MAX):
+            made.writestr(zipfile.ZipInfo(str(number)), b"")
+        made.writestr("project.gns3", "{}")
+    file_uuid = cluster.store(target.getvalue())
+    for node in cluster.nodes:  # from the log, not from this node's copy
+        found = cluster.get(f"/project-files/{file_uuid}/manifest", node=node).json
+        assert (found["archive"], found["truncated"]) == ("other", True)
 
 
 def test_manifest_is_there_when_the_upload_came_in_pieces_through_another_node(cluster: Cluster) -> None:

@@ -4,12 +4,13 @@ import base64
 import hashlib
 import os
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.api.expectations import check_refused
-from tests.cluster.harness import Answer, Cluster
+from tests.cluster.harness import Answer, Cluster, require_curl
 from tests.cluster.test_uploads import TUS, Upload, begin, digest_of
 
 CONTENT = os.urandom(300_000)
@@ -113,8 +114,8 @@ def test_log_never_hears_of_all_bytes_of_content_with_another_digest(cluster: Cl
 def test_declared_digests_that_contradict_each_other_keep_what_came(cluster: Cluster) -> None:
     upload = Upload(cluster, size_bytes=4, blob_sha256=hashlib.sha256(b"abcd").hexdigest())
     assert upload.patch(0, b"abcd", Repr_Digest=digest_of(b"other")).status == 460
-    assert upload.offset() == 4
-    assert upload.patch(4, b"").status == 204
+    assert upload.offset() == 4  # and by that it is complete
+    assert upload.patch(4, b"").status == upload.patch(0, b"abcd").status == 409
     assert upload.content() == b"abcd"
 
 
@@ -166,22 +167,87 @@ def test_last_step_may_be_repeated_and_answers_the_same(cluster: Cluster, at_hol
         put(b"", "bytes */8"),
     ):
         assert (again.status, again.json) == (200, first.json)
-    assert upload.patch(4, b"efgh", node=node).headers["upload-offset"] == "8"
-    assert patch(4, b"efgh", Upload_Checksum=checksum_of(b"efgh")) == 204
-    assert patch(8, b"") == 204
     others = [put(b"efgx"), put(b"abcd", "bytes 0-3/8"), put(b"fgh", "bytes 5-7/9"), put(b"abcdefgx", "")]
     others += [put(b"abcdefg", ""), put(b"abcdefghi", "")]
     assert [answer.status for answer in others] == [409] * 6
-    assert [patch(0, b"abcd"), patch(9, b""), patch(4, b"efgx")] == [409] * 3
+    assert [patch(4, b"efgh"), patch(8, b""), patch(0, b"abcdefgh")] == [409] * 3  # none was a PATCH
     wrong = [
         put(b"efgh", Content_Digest=digest_of(b"x")),
         put(b"abcdefgh", "", Repr_Digest=digest_of(b"x")),
         put(b"", "bytes */8", Repr_Digest=digest_of(b"x")),
-        upload.patch(8, b"", node=node, Repr_Digest=digest_of(b"x")),
     ]
-    assert [answer.status for answer in wrong] == [460] * 4
-    assert patch(4, b"efgh", Upload_Checksum=checksum_of(b"x")) == 460
+    assert [answer.status for answer in wrong] == [460] * 3
     assert upload.content() == b"abcdefgh"
+
+
+@pytest.mark.parametrize("at_holder", [True, False])
+@pytest.mark.parametrize("pieces", [(4, 8), (8,), (4, 4, 8), (0, 8), (4, 8, 8)])
+def test_patch_of_an_upload_that_has_ended_is_the_one_that_ended_it(
+    cluster: Cluster, at_holder: bool, pieces: tuple[int, ...]
+) -> None:
+    upload = Upload(cluster, size_bytes=8)
+    node = upload.holder if at_holder else upload.other
+    content = b"abcdefgh"
+
+    def patch(start: int, piece: bytes, **headers: str) -> Answer:
+        return upload.patch(start, piece, node=node, **headers)
+
+    at, last = 0, 0
+    for stop in pieces:
+        if at < 8:
+            last = at
+        assert patch(at, content[at:stop]).status == (204 if at < 8 else 409)
+        at = stop
+    again = patch(last, content[last:], Upload_Checksum=checksum_of(content[last:]))
+    assert (again.status, again.headers["upload-offset"]) == (204, "8")
+    assert patch(last, content[last:]).status == 204
+    assert patch(last, content[last:], Upload_Checksum=checksum_of(b"x")).status == 460
+    assert patch(last, content[last:], Repr_Digest=digest_of(b"x")).status == 460
+    for start in range(9):
+        others = [content[start:-1] + b"x", content[start:6], content[start:] + b"i"]
+        if start != last:
+            others.append(content[start:])
+        assert {patch(start, other).status for other in others} == {409}, start
+    assert upload.content() == content
+
+
+@pytest.mark.parametrize(
+    "content_type",
+    [
+        "multipart/form-data; boundary=x",
+        "Multipart/Mixed",
+        " multipart/form-data\t;boundary=x",
+        "application/x-www-form-urlencoded",
+        "APPLICATION/X-WWW-Form-Urlencoded; charset=utf-8",
+    ],
+)
+@pytest.mark.parametrize("at_holder", [True, False])
+def test_form_around_content_is_refused(cluster: Cluster, content_type: str, at_holder: bool) -> None:
+    upload = Upload(cluster)
+    node = upload.holder if at_holder else upload.other
+    for span in ({}, {"Content-Range": "bytes 0-3/*"}):
+        answer = upload.send("PUT", b"abcd", {"Content-Type": content_type, **span}, node=node)
+        check_refused(answer, "unsupported_media_type", "Content-Type")
+    assert (upload.offset(), upload.status()) == (0, "pending")
+
+
+@pytest.mark.parametrize("content_type", [None, "", "application/octet-stream", "text/plain", "garbage"])
+def test_content_of_any_other_type_is_stored_as_it_comes(cluster: Cluster, content_type: str | None) -> None:
+    upload = Upload(cluster)
+    headers = {} if content_type is None else {"Content-Type": content_type}
+    assert upload.send("PUT", b"abcd", headers).status == 200
+    assert upload.content() == b"abcd"
+
+
+def test_curl_uploads_a_file_and_no_form(cluster: Cluster, tmp_path: Path) -> None:
+    require_curl()
+    small = tmp_path / "small.cfg"
+    small.write_bytes(b"hostname r1")
+    upload = Upload(cluster)
+    form = cluster.curl("-X", "PUT", "-F", f"file=@{small}", upload.url)
+    assert b"unsupported_media_type" in form.stdout
+    assert b"available" in cluster.curl("-T", str(small), upload.url).stdout
+    assert upload.content() == b"hostname r1"
 
 
 def vm(cluster: Cluster, content: bytes) -> tuple[str, str]:

@@ -121,7 +121,9 @@ class CutUpload:
                 self.cluster.wait_healthy()
                 self.dead = None
         while True:  # bounded by the test's own deadline
-            answer = self.send(self.offset(), SIZE_BYTES)
+            if (offset := self.offset()) == SIZE_BYTES:  # the answer was lost
+                return
+            answer = self.send(offset, SIZE_BYTES)
             if answer is not None and answer.status == 204:
                 return
 

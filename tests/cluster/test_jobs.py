@@ -5,6 +5,7 @@ import contextlib
 import json
 import sqlite3
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from coordinator.commands import GrantPermission
 from coordinator.jobs import JOBS
 from coordinator.records import Caller, PermissionRecord
 from deploy.processes import wait_until
+from tests.cluster.clocks import Clocks
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node
 
@@ -33,12 +35,27 @@ def run_job(cluster: Cluster, name: str) -> Any:
     return json.loads(cluster.filestore("job", "show", run_id).stdout)
 
 
-def test_file_past_its_retention_is_tombstoned_by_the_job(cluster: Cluster) -> None:
-    file_uuid = cluster.store(b"for a moment", retention_period=0)
-    run = run_job(cluster, "expire")
-    assert run["result"]["done"] >= 0
-    assert cluster.get(f"/files/{file_uuid}").status == 410
-    assert cluster.get(f"/project-files/{file_uuid}").json["status"] == "tombstoned"
+def test_file_past_its_retention_is_tombstoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clocks = Clocks(tmp_path, monkeypatch)
+    with Cluster(tmp_path / "cluster") as cluster:
+        ended, longer, kept = (cluster.store(b"for an hour", retention_period=1) for _ in range(3))
+        expires_at = cluster.get(f"/project-files/{ended}").json["expires_at"]
+        for file_uuid, hours in ((longer, 2), (kept, None)):
+            path, body = f"/project-files/{file_uuid}", {"retention_period": hours}
+            assert cluster.request("PATCH", path, body=body).status == 200
+        for member in cluster.members:
+            clocks.move(cluster.pid(member), 3601)
+
+        def is_gone() -> bool:
+            assert cluster.post("/jobs/expire").status in (202, 409, 503)
+            return cluster.get(f"/files/{ended}").status == 410
+
+        wait_until(is_gone, what="the end", timeout_s=3 * SOON_S)
+        record = cluster.get(f"/project-files/{ended}").json
+        assert record["status"] == "tombstoned"
+        assert record["expires_at"] > expires_at  # when the record goes as well
+        for file_uuid in (longer, kept):
+            assert cluster.get(f"/files/{file_uuid}").body == b"for an hour"
 
 
 def test_snapshot_job_leaves_a_private_copy_with_the_leader(cluster: Cluster) -> None:

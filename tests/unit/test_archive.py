@@ -331,7 +331,7 @@ def directory_of(count: int, *, name: bytes = b"n", extra: bytes = b"") -> bytes
 @pytest.mark.parametrize(("count", "extra"), [(400_000, b""), (300, b"x" * 65_535)])
 def test_directory_without_end_is_looked_at_as_far_as_its_bound(count: int, extra: bytes) -> None:
     found, peak = peak_bytes(directory_of(count, extra=extra))
-    assert found == Manifest(archive="other")
+    assert found == Manifest(archive="other", truncated=True)
     assert peak < MEMORY_BYTES_MAX
 
 
@@ -345,6 +345,21 @@ def test_project_in_a_very_large_directory_is_read_as_far_as_it_goes(monkeypatch
     monkeypatch.setattr(zipreading, "ENTRIES_MAX", 10)
     found = manifest_of(target.getvalue())
     assert (found.project_name, found.truncated) == ("Campus", True)
+
+
+def test_project_behind_the_bound_of_a_very_large_directory_is_not_denied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as made:
+        for number in range(10):
+            made.writestr(f"project-files/{number}", b"")
+        made.writestr("project.gns3", json.dumps(topology()))
+    monkeypatch.setattr(zipreading, "ENTRIES_MAX", 10)
+    assert manifest_of(target.getvalue()) == Manifest(archive="other", truncated=True)
+    monkeypatch.setattr(zipreading, "ENTRIES_MAX", 11)
+    found = manifest_of(target.getvalue())
+    assert (found.archive, found.truncated) == ("gns3", False)
 
 
 def test_entries_that_overlap_or_reach_beyond_the_file_do_no_harm() -> None:

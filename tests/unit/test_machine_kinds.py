@@ -45,7 +45,8 @@ def test_update_back_to_false_and_empty_holds(state: State, kind: KindOfFile) ->
     before = state.ask(kind.get(caller=ADMIN, file_uuid="f1"))
     state.apply(kind.update(caller=ADMIN, file_uuid="f1", **kind.changes))
     back = {name: before[name] for name in kind.changes}
-    assert state.apply(kind.update(caller=ADMIN, file_uuid="f1", **back)) == before
+    after = state.apply(kind.update(caller=ADMIN, file_uuid="f1", **back))
+    assert after == before | {"updated_at_ms": before["updated_at_ms"] + 2}  # one for each change at least
 
 
 @every_kind

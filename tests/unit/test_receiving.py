@@ -283,19 +283,24 @@ def test_body_that_is_not_read_to_its_end_is_taken_for_no_request(run: Run, path
 
 
 @pytest.mark.parametrize(
-    "head",
+    ("head", "status"),
     [
-        b"PUT /take HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
-        b"PUT /take HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
-        b"PUT /take HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n",
+        (b"PUT /take HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n", 501),
+        (
+            b"PUT /take HTTP/1.1\r\n"
+            + HOST
+            + b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n",
+            400,  # by the parser, which takes one such line only
+        ),
+        (b"PUT /take HTTP/1.0\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\n\r\n", 400),
     ],
     ids=["gzip", "gzip in a line of its own", "HTTP/1.0"],
 )
-def test_body_in_codings_that_are_not_decoded_is_refused(run: Run, head: bytes) -> None:
+def test_body_in_codings_that_are_not_decoded_is_refused(run: Run, head: bytes, status: int) -> None:
     async def scenario(shell: Shell) -> None:
         reader, writer = await shell.connect()
         writer.write(head + b"5\r\nabcde\r\n0\r\n\r\n")
-        assert (await answer_of(reader))[0] == 400
+        assert (await answer_of(reader))[0] == status
         assert shell.served == 0
 
     run(scenario)

@@ -75,6 +75,27 @@ async def test_completing_request_is_not_silent(monkeypatch: pytest.MonkeyPatch)
         first.gone.set()
 
 
+async def test_who_asks_waits_for_a_request_that_only_seems_to_live() -> None:
+    table, first, begun = UploadLocks(), Connection(), asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        group.create_task(use(table, first, begun=begun, receiving=True))
+        await begun.wait()
+        asking = group.create_task(table.settled(ID, doubt_s=30.0))
+        for _ in range(3):  # it has not been noticed yet that the client is gone
+            await asyncio.sleep(0)
+            assert not asking.done()
+        first.gone.set()
+        assert await asking
+        assert table.releases == 1
+
+
+async def test_who_asks_is_answered_while_a_request_goes_on() -> None:
+    table, first = UploadLocks(), Connection()
+    async with table.hold(ID, first.connected, first.gone.set):  # works, and does not wait for its client
+        assert not await table.settled(ID, doubt_s=0.01)
+        assert first.connected()
+
+
 async def test_writers_of_one_principal_are_bounded_and_leave_room_for_others() -> None:
     table = UploadLocks()
     with ExitStack() as held:

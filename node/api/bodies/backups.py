@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from node.api.bodies.fields import Count, GivenUuid, MaybeLabel, MaybeUuid, NextCursor
-from node.api.bodies.files import CreateFileBody, FileBody
-from node.api.bodies.request import Request
+from node.api.bodies.files import CreateFileBody, FileBody, UpdateFileBody
 
 _BACKUP_TYPE = "A full backup stands alone; an incremental one needs its parent."
 GivenBackupType = Annotated[Literal["full", "incremental"], Meta(description=_BACKUP_TYPE, examples=["full"])]
@@ -37,7 +36,7 @@ class CreateBackupBody(CreateFileBody, frozen=True, kw_only=True):
     source_node_id: SourceNodeId = ""
 
 
-class UpdateBackupBody(Request, frozen=True, kw_only=True):
+class UpdateBackupBody(UpdateFileBody, frozen=True, kw_only=True):
     """What is absent stays as it is. A change to `full` drops the parent."""
 
     backup_type: GivenBackupType | None = None

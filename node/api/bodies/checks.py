@@ -52,8 +52,10 @@ def check_sha256(text: str) -> str:
 
 
 def path_uuid(request: web.Request, name: str = "file_uuid") -> str:
-    """A UUID in the path. Raises NotFound: nothing has a malformed id."""
-    text = request.match_info[name]
+    """A UUID in the path, in lower case as everything is known by it: capitals mean the same (RFC 9562,
+    section 4). Raises NotFound: nothing has a malformed id.
+    """
+    text = request.match_info[name].lower()
     if not is_uuid(text):
         raise NotFound(f"No such {name.removesuffix('_uuid').replace('_', ' ')}.")
     return text

@@ -177,11 +177,34 @@ FileStatus = Annotated[
 RetentionHours = Annotated[
     int,
     Meta(
-        ge=0,
+        ge=1,
         le=RETENTION_HOURS_MAX,
         description="Whole hours from the moment the file becomes available until it is tombstoned. "
         "Left out: it is kept until it is deleted.",
         examples=[720],
+    ),
+]
+NewRetentionHours = Annotated[
+    RetentionHours,
+    Meta(
+        description="Whole hours from the moment the file became available until it is tombstoned. null: it "
+        "is kept until it is deleted. Left out: it stays as it is."
+    ),
+]
+ShownRetentionHours = Annotated[
+    int,
+    Meta(
+        ge=0,
+        description="Whole hours from the moment the file becomes available until it is tombstoned. Absent "
+        "where it is kept until it is deleted.",
+        examples=[720],
+    ),
+]
+ExpiresAt = Annotated[
+    MaybeTimestamp,
+    Meta(
+        description="When its retention period ends: the content is gone then. Of a tombstoned file when the "
+        'record goes as well. "" for never, and until the file is available.'
     ),
 ]
 UploadUrl = Annotated[

@@ -2,7 +2,7 @@
 
 from typing import Annotated, TypedDict
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from coordinator.records import DEFAULT_BUCKET_ID, FileRecord
 from coordinator.timestamps import rfc3339
@@ -11,14 +11,17 @@ from node.api.bodies.fields import (
     BucketId,
     ContentType,
     CreatedAt,
+    ExpiresAt,
     Filename,
     FileStatus,
     FileUuid,
     GivenBucketId,
     GivenSha256,
     GivenSizeBytes,
+    NewRetentionHours,
     OwnerId,
     RetentionHours,
+    ShownRetentionHours,
     SizeBytes,
     Timestamp,
     UpdatedAt,
@@ -36,6 +39,12 @@ class CreateFileBody(Request, frozen=True, kw_only=True):
     retention_period: RetentionHours | None = None
     size_bytes: GivenSizeBytes | None = None
     blob_sha256: GivenSha256 = ""
+
+
+class UpdateFileBody(Request, frozen=True, kw_only=True):
+    """What the change of every kind of file takes; what is absent stays as it is."""
+
+    retention_period: NewRetentionHours | UnsetType | None = UNSET
 
 
 class UploadInitialisation(Struct, frozen=True, kw_only=True):
@@ -60,6 +69,8 @@ class FileBody(Struct, frozen=True, kw_only=True):
     size_bytes: SizeBytes
     blob_sha256: BlobSha256
     status: FileStatus
+    retention_period: ShownRetentionHours | UnsetType = UNSET
+    expires_at: ExpiresAt
     created_at: CreatedAt
     updated_at: UpdatedAt
 
@@ -73,6 +84,7 @@ class FileSummary(Struct, frozen=True, kw_only=True):
     size_bytes: SizeBytes
     blob_sha256: BlobSha256
     status: FileStatus
+    expires_at: ExpiresAt
     created_at: CreatedAt
 
 
@@ -94,8 +106,15 @@ class FileBodyFields(TypedDict):
     size_bytes: int
     blob_sha256: str
     status: str
+    retention_period: int | UnsetType
+    expires_at: str
     created_at: str
     updated_at: str
+
+
+def expires_at(record: FileRecord) -> str:
+    """When the file is tombstoned, or goes; "" for never."""
+    return rfc3339(record.due_at_ms or 0)
 
 
 def file_body_fields(record: FileRecord) -> FileBodyFields:
@@ -109,6 +128,8 @@ def file_body_fields(record: FileRecord) -> FileBodyFields:
         size_bytes=record.size_bytes,
         blob_sha256=record.blob_sha256,
         status=record.status,
+        retention_period=record.retention_hours,
+        expires_at=expires_at(record),
         created_at=rfc3339(record.created_at_ms),
         updated_at=rfc3339(record.updated_at_ms),
     )

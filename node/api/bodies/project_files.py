@@ -5,8 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from node.api.bodies.fields import Count, FileUuid, Label, MaybeLabel, NextCursor
-from node.api.bodies.files import CreateFileBody, FileBody
-from node.api.bodies.request import Request
+from node.api.bodies.files import CreateFileBody, FileBody, UpdateFileBody
 
 Compression = Annotated[
     Literal["deflate", "bz2", "xz", "zstd", "none"],
@@ -46,7 +45,7 @@ class CreateProjectFileBody(CreateFileBody, frozen=True, kw_only=True):
     reset_mac_addresses: ResetMacAddresses = False
 
 
-class UpdateProjectFileBody(Request, frozen=True, kw_only=True):
+class UpdateProjectFileBody(UpdateFileBody, frozen=True, kw_only=True):
     """What is absent stays as it is."""
 
     compression: Compression | None = None
@@ -111,7 +110,7 @@ class ManifestBody(Struct, frozen=True, kw_only=True):
         str,
         Meta(
             description="gns3: a zip with a project in it. damaged: looks like one and cannot be read; it is "
-            "stored all the same. other: anything else.",
+            "stored all the same. other: anything else, as far as it was looked at.",
             examples=["gns3"],
             extra_json_schema={"enum": ["gns3", "damaged", "other"]},
         ),
@@ -122,5 +121,9 @@ class ManifestBody(Struct, frozen=True, kw_only=True):
     ]
     images: Annotated[list[ManifestImageBody], Meta(description="The disk images that the project needs.")]
     truncated: Annotated[
-        bool, Meta(description="It may need more images than are listed here: not all could be read.")
+        bool,
+        Meta(
+            description="Not all of the archive was looked at: it may need more images than are listed here, "
+            "and `other` may be a project all the same."
+        ),
     ]

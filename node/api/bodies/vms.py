@@ -5,8 +5,7 @@ from typing import Annotated, Final, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from node.api.bodies.fields import Count, MaybeMd5, NextCursor
-from node.api.bodies.files import CreateFileBody, FileBody
-from node.api.bodies.request import Request
+from node.api.bodies.files import CreateFileBody, FileBody, UpdateFileBody
 
 VIRT_TYPES: Final = ["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"]
 VCPUS_MAX: Final = 1024
@@ -51,7 +50,7 @@ class CreateVmBody(CreateFileBody, frozen=True, kw_only=True):
     extra_attributes_json: ExtraAttributes = ""
 
 
-class UpdateVmBody(Request, frozen=True, kw_only=True):
+class UpdateVmBody(UpdateFileBody, frozen=True, kw_only=True):
     """What is absent stays as it is."""
 
     extra_attributes_json: ExtraAttributes | None = None
