@@ -26,6 +26,10 @@ UNAVAILABLE: Final = "unavailable"
 CLOCK_OFFSET_MS_MAX: Final = 5000
 _WELL: Final = frozenset({"healthy", "draining"})  # states of nodes that need nobody's attention
 _SILENT: Final = frozenset({DOWN, "suspect"})
+_DIFFER: Final = (
+    "The states of coordinators differ, and nothing shows yet whose is wrong: one that lags is not brought up"
+    " to date meanwhile."
+)
 _ONCE_DOWN: Final = ": its replicas do not count, and repair makes others"
 _START: Final = (
     "start it; where it runs, its log says why (after a restore of the coordinators: `filestore node"
@@ -79,6 +83,7 @@ def findings_of(
     others = [
         *[Finding(problem=lost, runbook="FilestoreViewStale")] * (not is_served),
         *_of_coordinators(coordinators, leader, addresses),
+        *[Finding(problem=_DIFFER, runbook="FilestoreCoordinatorsDiffer")] * best.coordinator.differ,
         *_of_nodes(nodes, since or {}),
         *_of_room(nodes, since or {}),
         *_of_clocks(coordinators, nodes),

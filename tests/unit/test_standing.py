@@ -225,6 +225,15 @@ def test_certificate_that_has_ended_is_told_as_such() -> None:
         ]
 
 
+def test_difference_of_states_is_told_while_it_is_open() -> None:
+    differing = reply()
+    differing = msgspec.structs.replace(
+        differing, coordinator=msgspec.structs.replace(differing.coordinator, differ=True)
+    )
+    health, (problem,) = health_of(differing, "c1", [coordinator()], NODES, [])
+    assert (health, problem[:35]) == ("degraded", "The states of coordinators differ, ")
+
+
 def test_clock_within_its_bound_is_no_problem() -> None:
     nodes = [*NODES[:2], node("n3", clock_offset_ms=5000)]
     assert health_of(reply(), "c1", [coordinator()], nodes, [])[0] == "healthy"
