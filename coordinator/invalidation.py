@@ -131,6 +131,9 @@ _BY_COMMAND: Final[dict[type, Callable[[Any], Keys]]] = {
     commands.RemoveNode: _nothing,
     commands.RecordCoordinators: _nothing,
     commands.MarkNode: _nothing,
+    commands.RevokeNode: _nothing,
+    commands.ForgetInstance: _nothing,
+    commands.AddTokenKey: _nothing,  # whose tokens are valid is looked at for each request
     commands.RecountReplicas: _nothing,
     commands.AddReplica: _nothing,
     commands.ReleaseReplica: _nothing,

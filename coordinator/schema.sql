@@ -185,7 +185,7 @@ CREATE TABLE IF NOT EXISTS files (
     available_at_ms  INTEGER,
     created_at_ms    INTEGER NOT NULL,
     updated_at_ms    INTEGER NOT NULL,
-    patch_offset     INTEGER,                     -- where the PATCH began that completed it; -1 none did, NULL by older rules
+    patch_offset     INTEGER,                     -- where the PATCH began that completed it: -1 for none
     due_at_ms        INTEGER                      -- when it is tombstoned, and then when it goes; NULL never
 ) STRICT;
 CREATE INDEX IF NOT EXISTS files_by_owner ON files (kind, owner_id, sequence);

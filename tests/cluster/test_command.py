@@ -257,7 +257,7 @@ def test_server_of_another_cluster_is_not_trusted(cluster: Cluster, tmp_path: Pa
 
 def test_device_is_no_certificate(cluster: Cluster) -> None:
     done = cluster.filestore("status", FILESTORE_CA="/dev/zero")
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr == (
         b"filestore: invalid_request: Cannot read the CA certificate from /dev/zero:"
         b" it is longer than 1048576 characters\n"

@@ -51,7 +51,8 @@ class Upload:
         return int(answer.headers["upload-offset"])
 
     def finish(self, start: int) -> None:
-        assert self.patch(start, len(CONTENT)).status == 204
+        if start < len(CONTENT):  # HEAD has ended it otherwise
+            assert self.patch(start, len(CONTENT)).status == 204
         found = self.cluster.get(f"/files/{self.file_uuid}").body
         assert hashlib.sha256(found).digest() == hashlib.sha256(CONTENT).digest()
 

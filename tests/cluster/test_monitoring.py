@@ -76,5 +76,7 @@ def exists(group: click.Command, words: tuple[str, ...]) -> bool:
 
 
 def test_scrape_configuration_trusts_the_cluster_s_root_alone() -> None:
-    assert SCRAPING.count("scheme: https") == SCRAPING.count("ca_file: ca.pem") == 2
+    assert SCRAPING.count("scheme: https") == 2
+    assert SCRAPING.count("ca_file: ca.pem") == 2 + SCRAPING.count("https://") == 8
+    assert "http://" not in SCRAPING
     assert "insecure_skip_verify" not in SCRAPING

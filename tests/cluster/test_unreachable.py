@@ -1,14 +1,15 @@
 """A node that lives and tells the coordinators so, and that no other node can connect to."""
 
-import asyncio
 import os
+from contextlib import ExitStack
+from pathlib import Path
 
-from coordinator.commands import AnnounceNode
-from coordinator.records import NodeRecord
+import pytest
+
 from deploy.development import Member
-from deploy.processes import free_ports, wait_until
+from deploy.processes import wait_until
+from tests.cluster.cut_shim import network_cuts
 from tests.cluster.harness import Cluster
-from tests.cluster.test_members import as_node
 from tests.cluster.upload_steps import Steps
 
 MIB = 1 << 20
@@ -20,32 +21,28 @@ def state_of(cluster: Cluster, node: Member, asked: Member) -> str:
     return next(str(each["state"]) for each in nodes if each["id"] == node.id)
 
 
-async def announce(cluster: Cluster, node: Member, peer_port: int) -> None:
-    """Let the others look for it at that port, as if a firewall stood before its own."""
-    async with as_node(cluster, node) as client:
-        command = AnnounceNode(node_id=node.id, peer_port=peer_port, zone="", weight=100)
-        await client.propose(command, NodeRecord)
-
-
 def test_unreachable_node_gets_nothing_new_and_its_uploads_go_on_elsewhere(
-    own_cluster: Cluster,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steps = Steps(own_cluster, os.urandom(SIZE))
-    assert steps.patch(0, 2 * MIB).status == 204
-    asked = steps.others[0]
-    asyncio.run(announce(own_cluster, steps.holder, free_ports(1)[0]))
-    wait_until(
-        lambda: state_of(own_cluster, steps.holder, asked) == "unreachable",
-        what="the others' word",
-        timeout_s=30,
-    )
-    assert steps.patch_until_taken(2 * MIB, SIZE, asked).status == 204
-    assert steps.stored(asked) == steps.content
-    holders = {Steps(own_cluster, b"new").holder.id for _ in range(12)}
-    assert holders == {node.id for node in steps.others}
-    own_cluster.terminate(steps.holder)
-    own_cluster.restart(steps.holder)  # it announces its own port
-    own_cluster.wait_healthy()
-    wait_until(
-        lambda: Steps(own_cluster, b"new").holder == steps.holder, what="files there again", timeout_s=30
-    )
+    """A firewall before its peer port: what other nodes send there is lost."""
+    cuts = network_cuts(tmp_path, monkeypatch)
+    with Cluster(tmp_path / "cluster") as cluster, ExitStack() as firewall:
+        steps = Steps(cluster, os.urandom(SIZE))
+        assert steps.patch(0, 2 * MIB).status == 204
+        asked = steps.others[0]
+        for other in steps.others:
+            firewall.enter_context(cuts.between(cluster.pid(other), steps.holder.peer_port))
+        wait_until(
+            lambda: state_of(cluster, steps.holder, asked) == "unreachable",
+            what="the others' word",
+            timeout_s=30,
+        )
+        assert steps.patch_until_taken(2 * MIB, SIZE, asked).status == 204
+        assert steps.stored(asked) == steps.content
+        holders = {Steps(cluster, b"new").holder.id for _ in range(12)}
+        assert holders == {node.id for node in steps.others}
+        firewall.close()
+        cluster.wait_healthy()
+        wait_until(
+            lambda: Steps(cluster, b"new").holder == steps.holder, what="files there again", timeout_s=30
+        )

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from ca.errors import Unauthorized
+from ca.errors import Gone
 from ca.identity import Identity, Role
 from coordinator import wire
 from coordinator.calls import (
@@ -158,7 +158,7 @@ async def test_subscription_of_a_removed_node_is_refused_when_it_is_answered(tmp
             await leader.remove_node("n1")
             answer = await node.answer()
             assert answer is not None
-            assert answer.status == Unauthorized.code
+            assert answer.status == Gone.code
 
 
 class Held:
@@ -210,7 +210,7 @@ async def test_read_that_was_asked_before_its_node_was_removed_is_refused(
             held.let_go()
             answer = await node.answer()
             assert answer is not None
-            assert answer.status == Unauthorized.code
+            assert answer.status == Gone.code
 
 
 async def test_read_that_was_asked_before_the_state_was_found_to_be_wrong_is_asked_of_another(

@@ -121,7 +121,8 @@ def _beyond(kind: inspect.Type) -> list[Any]:
             return [wrong for part in kind.types for wrong in _beyond(part)]
         case inspect.IntType():
             assert kind.le is not None
-            return [-1, kind.le + 1, 2**63, 2**64 - 1]
+            assert kind.ge is not None
+            return [kind.ge - 1, kind.le + 1, 2**63, 2**64 - 1]
         case inspect.StrType():
             assert kind.max_length is not None
             return ["x" * (kind.max_length + 1)]
