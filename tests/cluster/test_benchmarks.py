@@ -81,7 +81,7 @@ NUMBERS: Final[Mapping[str, Mapping[str, object]]] = {
     "workers": {"bench.workers.RUNS": 1, "bench.workers.RUN_S": 0.2},
 }
 # Several clusters, or a node that dies, or many records; `make long` runs those.
-LONG: Final = frozenset(PROGRAMS) - {"metadata", "smoke"}
+LONG: Final = frozenset(PROGRAMS) - {"metadata"}
 PROGRAM: Final = """
 import importlib, json, sys
 for path, value in json.loads(sys.argv[2]).items():

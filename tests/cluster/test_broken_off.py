@@ -75,6 +75,7 @@ def test_no_offset_that_is_told_after_thirty_cuts_moves(
     check_offsets(cluster, ways, 30)
 
 
+@pytest.mark.long
 def test_offset_of_an_upload_that_goes_on_is_told(cluster: Cluster) -> None:
     steps = Steps(cluster, CONTENT)
     with steps.begin(len(CONTENT)) as sender:

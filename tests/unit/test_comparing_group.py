@@ -233,6 +233,7 @@ class Neighbour:
         return self.seat.snapshots.chunk(index, term, offset)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("is_known_to_be_odd", [False, True])
 async def test_damaged_leader_is_rebuilt_and_a_witness_again(
     tmp_path: Path, *, is_known_to_be_odd: bool

@@ -267,6 +267,7 @@ def test_state_that_was_found_wrong_is_never_gone_on_with(
         assert not list(path.glob("*.install*"))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", SEEDS)
 def test_state_that_was_found_wrong_gives_way_to_that_of_another(
     recorder: Recorder, kit: Kit, made: Made, tmp_path: Path, seed: int
