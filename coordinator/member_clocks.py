@@ -5,15 +5,27 @@ came, by a clock that is never set: when ours is set, that is known at once, bef
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 from ca.identity import Identity, Role
 from coordinator.caution import correction_ms
 from coordinator.clock import boot_time_s, now_ms
 
+KEPT_S: Final = 0.1  # of the median of all clocks
+SET_MS: Final = 20.0  # by less no clock is set
 HEARD_S: Final = 60.0  # a clock that was told so long ago still counts: it has hardly drifted since
 NODES_MIN: Final = 2  # with our own that is three
 WRONG_LOOKS: Final = 2  # in a row: one heartbeat that was long under way is no reason to hand over
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What was found at `at_s`, when our clock was `set_to_ms` ahead of the steady one."""
+
+    at_s: float
+    set_to_ms: float
+    correction_ms: int
 
 
 class MemberClocks:
@@ -26,6 +38,7 @@ class MemberClocks:
         self._steady_s = steady_s
         self._told: dict[tuple[Role, str], tuple[int, float]] = {}  # by member: what it showed, and when
         self._wrong_looks = 0
+        self._kept: _Kept | None = None
 
     def hear(self, member: Identity, at_ms: int) -> None:
         """Another member's clock showed `at_ms` a moment ago; 0 is what older versions say.
@@ -33,6 +46,7 @@ class MemberClocks:
         Whoever calls has checked that it is a member, so the table is bounded by their number.
         """
         if at_ms > 0:
+            self._kept = None
             self._told[member.role, member.id] = (at_ms, self._steady_s())
 
     def offsets_ms(self) -> list[int]:
@@ -49,8 +63,14 @@ class MemberClocks:
         return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())
 
     def correction_ms(self) -> int:
-        """See `caution.correction_ms`."""
-        return correction_ms(self.offsets_ms())
+        """See `caution.correction_ms`. Every change and read asks: what was found a moment ago holds while
+        nobody was heard since, and our clock was not set.
+        """
+        at_s, at_ms = self._steady_s(), self._wall_ms()
+        kept = self._kept
+        if kept is None or at_s - kept.at_s > KEPT_S or abs(at_ms - at_s * 1000 - kept.set_to_ms) > SET_MS:
+            kept = self._kept = _Kept(at_s, at_ms - at_s * 1000, correction_ms(self.offsets_ms()))
+        return kept.correction_ms
 
     def now_ms(self) -> int:
         """What most clocks show: ours, unless most others call it wrong."""
