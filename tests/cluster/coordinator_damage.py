@@ -68,14 +68,14 @@ SPARE: Mapping[str, Find] = {
     "coordinators.json": named("coordinators.json"),
     "genesis.bin": named("genesis.bin"),
     "genesis.bin.sha256": named("genesis.bin.sha256"),
-    "audit.log": named("audit.log"),
-    "admin.token": named("admin.token"),
-    "root.key": named("root.key"),
-    "cluster.bundle": named("cluster.bundle"),
     "state.sqlite.sums": named("state.sqlite.sums"),
     "snapshot": snapshot("*.snapshot"),
     "snapshot note": snapshot("*.json"),
     "backup": backup,
+    "audit.log": named("audit.log"),
+    "admin.token": named("admin.token"),
+    "root.key": named("root.key"),
+    "cluster.bundle": named("cluster.bundle"),
 }
 # Without them a coordinator does not know who it is: it says so, and somebody has to bring them back.
 IDENTITY: Mapping[str, Find] = {
