@@ -101,9 +101,8 @@ class StoredSums:
         sums = array("Q")
         if not self.is_kept:
             return sums
-        if self.header.changed_ns not in (0, changed_ns) or self.header.page_bytes != page_bytes:
-            self.clear()
-        if self.header.changed_ns == 0:
+        noted = (self.header.changed_ns, self.header.page_bytes)
+        if noted[0] == 0 or noted != (changed_ns, page_bytes):
             self.clear()
             return sums
         content = os.pread(self._file, os.fstat(self._file).st_size, _BLOCK_BYTES)
