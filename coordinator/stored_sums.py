@@ -97,10 +97,20 @@ class StoredSums:
         self._file = -1
 
     def load(self, changed_ns: int, page_bytes: int) -> "array[int]":
-        """The sums, if they are of this database as it is; else none, and none are in the file any more."""
-        sums = array("Q")
+        """The sums, if they are of this database as it is; else none, and none are in the file any more.
+
+        Raises OSError as `forget` does.
+        """
         if not self.is_kept:
-            return sums
+            return array("Q")
+        try:
+            return self._loaded(changed_ns, page_bytes)
+        except OSError:
+            self._give_up()
+            return array("Q")
+
+    def _loaded(self, changed_ns: int, page_bytes: int) -> "array[int]":
+        sums = array("Q")
         noted = (self.header.changed_ns, self.header.page_bytes)
         if noted[0] == 0 or noted != (changed_ns, page_bytes):
             self.clear()
@@ -134,9 +144,13 @@ class StoredSums:
             self._write_header(replace(self.header, changed_ns=0, wal_salts=wal_salts))
             os.fdatasync(self._file)
         except OSError:
-            self._path.unlink(missing_ok=True)
-            sync_directory(self._path.parent)
-            self.header = _NOTHING
+            self._give_up()
+
+    def _give_up(self) -> None:
+        """What cannot be kept right must not be found by the next process. Raises OSError."""
+        self._path.unlink(missing_ok=True)
+        sync_directory(self._path.parent)
+        self.header = _NOTHING
 
     def keep(
         self, sums: "array[int]", pages: Iterable[int], changed_ns: int, page_bytes: int, wal_salts: bytes

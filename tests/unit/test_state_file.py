@@ -8,6 +8,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+from array import array
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from coordinator.damage import StateDamaged
 from coordinator.snapshots import SnapshotStore
 from coordinator.store import Store
-from coordinator.stored_sums import SUMS
+from coordinator.stored_sums import SUMS, StoredSums
 from tests.unit.snapshot_files import fetch
 from tests.unit.state import ADMIN, State, create
 from tests.unit.state_damage import flip, pages_of, swap_pages, zero
@@ -285,3 +286,18 @@ def test_no_history_of_stops_and_kills_is_damage(tmp_path: Path, seed: int) -> N
     swap_pages(path, first, last)
     with pytest.raises(StateDamaged, match="changed while nothing ran"), closing(Store(path)) as store:
         store.check()
+
+
+@pytest.mark.parametrize("changed_ns", [1, 2])
+def test_file_of_sums_that_the_disk_refuses_is_as_good_as_none(tmp_path: Path, changed_ns: int) -> None:
+    """It cannot be read, or not be cleared."""
+    path = tmp_path / f"state.sqlite{SUMS}"
+    sums = StoredSums(path)
+    sums.adopt(7)
+    sums.keep(array("Q", [5]), [1], 1, 4096, bytes(8))
+    os.close(sums._file)
+    sums._file = os.open(path, os.O_WRONLY if changed_ns == 1 else os.O_RDONLY)
+    assert sums.load(changed_ns, 4096) == array("Q")
+    assert not sums.is_kept
+    assert not path.exists()
+    sums.close()
