@@ -1,5 +1,6 @@
 """A directory of a member and a start of it, as one word: see `coordinator.instances`. Pure."""
 
+import functools
 from typing import Annotated, Final
 
 import msgspec
@@ -8,6 +9,7 @@ from msgspec import Meta, Struct
 from ca.errors import InvalidRequest
 
 HEADER: Final = "Filestore-Instance"
+PARSED_KEPT: Final = 256  # words that were parsed: each message of a connection comes with the same one
 _Word = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 
 
@@ -26,6 +28,7 @@ class Instance(Struct, frozen=True, array_like=True):
         return later.directory == self.directory and (later == self or later.start > self.start)
 
 
+@functools.lru_cache(PARSED_KEPT)
 def parsed(text: str) -> Instance:
     """The instance in a header. Raises InvalidRequest."""
     directory, _, rest = text.partition(".")

@@ -5,6 +5,7 @@ is refused, so that the request's id is found on the coordinator too. Reads that
 alone: there are many, and the node that asked has a line for each. No secret is in either.
 """
 
+import functools
 import logging
 from typing import Final
 
@@ -40,13 +41,16 @@ class ServedCalls:
             buckets=DURATION_BUCKETS_S,
             registry=registry,
         )
+        # To find a child by its labels takes longer than to count with it.
+        self._counts = functools.lru_cache(None)(self._calls.labels)
+        self._times = functools.lru_cache(None)(self._durations.labels)
 
     def answered(self, peer: Peer, call: AnyCall | None, status: str, duration_s: float) -> None:
         """One call of `peer` has its answer, of this status of the wire; `call` None was malformed."""
         kind = MALFORMED if call is None else _tag(call)
         outcome = _FIXED.get(status, "refused")
-        self._calls.labels(kind, outcome).inc()
-        self._durations.labels(kind).observe(duration_s)
+        self._counts(kind, outcome).inc()
+        self._times(kind).observe(duration_s)
         if request_id := REQUEST_ID.get():
             changed = call.command if isinstance(call, ProposeCall) else call
             is_told = outcome in ("refused", "failed") or not isinstance(changed, _QUIET)

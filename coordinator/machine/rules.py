@@ -73,12 +73,11 @@ FIELDS_SINCE: Final[dict[str, int]] = {  # of these a field, if it is set
 
 def needed(command: Command) -> int:
     """The oldest rules by which this command means what it says."""
-    fields = (
-        since
-        for name, since in FIELDS_SINCE.items()
-        if isinstance(command, _CHANGING) and getattr(command, name, UNSET) is not UNSET
-    )
-    return max(SINCE.get(type(command), FIRST), *fields, FIRST)
+    since = SINCE.get(type(command), FIRST)
+    if isinstance(command, _CHANGING):
+        told = (FIELDS_SINCE[name] for name in FIELDS_SINCE if getattr(command, name, UNSET) is not UNSET)
+        since = max(since, *told, FIRST)
+    return since
 
 
 def in_force(db: sqlite3.Connection) -> int:
