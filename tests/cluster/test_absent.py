@@ -13,6 +13,7 @@ CONTENT = b"only on nodes that are down\n" * 100_000
 SOON_S = 60.0
 
 
+@pytest.mark.long
 def test_content_on_nodes_that_are_down_is_told_and_given_up_only_by_saying_so(tmp_path: Path) -> None:
     options = ("--down-after", "3")
     with Cluster(tmp_path / "cluster", replicas=2, coordinator_options=options) as cluster:

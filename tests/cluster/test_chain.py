@@ -115,6 +115,7 @@ def test_without_a_write_quorum_nothing_is_acknowledged_and_the_offset_is_kept(f
     assert_complete(steps)
 
 
+@pytest.mark.long
 def test_node_outside_the_placement_stands_in_for_dead_members(four: Cluster) -> None:
     steps = Steps(four, os.urandom(SIZE))
     assert steps.patch(0, 8 * MIB).status == 204

@@ -133,6 +133,7 @@ def test_content_whose_last_sync_failed_is_not_available_before_it_was_synced_an
     upload.finish(offset)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_node_that_dies_between_the_unlink_and_its_report_reports_after_its_start(
     lone_node: Cluster, tmp_path: Path

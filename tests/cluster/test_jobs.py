@@ -161,6 +161,7 @@ def ended(cluster: Cluster, run_id: str) -> Any:
     return found[-1]
 
 
+@pytest.mark.long
 def test_drained_node_takes_nothing_new_and_a_removed_one_is_out(own_cluster: Cluster) -> None:
     cluster = own_cluster
     away = cluster.nodes[2]

@@ -3,6 +3,8 @@
 import asyncio
 import json
 
+import pytest
+
 from coordinator.queries import GetUser, ListVms
 from coordinator.records import UserRecord, VmPage
 from tests.cluster.harness import Cluster
@@ -14,6 +16,7 @@ ANSWER_S = 60
 DOCUMENT = json.dumps({"a": "b" * 60_000})
 
 
+@pytest.mark.long
 def test_small_request_is_not_answered_behind_all_lists_of_its_moment(own_cluster: Cluster) -> None:
     cluster = own_cluster
     for number in range(IMAGES):

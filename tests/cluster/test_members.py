@@ -249,6 +249,7 @@ async def test_what_is_no_call_ends_the_connection_and_nothing_else(cluster: Clu
         assert reply is not None
 
 
+@pytest.mark.long
 def test_coordinator_that_hangs_ends_nobody_else(mended: Cluster) -> None:
     hung = mended.coordinators[-1]
     os.kill(mended.pid(hung), signal.SIGSTOP)

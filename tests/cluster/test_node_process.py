@@ -31,7 +31,7 @@ def upload_directory(cluster: Cluster, url: str) -> Path:
     return cluster.data(holder_of(cluster, url)) / "uploads" / url.split("/")[-2]
 
 
-@pytest.mark.parametrize(("offset", "sends"), [("0", True), ("4", False)])
+@pytest.mark.parametrize(("offset", "sends"), [("0", True), pytest.param("4", False, marks=pytest.mark.long)])
 def test_upload_finished_before_a_crash_is_complete_and_commits_on_the_next_request(
     mended: Cluster, offset: str, sends: bool
 ) -> None:

@@ -66,7 +66,9 @@ def truncate(path: Path) -> None:
     os.truncate(path, SIZE_BYTES // 2)
 
 
-@pytest.mark.parametrize("change", [overwrite, append, truncate])
+@pytest.mark.parametrize(
+    "change", [overwrite, *(pytest.param(each, marks=pytest.mark.long) for each in (append, truncate))]
+)
 def test_file_that_changes_is_told_and_nothing_of_it_is_stored(
     cluster: Cluster, tmp_path: Path, change: Callable[[Path], None]
 ) -> None:

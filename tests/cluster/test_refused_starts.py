@@ -133,6 +133,7 @@ def until_refused(cluster: Cluster, member: Member) -> str:
     return cluster.last_words(member)
 
 
+@pytest.mark.long
 def test_earlier_copy_of_a_coordinator_is_refused(own_cluster: Cluster, tmp_path: Path) -> None:
     cluster = own_cluster
     member = next(member for member in cluster.coordinators if member != cluster.leader())

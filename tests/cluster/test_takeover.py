@@ -133,6 +133,7 @@ def test_holder_that_hangs_is_taken_over_and_takes_no_harm(four: Cluster) -> Non
     assert steps.stored(steps.holder) == steps.content
 
 
+@pytest.mark.long
 def test_request_whose_holder_falls_silent_before_its_answer_ends_and_is_taken_elsewhere(
     four: Cluster,
 ) -> None:
@@ -150,6 +151,7 @@ def test_request_whose_holder_falls_silent_before_its_answer_ends_and_is_taken_e
     assert steps.stored(steps.holder) == steps.content
 
 
+@pytest.mark.long
 def test_holder_that_has_lost_the_coordinators_is_taken_over(four: Cluster, tmp_path: Path) -> None:
     """The others reach it, so it is asked, and can do nothing."""
     steps = Steps(four, os.urandom(SIZE))

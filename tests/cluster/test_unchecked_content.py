@@ -16,6 +16,7 @@ SIZE_BYTES = 4_000_000
 UNENDING: dict[str, Any] = {"Transfer_Encoding": "chunked", "Repr_Digest": digest_of(b"other")}
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_content_with_another_digest_is_not_completed_when_the_log_could_not_be_told(
     own_cluster: Cluster,
@@ -60,6 +61,7 @@ def test_content_of_a_client_that_left_before_its_end_is_not_completed_unchecked
     assert_completed_by_its_rest_alone(steps)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(180)
 def test_content_of_a_node_that_died_before_its_end_is_not_completed_unchecked(own_cluster: Cluster) -> None:
     size_bytes = 9_000_000  # enough for a chain, whose syncs come by time

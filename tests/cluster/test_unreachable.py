@@ -21,6 +21,7 @@ def state_of(cluster: Cluster, node: Member, asked: Member) -> str:
     return next(str(each["state"]) for each in nodes if each["id"] == node.id)
 
 
+@pytest.mark.long
 def test_unreachable_node_gets_nothing_new_and_its_uploads_go_on_elsewhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
