@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from coordinator.lifetime import descriptor_limit
+from coordinator.metrics import ALL_TAKEN, GREEDY
 from coordinator.rates import network_of
 from coordinator.tlsprotocol import TlsListening
 
@@ -30,8 +31,6 @@ PEER_UNSENT_BYTES: Final = 128 << 10
 # And of one to a client without encryption: over loopback the kernel's bbr is quick with it only. The sender
 # is woken when half of that is left, which at 10 Gbit/s lasts a tenth of a millisecond.
 PLAIN_UNSENT_BYTES: Final = 256 << 10
-ALL_TAKEN: Final = "all_taken"  # why a connection is refused: nobody else gets one either
-GREEDY: Final = "greedy_address"  # or others do
 EXHAUSTED_PAUSE_S: Final = 0.5  # accepting again at once would fail again
 _EXHAUSTED: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 _log = logging.getLogger("filestore.http")

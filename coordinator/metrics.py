@@ -16,10 +16,11 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coordinator.accepting import ALL_TAKEN, GREEDY
 from coordinator.calls import CoordinatorStatus
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+ALL_TAKEN: Final = "all_taken"  # why a connection is refused: nobody else gets one either
+GREEDY: Final = "greedy_address"  # or others do
 # From one answer out of memory to a big file over a slow wire.
 DURATION_BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0, 600.0)
 

@@ -28,7 +28,7 @@ from ca.tls import client_context
 from coordinator import setup
 from coordinator.json_files import decode_foreign
 from coordinator.records import CoordinatorRecord
-from deploy.commands.connection import ClusterFile, ClusterMember
+from deploy.cluster_file import ClusterFile, ClusterMember
 from deploy.processes import (
     LOOPBACK,
     Child,

@@ -22,7 +22,7 @@ from coordinator.queries import GetView
 from coordinator.records import ClusterView
 from coordinator.view import View
 from node.members import find_node
-from node.services import NODE
+from node.peer_context import PEER
 
 ORDERS = "/custody/"  # what only coordinators ask for
 
@@ -68,7 +68,7 @@ async def admit_members(request: web.Request, handler: _Handler) -> web.StreamRe
 
     Raises Unauthorized; Forbidden for an order of a node; Unavailable when the view is too old to tell.
     """
-    api = request.app[NODE].api
+    api = request.app[PEER].api
     peer = peer_identity(request.transport)
     await check_peer(peer, api.metadata, api.view, now_ms())
     if request.path.startswith(ORDERS) and peer.identity.role is not Role.COORDINATOR:

@@ -20,6 +20,7 @@ from node.client import TRY_AGAIN, Client
 from node.client_download import Content, content_path
 from node.client_nodes import NodeChoice, NodeRecord
 from node.coverage import Coverage, Span
+from node.failures import first_failure
 
 CONNECTIONS = 4
 CONNECTIONS_MAX = 16
@@ -218,11 +219,3 @@ class _Download:
             raise Internal(
                 f"{fetch.node.url} answered {response.status} {found!r} when asked for {expected!r}."
             )
-
-
-def first_failure(failures: BaseExceptionGroup) -> BaseException:
-    """The failure that ended the others."""
-    found: BaseException = failures
-    while isinstance(found, BaseExceptionGroup):
-        found = found.exceptions[0]
-    return found

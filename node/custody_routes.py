@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 from ca.errors import NotFound, Unavailable
 from coordinator.web import json_response, read_json
 from node.orders import Standing
-from node.services import NODE
+from node.peer_context import PEER
 
 OrderId = Annotated[str, Meta(min_length=1, max_length=64)]
 
@@ -35,7 +35,7 @@ def custody_routes() -> list[web.RouteDef]:
 
 async def _order(request: web.Request) -> web.StreamResponse:
     """How the order stands, at once. Raises NotFound for a kind that is none, Unavailable."""
-    custody = request.app[NODE].custody
+    custody = request.app[PEER].custody
     body = await read_json(request, OrderBody)
     if custody is None:
         raise Unavailable("This process does not keep the replicas of its node.")

@@ -35,16 +35,16 @@ from ca.errors import (
 from coordinator.rates import BodyPace
 from coordinator.receiving import Batch
 from coordinator.web import ClientGone, body_batches
-from node.api.access import Handler
+from node.api.operation import Handler
 from node.content.passing import pass_on, worker_holding
 from node.disk import write_overlapped
 from node.laid import LaidLinks
 from node.link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
 from node.names import is_sha256, is_uuid
 from node.opening import opened_in_steps
+from node.peer_context import PEER
 from node.peers import PeerFailed
 from node.ranges import SIZE_BYTES_MAX
-from node.services import NODE
 from node.takeover import own_prefix
 from node.upload import Upload
 from node.uploads import UploadStore
@@ -89,7 +89,7 @@ def by_owner(handler: Handler) -> Handler:
     """The handler, which is given a `file_uuid`, in the worker of this node that the upload belongs to."""
 
     async def handle(request: web.Request) -> web.StreamResponse:
-        if owner := worker_holding(request.app[NODE], upload_named(request)):
+        if owner := worker_holding(request.app[PEER], upload_named(request)):
             return await pass_on(request, owner, pace=_pace())
         return await handler(request)
 
@@ -106,7 +106,7 @@ async def _prefix(request: web.Request) -> web.StreamResponse:
     where the leader is lost or the disk hangs, so that an upload cannot go on here, and while the bytes are
     still being read: whoever asks again finds more done.
     """
-    services = request.app[NODE]
+    services = request.app[PEER]
     services.api.view.require_leader()
     if services.disk.hangs():
         raise Unavailable("The disk of this node hangs.", retry_after_s=5)
@@ -127,7 +127,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
     """Take bytes from `start` on; those up to `stop` wait already. Raises OffsetMismatch when fewer are here,
     InsufficientStorage when those have no room, and as `_agree` does.
     """
-    services, start = request.app[NODE], number_in(request, "start")
+    services, start = request.app[PEER], number_in(request, "start")
     stop = number_in(request, "stop") if "stop" in request.query else start  # older ones do not say
     behind = [name for name in request.query.get("behind", "").split(",") if name]
     if len(behind) > MEMBERS_MAX:
@@ -148,7 +148,7 @@ async def _link(request: web.Request) -> web.StreamResponse:
 
 async def _finish(request: web.Request) -> web.StreamResponse:
     """Put the content into place: 200 when it is durable there. Raises ChecksumMismatch, OffsetMismatch."""
-    services, size_bytes = request.app[NODE], number_in(request, "size")
+    services, size_bytes = request.app[PEER], number_in(request, "size")
     sha256 = request.query.get("sha256", "")
     if not is_sha256(sha256):
         raise InvalidRequest("sha256: must be 64 hexadecimal digits.")
@@ -166,7 +166,7 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
     Whoever has a newer request may end this one: it knows more. Raises Conflict for an epoch that is over
     and for an older link, UploadLocked while a client writes the upload here.
     """
-    services, terms, laid = request.app[NODE], _terms(request), request.app[LAID]
+    services, terms, laid = request.app[PEER], _terms(request), request.app[LAID]
     disk, uploads = services.disk, services.uploads
     has_bytes = await disk.run(_has_bytes, uploads, terms)  # before anybody is disturbed
 
@@ -262,7 +262,7 @@ class _Following:
     """One link at the member that it leads to."""
 
     def __init__(self, request: web.Request, upload: Upload, terms: LinkTerms, behind: list[str]) -> None:
-        services = request.app[NODE]
+        services = request.app[PEER]
         self._request, self._upload, self._services = request, upload, services
         self._received = services.metrics.replica_bytes.labels("received")
         self._source = Source(services.disk, upload)

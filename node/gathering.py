@@ -23,9 +23,9 @@ import aiohttp
 
 from ca.errors import Unavailable
 from node.client_nodes import REST_S_MIN, NodeChoice, NodeRecord
-from node.client_ranges import first_failure
 from node.coverage import Span
 from node.disk import DiskWorkers, write_overlapped
+from node.failures import first_failure
 from node.metrics import NodeMetrics
 from node.partial import Partial, SegmentMismatch, SpanWriter
 from node.peers import PeerClient, PeerFailed, pieces

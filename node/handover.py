@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from coordinator.commands import RecordProgress
 from coordinator.records import Caller, UploadRecord
 from node.room import roomy_nodes
-from node.services import NodeServices
 from node.takeover import propose_takeover, who_has_prefix
+from node.upload_context import UploadContext
 
 SENT_BYTES_MAX = 4 << 30  # the client waits for it, and nobody else can write: a minute or so
 UNKNOWN_BYTES = 4 << 20  # of room, for an upload that may have any size: who has most comes first
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 async def hand_over(
-    services: NodeServices,
+    services: UploadContext,
     caller: Caller,
     record: UploadRecord,
     send_to: Callable[[str], Awaitable[bool]],
@@ -57,13 +57,13 @@ async def hand_over(
     return ""
 
 
-def known_nodes(services: NodeServices, node_ids: Sequence[str]) -> list[str]:
+def known_nodes(services: UploadContext, node_ids: Sequence[str]) -> list[str]:
     """Those of these nodes that were not removed, as far as this node knows, in their order."""
     return [node_id for node_id in node_ids if services.api.view.node(node_id) is not None]
 
 
 async def _place(
-    services: NodeServices,
+    services: UploadContext,
     caller: Caller,
     record: UploadRecord,
     chosen: Sequence[str],

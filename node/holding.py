@@ -34,9 +34,9 @@ from node.opening import opened_in_steps
 from node.recorded import Overtaken, RecordedUpload
 from node.reserving import RESERVED_AHEAD_BYTES, reserve_ahead, reserved_stop
 from node.segments import BlobDamaged, BlobMissing
-from node.services import NodeServices
 from node.takeover import give_up, own_prefix
 from node.upload import Unreadable, Upload
+from node.upload_context import UploadContext
 
 SMALL_BYTES = 4 << 20  # content up to this is copied when it is complete: a chain would cost more than it
 REPORT_BYTES = 16 << 20  # what the loss of the holder costs a client, about
@@ -62,7 +62,7 @@ class Holding:
     `settle`.
     """
 
-    def __init__(self, services: NodeServices, caller: Caller, record: UploadRecord) -> None:
+    def __init__(self, services: UploadContext, caller: Caller, record: UploadRecord) -> None:
         self.kept: Upload | None = None
         self.made: list[str] = []
         self._services, self._caller = services, caller

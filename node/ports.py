@@ -17,7 +17,6 @@ from coordinator.web import Listener, new_application, serve, serve_on
 from node.admission import prepare_admission
 from node.api.health import metrics as tell_metrics
 from node.api.routes import METADATA, client_routes
-from node.api.services import API
 from node.config import NodeConfig
 from node.content.hotpath import HotPath
 from node.content.routes import OPERATIONS, content_routes
@@ -26,7 +25,7 @@ from node.custody_routes import custody_routes
 from node.following import following_routes, prepare_following
 from node.reach import reach_routes
 from node.room import room_routes
-from node.services import NODE, NodeServices
+from node.services import NodeServices, provide
 from node.telling_losses import loss_routes
 from node.transfer import transfer_routes
 from node.upload_copy_routes import upload_copy_routes
@@ -127,7 +126,7 @@ def client_application(services: NodeServices, metrics: Metrics) -> web.Applicat
     """The whole API."""
     routes = client_routes([*METADATA, *OPERATIONS])
     app = new_application(routes, component="node", metrics=metrics)
-    app[API], app[NODE] = services.api, services
+    provide(app, services)
     app[DIRECT] = HotPath(services, services.records.get).answer
     return app
 
@@ -144,6 +143,6 @@ def _member_application(services: NodeServices) -> web.Application:
         *room_routes(),
     ]
     app = new_application([*routes, *content_routes()], component="node")
-    app[API], app[NODE] = services.api, services
+    provide(app, services)
     prepare_following(app)
     return app

@@ -9,7 +9,7 @@ from coordinator.commands import DeclareSize, RecordProgress, RewindUpload
 from coordinator.patience import moved
 from coordinator.records import Caller, UploadRecord
 from node.reserving import NO_ROOM
-from node.services import NodeServices
+from node.upload_context import UploadContext
 
 
 class Overtaken(Exception):
@@ -21,7 +21,7 @@ class RecordedUpload:
     have got no answer.
     """
 
-    def __init__(self, services: NodeServices, caller: Caller, record: UploadRecord) -> None:
+    def __init__(self, services: UploadContext, caller: Caller, record: UploadRecord) -> None:
         self.record = record
         self.proposed_offset = record.offset_bytes
         self._services, self._caller = services, caller

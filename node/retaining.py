@@ -19,7 +19,7 @@ from coordinator.records import ContentRecord, UploadRecord
 from coordinator.replica_records import KnownReplica
 from node.peers import PeerFailed
 from node.segments import FinishedBlob
-from node.services import NodeServices
+from node.upload_context import UploadContext
 
 RETAIN_TIMEOUT_S: Final = 5.0  # see RETAIN_S of node/dropping.py
 LOOK_AGAIN_S: Final = 3.0  # for the log to say how an upload stands whose completion it has refused
@@ -27,7 +27,7 @@ LOOK_AGAIN_S: Final = 3.0  # for the log to say how an upload stands whose compl
 _log = logging.getLogger(__name__)
 
 
-async def record_completion(services: NodeServices, command: CompleteUpload) -> ContentRecord:
+async def record_completion(services: UploadContext, command: CompleteUpload) -> ContentRecord:
     """What the log makes of it. One that names a replica which is about to be dropped, or is gone since it
     was seen, is refused: then all are looked at anew, once.
     """
@@ -41,7 +41,7 @@ async def record_completion(services: NodeServices, command: CompleteUpload) -> 
     return await metadata.propose(again, ContentRecord)
 
 
-async def _look_again(services: NodeServices, command: CompleteUpload) -> CompleteUpload | None:
+async def _look_again(services: UploadContext, command: CompleteUpload) -> CompleteUpload | None:
     """The completion by what the nodes hold now; None when this node does not hold the upload any more.
 
     A node that is to drop its replica is asked to retain it, or to drop it now. One of an older version, or
@@ -62,19 +62,19 @@ async def _look_again(services: NodeServices, command: CompleteUpload) -> Comple
     return msgspec.structs.replace(command, replicas=replicas, as_of=record.as_of)
 
 
-async def _doomed(services: NodeServices, sha256: str, node_ids: Sequence[str]) -> list[str]:
+async def _doomed(services: UploadContext, sha256: str, node_ids: Sequence[str]) -> list[str]:
     """Those of these nodes that shall drop the blob. Raises FilestoreError when the log cannot be asked."""
     asked = await asyncio.gather(*(_is_doomed(services, sha256, node_id) for node_id in node_ids))
     return [node_id for node_id, is_doomed in zip(node_ids, asked, strict=True) if is_doomed]
 
 
-async def _is_doomed(services: NodeServices, sha256: str, node_id: str) -> bool:
+async def _is_doomed(services: UploadContext, sha256: str, node_id: str) -> bool:
     query = KnownReplicas(node_id=node_id, sha256s=[sha256])
     known = await services.api.metadata.read(query, list[KnownReplica], timeout_s=LOOK_AGAIN_S)
     return any(replica.state == "doomed" for replica in known)
 
 
-async def _retain(services: NodeServices, sha256: str, node_id: str) -> None:
+async def _retain(services: UploadContext, sha256: str, node_id: str) -> None:
     path, facts = f"/blobs/{sha256}/retain", {"sha256": sha256, "holder": node_id}
     try:
         async with asyncio.timeout(bounded_s(2 * RETAIN_TIMEOUT_S)):

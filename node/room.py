@@ -13,7 +13,7 @@ from aiohttp import web
 from ca.errors import FilestoreError, Unavailable
 from coordinator.patience import bounded_s
 from node.peers import PeerClient, PeerFailed
-from node.services import NODE
+from node.upload_context import UPLOADS
 
 ASKED_MAX = 32  # nodes, for one upload
 ANSWER_TIMEOUT_S = 3.0
@@ -52,7 +52,7 @@ async def _tell_room(request: web.Request) -> web.Response:
 
     503 where it hangs: whoever asks waits for that to end, and not for this node.
     """
-    services, found_bytes = request.app[NODE], 0
+    services, found_bytes = request.app[UPLOADS], 0
     try:
         await services.disk.run(services.blobs.probe)
         found_bytes = await services.disk.run(services.blobs.room_bytes)

@@ -4,19 +4,22 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from node.api.services import ApiServices
+from node.api.services import API, ApiServices
 from node.blobs import BlobStore
+from node.content.context import CONTENT
 from node.content.locks import UploadLocks
 from node.custody import Custody
 from node.disk import DiskWorkers
 from node.fetching import Fetches
 from node.metrics import NodeMetrics
+from node.peer_context import PEER
 from node.peers import PeerClient
 from node.prefixes import PrefixAnswers
 from node.pulls import Pulls
 from node.record_cache import RecordCache
 from node.replication import Replication
 from node.siblings import Siblings
+from node.upload_context import UPLOADS
 from node.upload_copies import UploadCopies
 from node.uploads import UploadStore
 
@@ -43,4 +46,7 @@ class NodeServices:
     custody: Custody | None = field(default=None, kw_only=True)  # in the first process of a node
 
 
-NODE = web.AppKey("node", NodeServices)
+def provide(app: web.Application, services: NodeServices) -> None:
+    """Give each room whose handlers are in `app` what it takes of the node."""
+    app[API] = services.api
+    app[UPLOADS] = app[CONTENT] = app[PEER] = services

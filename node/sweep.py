@@ -16,7 +16,7 @@ from node.damage import set_aside_again
 from node.leftovers import AREA
 from node.poison import WORK
 from node.quarantine import Quarantine
-from node.services import NodeServices
+from node.upload_context import UploadContext
 
 SWEEP_S = 60.0
 QUESTION_IDS_MAX = 500  # what one LiveUploads query takes
@@ -25,7 +25,7 @@ STALE_S = 3600.0  # half-written things that nobody has written to: a process th
 _log = logging.getLogger(__name__)
 
 
-async def keep_swept(services: NodeServices) -> None:
+async def keep_swept(services: UploadContext) -> None:
     """Sweep at start and each minute, for ever."""
     while True:
         try:
@@ -42,7 +42,7 @@ async def keep_swept(services: NodeServices) -> None:
         await asyncio.sleep(SWEEP_S)
 
 
-async def sweep(services: NodeServices) -> int:
+async def sweep(services: UploadContext) -> int:
     """Discard what no live upload needs; how many. Raises FilestoreError when the log cannot be asked."""
     listed = await services.disk.run(services.uploads.list_uuids)
     present = [file_uuid for file_uuid in listed if services.siblings.owner(file_uuid) is None]
@@ -56,7 +56,7 @@ async def sweep(services: NodeServices) -> int:
     return discarded
 
 
-async def _discard(services: NodeServices, file_uuid: str) -> bool:
+async def _discard(services: UploadContext, file_uuid: str) -> bool:
     """Under the lock that requests take, so that none begins to write what goes away."""
     if services.locks.holds(file_uuid):
         return False

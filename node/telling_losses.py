@@ -17,9 +17,9 @@ from msgspec import Meta, Struct
 from coordinator.web import read_json
 from node.blobs import BlobStore
 from node.names import is_sha256
+from node.peer_context import PEER, PeerContext
 from node.peers import PeerFailed
 from node.segments import BlobDamaged
-from node.services import NODE, NodeServices
 from node.withdrawn import Loss
 
 TELL_S: Final = 1.0
@@ -41,7 +41,7 @@ def loss_routes() -> list[web.RouteDef]:
     return [web.post(_PATH, _take_over)]
 
 
-async def keep_told(services: NodeServices) -> None:
+async def keep_told(services: PeerContext) -> None:
     """Tell the first worker for ever. For the others."""
     while True:
         with suppress(PeerFailed, TimeoutError):  # it is being started anew, say
@@ -49,7 +49,7 @@ async def keep_told(services: NodeServices) -> None:
         await asyncio.sleep(TELL_S)
 
 
-async def tell(services: NodeServices) -> None:
+async def tell(services: PeerContext) -> None:
     """Everything that is in memory now. Raises PeerFailed, TimeoutError."""
     withdrawn = services.blobs.withdrawn
     while losses := withdrawn.losses(LOSSES_TOLD_MAX):
@@ -70,7 +70,7 @@ async def tell(services: NodeServices) -> None:
 
 
 async def _take_over(request: web.Request) -> web.Response:
-    services = request.app[NODE]
+    services = request.app[PEER]
     told = await read_json(request, Losses)
     for loss in told.losses:
         if is_sha256(loss.sha256):

@@ -18,8 +18,8 @@ from msgspec import Struct
 from ca.errors import InvalidRequest, Unavailable
 from coordinator.web import json_response, read_json
 from node.following import by_owner, number_in, upload_named
+from node.peer_context import PEER
 from node.sending import send_body
-from node.services import NODE
 from node.upload_copies import CopyOrder, CopyStanding
 
 READ_BYTES: Final = 1 << 20
@@ -42,7 +42,7 @@ def upload_copy_routes() -> list[web.RouteDef]:
 
 async def _order(request: web.Request) -> web.StreamResponse:
     """How the order stands. Raises Conflict for an epoch that is over, Unavailable, InsufficientStorage."""
-    services, file_uuid = request.app[NODE], upload_named(request)
+    services, file_uuid = request.app[PEER], upload_named(request)
     order = await read_json(request, CopyOrder)
     state = await services.copies.give(file_uuid, order)
     return json_response(CopyState(state=state, moved=services.copies.moved_bytes))
@@ -52,7 +52,7 @@ async def _bytes(request: web.Request) -> web.StreamResponse:
     """Raises NotFound when not all of them are durable here. Bytes that the disk loses meanwhile break it
     off: whoever asked compares the sha256 of the whole.
     """
-    services, file_uuid = request.app[NODE], upload_named(request)
+    services, file_uuid = request.app[PEER], upload_named(request)
     start, stop = (number_in(request, name) for name in ("start", "stop"))
     if start > stop:
         raise InvalidRequest("start: is beyond stop.")

@@ -5,24 +5,36 @@ All calls block: they belong into worker threads.
 
 import os
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from ca.errors import ChecksumMismatch
 from node.directories import storage_error, unlink
-from node.durable import Octets, write_all
-from node.segments import FinishedBlob, SegmentHasher
-
-if TYPE_CHECKING:
-    from node.blobs import BlobStore
-
+from node.durable import Disk, Octets, write_all
+from node.segments import FinishedBlob, SegmentHasher, SegmentSums
 
 SYNC_BYTES = 64 << 20
+
+
+class BlobPlace(Protocol):
+    """Where the blob goes: the store, as far as a writer needs it."""
+
+    disk: Disk
+    uploads_directory: int
+
+    def create_incoming(self) -> tuple[str, int]:
+        """A new empty file below `uploads_directory`: its name and descriptor."""
+
+    def seal(self, descriptor: int) -> None:
+        """Make what was written durable, and the file read-only."""
+
+    def install(self, blob: FinishedBlob, sums: SegmentSums, *, source: str, parent: int) -> None:
+        """Give the content its name, durably."""
 
 
 class BlobWriter:
     """Content on its way into the store; `finish` or `abort` ends it. Not for two threads at once."""
 
-    def __init__(self, store: "BlobStore", expected: FinishedBlob) -> None:
+    def __init__(self, store: BlobPlace, expected: FinishedBlob) -> None:
         self._store = store
         self._expected = expected
         self._hasher = SegmentHasher()

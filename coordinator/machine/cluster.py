@@ -5,7 +5,7 @@ from typing import Final
 
 from ca.errors import Conflict
 from coordinator.commands import AddIntermediate, AddTokenKey, Bootstrap, RaiseRules, RecordCoordinators
-from coordinator.machine import coordinators, rules
+from coordinator.machine import coordinators, quotas, rules
 from coordinator.machine.access import require_admin
 from coordinator.machine.change import Change, Question
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
@@ -31,7 +31,7 @@ def bootstrap(change: Change, command: Bootstrap) -> None:
             int(command.development),
         ),
     )
-    rules.raise_rules(change, RaiseRules(version=command.rules))
+    raise_rules(change, RaiseRules(version=command.rules))
     coordinators.record(change, RecordCoordinators(coordinators=command.members))
     db.executemany(
         "INSERT INTO keys (kid, purpose, public, wrapped, created_at_ms) VALUES (?, ?, ?, ?, ?)",
@@ -146,3 +146,14 @@ def get_view(question: Question, query: GetView) -> ClusterView:
         token_key_ends={kid: ends_at_ms for _, kid, ends_at_ms in keys if ends_at_ms is not None},
         node_serials=issued,
     )
+
+
+def raise_rules(change: Change, command: RaiseRules) -> int:
+    """The rules in force from the next command on: never older ones than before."""
+    before = rules.in_force(change.db)
+    version = max(command.version, before)
+    if version > rules.FIRST:
+        change.db.execute("INSERT OR REPLACE INTO rules (one, version) VALUES (1, ?)", (version,))
+    if before < rules.QUOTAS_RESERVED <= version:
+        quotas.reserve_all(change.db)
+    return version

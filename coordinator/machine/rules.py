@@ -25,7 +25,6 @@ from coordinator.commands import (
     ForgetInstance,
     HashWhole,
     PlaceUpload,
-    RaiseRules,
     ReportDamaged,
     ReportOrphans,
     RestartUpload,
@@ -33,8 +32,6 @@ from coordinator.commands import (
     UpdateBucket,
     UpdateFile,
 )
-from coordinator.machine import quotas
-from coordinator.machine.change import Change
 
 FIRST: Final = 1
 SIZES_WITHIN_QUOTA: Final = 2  # a size beyond the quota is refused when it is declared
@@ -84,14 +81,3 @@ def in_force(db: sqlite3.Connection) -> int:
     """The rules that the next command is applied by."""
     row = db.execute("SELECT version FROM rules WHERE one = 1").fetchone()
     return FIRST if row is None else int(row[0])
-
-
-def raise_rules(change: Change, command: RaiseRules) -> int:
-    """The rules in force from the next command on: never older ones than before."""
-    before = in_force(change.db)
-    version = max(command.version, before)
-    if version > FIRST:
-        change.db.execute("INSERT OR REPLACE INTO rules (one, version) VALUES (1, ?)", (version,))
-    if before < QUOTAS_RESERVED <= version:
-        quotas.reserve_all(change.db)
-    return version

@@ -7,7 +7,7 @@ pipelining).
 
 from collections.abc import Sequence
 
-from coordinator.raft import snapshots
+from coordinator.raft import offers
 from coordinator.raft.log_view import LogView
 from coordinator.raft.membership import encode_membership, is_membership
 from coordinator.raft.messages import (
@@ -100,7 +100,7 @@ def flush_appends(state: State) -> None:
     for peer in followers(state):
         progress = state.progress[peer]
         if progress.state is ProgressState.SNAPSHOT or progress.next < state.log.first_index:
-            snapshots.offer_to(state, peer, progress)
+            offers.offer_to(state, peer, progress)
             continue
         while progress.next <= state.log.last_index and progress.may_send(state.config):
             _send_append(state, peer, progress, with_entries=True)

@@ -1,5 +1,4 @@
-"""Snapshots: offered by a leader whose log no longer holds what a follower needs, fetched beside Raft,
-restored.
+"""Snapshots on the side of who takes them: an offer comes, is fetched beside Raft, and restored.
 
 Sources: dissertation 5.1 to 5.3. What differs from its InstallSnapshot: the message is an offer without the
 state; the follower's driver fetches the bytes from the leader, as slowly and with as many interruptions as it
@@ -8,34 +7,8 @@ takes, and hands the finished snapshot to `restore`.
 
 from coordinator.raft import replication
 from coordinator.raft.membership import is_group
-from coordinator.raft.messages import Message, MessageKind, SnapshotMeta, SnapshotOffer
-from coordinator.raft.progress import Progress
+from coordinator.raft.messages import Message, SnapshotMeta, SnapshotOffer
 from coordinator.raft.state import Role, State
-
-
-def offer_to(state: State, peer: str, progress: Progress) -> None:
-    """Offers the newest snapshot that this log can follow up, or asks the driver for one."""
-    if progress.next < state.log.first_index:
-        progress.needs_snapshot()
-    if not progress.offer_due:
-        return
-    meta = state.snapshot
-    if meta is None or meta.index < state.log.first_index - 1:
-        progress.offer_due = False  # until the next sign of life, or until there is one
-        state.take_snapshot = True
-        return
-    progress.offered(meta.index)
-    state.send_now.append(
-        Message(
-            MessageKind.SNAPSHOT,
-            state.own_id,
-            peer,
-            state.term,
-            log_index=meta.index,
-            log_term=meta.term,
-            members=meta.members,
-        )
-    )
 
 
 def taken(state: State, meta: SnapshotMeta) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-import msgspec
 import uvloop
 
 from ca.errors import FilestoreError, Internal, InvalidRequest
-from coordinator.json_files import decode_foreign
+from deploy.cluster_file import read_cluster_file
 from node.client import DEADLINE_S, Client, require_token
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
@@ -24,24 +23,6 @@ NOT_ASKED = 3  # the exit code of a `status` that tells nothing of the cluster
 TEXT_CHARS_MAX = 1 << 20  # a bound on what a wrong path costs
 
 T = TypeVar("T")
-
-
-class ClusterMember(msgspec.Struct, frozen=True):
-    """A process of a development cluster."""
-
-    id: str
-    url: str
-    pid: int
-    data: str
-
-
-class ClusterFile(msgspec.Struct, frozen=True):
-    """What `filestore dev` writes once everything is ready, and removes when it stops. Paths are absolute."""
-
-    nodes: list[ClusterMember]
-    coordinators: list[ClusterMember]
-    ca: str
-    admin_token_file: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,14 +149,6 @@ def find_connection(
             " (`make run`) makes, and removes when it stops."
         )
     return Connection(urls=urls, ca=ca, token_file=token_file, deadline_s=deadline_s)
-
-
-def read_cluster_file(path: Path) -> ClusterFile:
-    """Raises InvalidRequest when it is not what `filestore dev` writes."""
-    try:
-        return decode_foreign(path.read_bytes(), ClusterFile)
-    except (OSError, msgspec.MsgspecError) as error:
-        raise InvalidRequest(f"Cannot use {path}: {error}") from error
 
 
 def line_of(error: FilestoreError) -> str:

@@ -4,7 +4,7 @@ The edge verifies the token and hands a Caller on; what that caller may do is de
 the same step as the command or query itself.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from aiohttp import hdrs, web
@@ -13,9 +13,8 @@ from ca.errors import FilestoreError, RateLimited, Unauthorized, Unavailable
 from coordinator.rates import TokenBuckets
 from coordinator.records import Caller
 from coordinator.web import request_id
+from node.api.operation import Handler
 from node.api.services import API
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 PRINCIPAL_UNKNOWN = "-"
 _CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)

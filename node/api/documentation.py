@@ -15,9 +15,8 @@ import msgspec
 from aiohttp import web
 
 from ca.errors import NotFound, RateLimited
-from node.api.access import Handler
 from node.api.openapi import document
-from node.api.operation import Answer, Operation
+from node.api.operation import Answer, Handler, Operation
 
 DOCUMENT_PATH: Final = "/api/v1/openapi.json"
 _PAGE: Final = f"""<!doctype html>

@@ -3,10 +3,11 @@ both made from this. Each resource module lists its own as `OPERATIONS`; `node.a
 `node.api.openapi` describes them. How fields are described is told in `node.api.bodies.fields`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+from aiohttp import web
 from msgspec import Struct
 
 from ca.errors import (
@@ -24,8 +25,8 @@ from ca.errors import (
     Unavailable,
     UnsupportedMediaType,
 )
-from node.api.access import Handler
 
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 Credential = Literal["user", "join token", "none"]
 NOT_STORED: Final[Mapping[str, str]] = {"Cache-Control": "`no-store`."}  # headers of answers with a secret
 

@@ -13,10 +13,10 @@ from coordinator.queries import ListPermissions
 from coordinator.records import PermissionPage, PermissionRecord
 from coordinator.timestamps import parse_rfc3339, rfc3339
 from coordinator.web import json_response, read_json
-from node.api.access import Handler, audited, authenticate
+from node.api.access import audited, authenticate
 from node.api.bodies.checks import path_uuid
 from node.api.bodies.permissions import GrantBody, PermissionBody, PermissionList, WithdrawnPermission
-from node.api.operation import Answer, Operation
+from node.api.operation import Answer, Handler, Operation
 from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
 from node.api.services import API
 

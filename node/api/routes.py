@@ -27,9 +27,9 @@ from node.api import (
     users,
     vms,
 )
-from node.api.access import Handler, watched
+from node.api.access import watched
 from node.api.documentation import Documentation
-from node.api.operation import Operation
+from node.api.operation import Handler, Operation
 
 METADATA: Final[tuple[Operation, ...]] = (
     *project_files.OPERATIONS,

@@ -9,10 +9,10 @@ from ca.errors import FilestoreError, Unavailable
 from coordinator.bounds import Span
 from coordinator.queries import FindBlob
 from coordinator.records import BlobRecord
+from node.content.context import ContentContext
 from node.reading import PIECE_BYTES
 from node.salvage import Copies, Salvager
 from node.segments import SEGMENT_BYTES, FinishedBlob
-from node.services import NodeServices
 
 SPANS_SHOWN_MAX: Final = 5
 START_S_MAX: Final = 5.0  # to learn who has copies and what is in them
@@ -26,7 +26,7 @@ class BytesGone(Unavailable):
 
 
 async def read_damaged(
-    services: NodeServices, sha256: str, start: int, stop: int, *, is_first: bool
+    services: ContentContext, sha256: str, start: int, stop: int, *, is_first: bool
 ) -> AsyncGenerator[bytes, None]:
     """Bytes from `start` on, as far as they can be had now, at most to `stop` (excluded).
 
@@ -63,7 +63,7 @@ def describe(gone: Sequence[Span]) -> str:
     return f"{what} are damaged on every node that had them. Other ranges of it can be read."
 
 
-async def _copies(services: NodeServices, sha256: str) -> tuple[Copies | None, Sequence[Span]]:
+async def _copies(services: ContentContext, sha256: str) -> tuple[Copies | None, Sequence[Span]]:
     """The copies of a blob to read from, and what is known to be in none of them."""
     try:
         async with asyncio.timeout(START_S_MAX):

@@ -10,17 +10,17 @@ from aiohttp import web
 
 from ca.errors import FilestoreError
 from coordinator.records import ContentRecord
+from node.content.context import ContentContext
 from node.content.sources import note_failure, read_anywhere
 from node.reading import open_blob, sound_stops
 from node.segments import BlobDamaged, BlobMissing
 from node.sending import SMALL_BYTES, FileBody, send_body, send_piece
-from node.services import NodeServices
 
 
 async def send_stretch(
     request: web.Request,
     response: web.StreamResponse,
-    services: NodeServices,
+    services: ContentContext,
     content: ContentRecord,
     start: int,
     stop: int,
@@ -44,7 +44,7 @@ async def send_stretch(
         await send_body(request, response, reading)
 
 
-def _hot_piece(services: NodeServices, sha256: str, start: int, stop: int) -> bytes:
+def _hot_piece(services: ContentContext, sha256: str, start: int, stop: int) -> bytes:
     try:
         return services.blobs.opened.read_cached(sha256, start, stop)
     except OSError:
@@ -54,7 +54,7 @@ def _hot_piece(services: NodeServices, sha256: str, start: int, stop: int) -> by
 async def _send_own(
     request: web.Request,
     response: web.StreamResponse,
-    services: NodeServices,
+    services: ContentContext,
     sha256: str,
     start: int,
     stop: int,

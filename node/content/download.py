@@ -14,13 +14,13 @@ from aiohttp import web
 from coordinator.records import ContentRecord
 from node.bulk import Flow
 from node.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_holds
+from node.content.context import ContentContext
 from node.content.delivery import send_stretch
 from node.content.digests import repr_digest
 from node.content.sources import read_anywhere
 from node.peer_body import Piece
 from node.ranges import ByteRange, multipart_parts, parse_range
 from node.sending import BodyResponse, send_body
-from node.services import NodeServices
 
 CONTENTS_DESCRIBED_MAX = 4096  # about 4 MB
 _CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")
@@ -51,7 +51,7 @@ class Plan:
 
 
 async def serve_content(
-    request: web.Request, services: NodeServices, content: ContentRecord, *, policy: Mapping[str, str]
+    request: web.Request, services: ContentContext, content: ContentRecord, *, policy: Mapping[str, str]
 ) -> web.StreamResponse:
     """The content, some of it, 304, or a redirect to a node that holds it, for who may read it.
 
@@ -114,7 +114,7 @@ def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
 
 
 async def _body(
-    services: NodeServices, content: ContentRecord, plan: Plan
+    services: ContentContext, content: ContentRecord, plan: Plan
 ) -> AsyncGenerator[Piece | Flow, None]:
     for stretch in plan.stretches:
         if stretch.opening:
@@ -164,7 +164,7 @@ def _wants_redirect(request: web.Request) -> bool:
     return "redirect" in preferences and "redirect" in (p.strip() for p in preferences.split(","))
 
 
-def _other_holder(services: NodeServices, content: ContentRecord) -> str:
+def _other_holder(services: ContentContext, content: ContentRecord) -> str:
     """A node to redirect to, "" when this one holds the content itself."""
     if services.node_id in content.replicas:
         return ""

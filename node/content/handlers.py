@@ -17,6 +17,7 @@ from node.api.bodies.checks import path_uuid
 from node.conditions import require_content
 from node.content import put, tus
 from node.content.bodies import UploadOffset
+from node.content.context import CONTENT, ContentContext
 from node.content.digests import require_before_body
 from node.content.download import serve_content
 from node.content.locks import DOUBT_S, POLL_DOUBT_S
@@ -24,14 +25,13 @@ from node.content.passing import PASSED_ON, Holder, node_holding, pass_on, worke
 from node.content.public import serve_public
 from node.content.sources import NoReplica
 from node.content.upload import HandedOver, Session, upload_session
-from node.services import NODE, NodeServices
 from node.takeover import begin_anew_if_lost, take_over
 
 LOOK_S: Final = 1.0  # at the sizes of two files, before an offset is told
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
 
 _Act = Callable[[Session], Awaitable[web.StreamResponse]]
-_ActAlone = Callable[[web.Request, NodeServices, Caller, UploadRecord], Awaitable[web.StreamResponse]]
+_ActAlone = Callable[[web.Request, ContentContext, Caller, UploadRecord], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
 
 
@@ -48,7 +48,7 @@ async def download_file(request: web.Request) -> web.StreamResponse:
 
 
 async def _download(request: web.Request, caller: Caller) -> web.StreamResponse:
-    services = request.app[NODE]
+    services = request.app[CONTENT]
     file_uuid = _file_uuid(request)
     content = await services.records.read(caller, file_uuid)
     try:
@@ -75,7 +75,7 @@ async def upload_status(request: web.Request) -> web.StreamResponse:
 
     Needs write.
     """
-    seen_releases = request.app[NODE].locks.releases
+    seen_releases = request.app[CONTENT].locks.releases
     services, caller, record = await _begin(request)
     if holder := _elsewhere(services, record):
         with suppress(_Unreachable):
@@ -106,7 +106,7 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
     so: a client asks for no more then. Needs write on the file.
     """
     with _versioned():
-        seen_releases = request.app[NODE].locks.releases
+        seen_releases = request.app[CONTENT].locks.releases
         services, caller, record = await _begin(request)
         if "Tus-Resumable" in request.headers:
             tus.require_version(request.headers)
@@ -175,7 +175,7 @@ async def _write(
     holder cannot be reached, or its disk takes no more, another node takes the upload over; `unreachable`
     answers here in place of that. `opens`: `act` needs the file.
     """
-    seen_releases = request.app[NODE].locks.releases
+    seen_releases = request.app[CONTENT].locks.releases
     services, caller, record = await _begin(request)
     require_before_body(request.headers)
     require(request, record)
@@ -209,7 +209,7 @@ async def _write(
 
 
 async def _hung(
-    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord
+    request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord
 ) -> web.StreamResponse:
     """The disk of this node, the holder, hangs: another node goes on. Raises Unavailable when none can."""
     with services.locks.writer(caller.subject, record.file_uuid):
@@ -225,8 +225,8 @@ def _require_tags(request: web.Request, record: UploadRecord) -> None:
         require_content(request.headers, f'"{record.blob_sha256}"' if record.blob_sha256 else "")
 
 
-async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadRecord]:
-    services = request.app[NODE]
+async def _begin(request: web.Request) -> tuple[ContentContext, Caller, UploadRecord]:
+    services = request.app[CONTENT]
     caller = await authenticate(request)
     query = GetUpload(caller=caller, file_uuid=_file_uuid(request))
     record = await services.api.metadata.read(query, UploadRecord)
@@ -235,7 +235,7 @@ async def _begin(request: web.Request) -> tuple[NodeServices, Caller, UploadReco
 
 
 async def _settled(
-    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord, seen_releases: int
+    request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord, seen_releases: int
 ) -> UploadRecord:
     """The upload that this node holds, once an earlier request of a lost client has settled its bytes (see
     `node/content/locks.py`, also for one that may not be known to be lost yet), and
@@ -260,7 +260,7 @@ async def _settled(
     return record
 
 
-async def _has_lost(services: NodeServices, record: UploadRecord) -> bool:
+async def _has_lost(services: ContentContext, record: UploadRecord) -> bool:
     """Whether this disk has fewer bytes than are acknowledged; not if it cannot say, or not soon."""
     if services.disk.hangs():
         return False
@@ -279,7 +279,7 @@ async def _passed_on(request: web.Request, holder: Holder) -> web.StreamResponse
     return await pass_on(request, holder)
 
 
-def _elsewhere(services: NodeServices, record: UploadRecord) -> Holder | None:
+def _elsewhere(services: ContentContext, record: UploadRecord) -> Holder | None:
     """Who holds the upload: another node, or another worker of this one.
 
     None when it is this process, or when the upload has ended.

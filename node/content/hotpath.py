@@ -21,6 +21,7 @@ from coordinator.direct import DirectAnswer, Drain
 from coordinator.records import Caller, ContentRecord
 from coordinator.web import ClientGone
 from node.conditions import http_date
+from node.content.context import ContentContext
 from node.content.download import describe
 from node.content.handlers import PRIVATE_POLICY
 from node.content.hothead import BEGINNING, Fields, lines_of, parse_head
@@ -29,7 +30,6 @@ from node.reading import PIECE_BYTES, open_blob
 from node.segments import BlobDamaged, BlobMissing
 from node.sendfile import FileSender, SendfileRefused, send_now
 from node.sending import SMALL_BYTES, STALL_TIMEOUT_S
-from node.services import NodeServices
 from node.stalling import StallWatch
 
 Kept = Callable[[Caller, str], ContentRecord | None]  # a record as good as one that is asked for now
@@ -57,7 +57,7 @@ class _Described(Struct, frozen=True):
 class HotPath:
     """`kept` tells what this process knows of a file without asking anybody."""
 
-    def __init__(self, services: NodeServices, kept: Kept) -> None:
+    def __init__(self, services: ContentContext, kept: Kept) -> None:
         self._services = services
         self._kept = kept
         self._sent_bytes = services.metrics.download_bytes.labels("local")

@@ -26,8 +26,8 @@ from coordinator.rates import BodyPace
 from coordinator.receiving import waits_to_go_on
 from coordinator.web import ClientGone, body_chunks, request_id
 from node.peers import STALL_TIMEOUT_S, PeerFailed, pieces
-from node.services import NodeServices
 from node.takeover import is_reachable
+from node.upload_context import UploadContext
 
 PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
 PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
@@ -59,13 +59,13 @@ class Holder:
     is_reachable: Callable[[], Awaitable[bool]] | None = None
 
 
-def node_holding(services: NodeServices, node_id: str) -> Holder:
+def node_holding(services: UploadContext, node_id: str) -> Holder:
     """Another node."""
     request = partial(services.peers.request, node_id)
     return Holder(f"Node {node_id}", PASSED_ON, request, partial(is_reachable, services, node_id))
 
 
-def worker_holding(services: NodeServices, file_uuid: str) -> Holder | None:
+def worker_holding(services: UploadContext, file_uuid: str) -> Holder | None:
     """The worker of this node that an upload belongs to; None when it is this process."""
     owner = services.siblings.owner(file_uuid)
     if owner is None:

@@ -14,9 +14,9 @@ from ca.errors import FilestoreError, Gone, NotFound
 from coordinator.queries import GetPublicContent
 from coordinator.records import ContentRecord
 from node.api.access import PRINCIPAL_UNKNOWN, on_record
+from node.content.context import CONTENT, ContentContext
 from node.content.download import serve_content
 from node.names import is_uuid
-from node.services import NODE, NodeServices
 
 PUBLIC_POLICY: Final = {"Cache-Control": "private, no-store", "Referrer-Policy": "no-referrer"}
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)  # 32 bytes in base64url
@@ -24,7 +24,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)  # 32 bytes in base64url
 
 async def serve_public(request: web.Request) -> web.StreamResponse:
     """The content that a public token leads to. Raises FilestoreError, always with the headers of a link."""
-    services = request.app[NODE]
+    services = request.app[CONTENT]
     try:
         content = await _find(request, services)
         return await serve_content(request, services, content, policy=PUBLIC_POLICY)
@@ -33,7 +33,7 @@ async def serve_public(request: web.Request) -> web.StreamResponse:
         raise
 
 
-async def _find(request: web.Request, services: NodeServices) -> ContentRecord:
+async def _find(request: web.Request, services: ContentContext) -> ContentRecord:
     bucket_id, token = request.match_info["bucket_uuid"].lower(), request.match_info["token"]
     try:
         if not is_uuid(bucket_id) or _TOKEN.fullmatch(token) is None:

@@ -15,13 +15,13 @@ from contextlib import aclosing
 
 from ca.errors import FilestoreError, Unavailable
 from node.bulk import Flow, bulk_pieces
+from node.content.context import ContentContext
 from node.content.damaged import read_damaged
 from node.damage import miss, withdraw
 from node.peer_body import Piece
 from node.peers import PeerFailed
 from node.reading import read_blob
 from node.segments import BlobDamaged, BlobMissing
-from node.services import NodeServices
 
 # Without a byte for so long another replica is asked. A peer reads one segment before it answers: a slow disk
 # takes a tenth of this.
@@ -37,7 +37,13 @@ class NoReplica(Unavailable):
 
 
 async def read_anywhere(
-    services: NodeServices, sha256: str, replicas: Sequence[str], start: int, stop: int, *, pours: bool = True
+    services: ContentContext,
+    sha256: str,
+    replicas: Sequence[str],
+    start: int,
+    stop: int,
+    *,
+    pours: bool = True,
 ) -> AsyncGenerator[Piece | Flow, None]:
     """Bytes `start` to `stop` (excluded) of a blob that `replicas` hold. Close it when leaving early.
 
@@ -80,7 +86,7 @@ async def read_anywhere(
 
 
 async def read_pieces(
-    services: NodeServices, sha256: str, replicas: Sequence[str], start: int, stop: int
+    services: ContentContext, sha256: str, replicas: Sequence[str], start: int, stop: int
 ) -> AsyncGenerator[Piece, None]:
     """The same in pieces alone, for who does not only send them."""
     async with aclosing(read_anywhere(services, sha256, replicas, start, stop, pours=False)) as reading:
@@ -89,7 +95,7 @@ async def read_pieces(
             yield piece
 
 
-async def note_failure(services: NodeServices, sha256: str, source: str, failure: Exception) -> None:
+async def note_failure(services: ContentContext, sha256: str, source: str, failure: Exception) -> None:
     """Log that a replica could not serve; damage on this disk goes out of service."""
     _log.warning("replica failed", extra={"sha256": sha256, "replica": source, "reason": str(failure)})
     if isinstance(failure, PeerFailed) and failure.is_silent:
@@ -100,7 +106,7 @@ async def note_failure(services: NodeServices, sha256: str, source: str, failure
         await miss(services.disk, services.blobs, sha256)
 
 
-def _rounds(services: NodeServices, replicas: Sequence[str]) -> Iterator[str | None]:
+def _rounds(services: ContentContext, replicas: Sequence[str]) -> Iterator[str | None]:
     """The sources in the order to ask them, None between two rounds."""
     for number in range(ROUNDS_MAX):
         if number:
@@ -108,7 +114,7 @@ def _rounds(services: NodeServices, replicas: Sequence[str]) -> Iterator[str | N
         yield from _order(services, replicas)
 
 
-def _order(services: NodeServices, replicas: Sequence[str]) -> list[str]:
+def _order(services: ContentContext, replicas: Sequence[str]) -> list[str]:
     """This node first, unless its disk hangs; the others at random, so that no one of them carries all, and
     last those that did not answer lately.
     """
@@ -120,7 +126,7 @@ def _order(services: NodeServices, replicas: Sequence[str]) -> list[str]:
 
 
 async def _read_from(
-    services: NodeServices, source: str, sha256: str, start: int, stop: int, pours: bool
+    services: ContentContext, source: str, sha256: str, start: int, stop: int, pours: bool
 ) -> AsyncGenerator[Piece | Flow, None]:
     if source == services.node_id:
         async with aclosing(read_blob(services.disk, services.blobs, sha256, start, stop)) as local:

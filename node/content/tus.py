@@ -23,11 +23,11 @@ from coordinator.commands import TerminateUpload
 from coordinator.records import Caller, UploadRecord
 from node.api.access import audited
 from node.conditions import field_of, http_date
+from node.content.context import ContentContext
 from node.content.digests import TUS_ALGORITHMS, Checksum, piece_checksums, whole_digest
 from node.content.replay import is_repeated
 from node.content.upload import Session
 from node.ranges import SIZE_BYTES_MAX
-from node.services import NodeServices
 
 VERSION = "1.0.0"
 EXTENSIONS = "checksum,creation-defer-length,expiration,termination"
@@ -121,7 +121,7 @@ async def delete(session: Session) -> web.StreamResponse:
 
 
 async def terminate(
-    request: web.Request, services: NodeServices, caller: Caller, record: UploadRecord
+    request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord
 ) -> web.StreamResponse:
     """The same on a node that does not hold it: its bytes go where they are, by the sweep of these nodes."""
     require_version(request.headers)

@@ -33,6 +33,7 @@ from coordinator.records import PROJECT_FILE, Caller, ContentRecord, Manifest, U
 from coordinator.web import body_batches
 from node.archive import read_manifest
 from node.blobs import BlobStore
+from node.content.context import ContentContext
 from node.content.digests import Checksum
 from node.content.locks import Hold
 from node.content.passing import PASSED_ON
@@ -44,7 +45,6 @@ from node.recorded import Overtaken
 from node.reserving import NO_ROOM
 from node.retaining import record_completion
 from node.segments import BlobDamaged, BlobMissing
-from node.services import NodeServices
 from node.upload import Upload
 
 Check = Callable[[int], None]
@@ -83,7 +83,7 @@ class Session:
     """
 
     request: web.Request
-    services: NodeServices
+    services: ContentContext
     caller: Caller
     holding: Holding
     hold: Hold
@@ -384,7 +384,7 @@ class Session:
 @asynccontextmanager
 async def upload_session(
     request: web.Request,
-    services: NodeServices,
+    services: ContentContext,
     caller: Caller,
     record: UploadRecord,
     *,

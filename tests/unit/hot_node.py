@@ -18,11 +18,10 @@ from coordinator.rates import Patience
 from coordinator.records import Caller, ContentRecord
 from coordinator.web import Listener, body_chunks, new_application, serve
 from node.api.access import authenticate
-from node.api.services import API
 from node.content.download import serve_content
 from node.content.handlers import PRIVATE_POLICY
 from node.content.hotpath import HotPath
-from node.services import NODE
+from node.services import provide
 from tests.unit.file_records import available_file
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node
 
@@ -158,7 +157,7 @@ async def hot_node(
     def application(counted: Metrics) -> web.Application:
         routes = [web.get("/api/v1/files/{file_uuid}", download), web.put("/api/v1/files/{file_uuid}", drain)]
         app = new_application(routes, component="test", metrics=counted)
-        app[API], app[NODE] = node.services.api, node.services
+        provide(app, node.services)
         return app
 
     path = HotPath(node.services, kept)

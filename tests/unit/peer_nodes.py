@@ -26,7 +26,7 @@ from coordinator.records import CoordinatorRecord
 from coordinator.view import View
 from coordinator.web import Listener, new_application, serve
 from node.admission import prepare_admission
-from node.api.services import API, ApiServices
+from node.api.services import ApiServices
 from node.blobs import BlobStore
 from node.budget import Budget
 from node.bulk import Flow
@@ -45,7 +45,7 @@ from node.pulls import Pulls
 from node.record_cache import RecordCache
 from node.replication import Replication
 from node.room import room_routes
-from node.services import NODE, NodeServices
+from node.services import NodeServices, provide
 from node.transfer import transfer_routes
 from node.upload_copies import UploadCopies
 from node.upload_copy_routes import upload_copy_routes
@@ -161,7 +161,7 @@ def peer_application(services: NodeServices) -> web.Application:
     """What a node answers on its peer port, but for what needs coordinators."""
     routes = [*transfer_routes(), *following_routes(), *room_routes(), *upload_copy_routes()]
     app = new_application(routes, component="node")
-    app[API], app[NODE] = services.api, services
+    provide(app, services)
     prepare_following(app)
     prepare_admission(app, services.api.view)
     return app

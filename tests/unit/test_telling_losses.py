@@ -13,7 +13,7 @@ from node.damage import verify_blob
 from node.lost import note_lost
 from node.peers import PeerFailed
 from node.segments import BlobDamaged, BlobMissing
-from node.services import NODE, NodeServices
+from node.services import NodeServices, provide
 from node.siblings import Siblings
 from node.telling_losses import LOSSES_TOLD_MAX, loss_routes, tell
 from node.withdrawn import Loss
@@ -23,7 +23,7 @@ from tests.unit.peer_nodes import SHA256, Node
 
 async def listening(services: NodeServices) -> Listener:
     app = new_application(loss_routes(), component="node")
-    app[NODE] = services
+    provide(app, services)
     return await serve_on(services.siblings.listening_socket(), app, peer=True)
 
 

@@ -1,0 +1,18 @@
+"""What the handlers of content take of the node that they run in: what uploads take, and kept records."""
+
+from typing import Protocol
+
+from aiohttp import web
+
+from node.record_cache import RecordCache
+from node.upload_context import UploadContext
+
+
+class ContentContext(UploadContext, Protocol):
+    """One node."""
+
+    @property
+    def records(self) -> RecordCache: ...
+
+
+CONTENT = web.AppKey[ContentContext]("content")
