@@ -17,11 +17,11 @@ from typing import Any, Self
 from bench.loaders import cpu_s
 from bench.rows import Figure
 from ca.tls import client_context, peer_client_context
-from coordinator.config import CoordinatorFiles
-from deploy.development import CLUSTER_NAME, DevelopmentCluster, Member
-from deploy.processes import wait_until
-from node.client_upload import FileSource, upload
-from node.config import NodeFiles
+from coordinator.runtime.config import CoordinatorFiles
+from deploy.dev.cluster import CLUSTER_NAME, DevelopmentCluster, Member
+from deploy.dev.processes import wait_until
+from node.base.config import NodeFiles
+from node.client.upload import FileSource, upload
 
 NODES, REPLICAS = 4, 3
 DOWN_AFTER_S = 3

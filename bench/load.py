@@ -20,9 +20,9 @@ import uuid_utils
 import uvloop
 from msgspec import Struct
 
-from coordinator.calls import HeartbeatCall
-from coordinator.client import MetadataClient
-from coordinator.commands import (
+from coordinator.model.records import DEFAULT_BUCKET_ID, Caller, NodeRecord, ProjectFileRecord, UploadRecord
+from coordinator.protocol.calls import HeartbeatCall
+from coordinator.protocol.commands import (
     AnnounceNode,
     AnyCommand,
     CreateProjectFile,
@@ -30,11 +30,11 @@ from coordinator.commands import (
     RecordProgress,
     encode_envelope,
 )
-from coordinator.contexts import MemberContexts
-from coordinator.queries import GetProjectFile
-from coordinator.records import DEFAULT_BUCKET_ID, Caller, NodeRecord, ProjectFileRecord, UploadRecord
-from coordinator.view import View
-from node.config import NodeFiles
+from coordinator.protocol.queries import GetProjectFile
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.rpc.view import View
+from node.base.config import NodeFiles
 
 FREE_BYTES = 1 << 40  # what the heartbeats say: no file is refused for want of room
 ORDER_TIMEOUT_S = 30.0  # of one command or read while measuring: nothing may fail

@@ -16,9 +16,9 @@ from msgspec import Struct
 from bench.load import Order, Outcome
 from bench.orders import Moved
 from bench.rows import TICKS_PER_S, Figure, busy_s
-from deploy.development import DevelopmentCluster, Member
-from deploy.processes import LOOPBACK, free_ports
-from node.join import join
+from deploy.dev.cluster import DevelopmentCluster, Member
+from deploy.dev.processes import LOOPBACK, free_ports
+from node.membership.join import join
 
 STOP_TIMEOUT_S = 10.0
 GIB = 1 << 30

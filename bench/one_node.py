@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from deploy.development import DevelopmentCluster
-from deploy.processes import LOOPBACK, free_ports
-from node.client_upload import FileSource, upload
+from deploy.dev.cluster import DevelopmentCluster
+from deploy.dev.processes import LOOPBACK, free_ports
+from node.client.upload import FileSource, upload
 
 
 def remove_blobs(blobs: Path) -> None:

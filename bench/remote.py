@@ -23,8 +23,8 @@ from bench.loaders import GIB, Mover, cpu_s
 from bench.receiver import Order, request_of
 from bench.rows import Figure, Row, as_json, show
 from ca.tls import client_context
-from deploy.development import DevelopmentCluster, Member
-from node.client_upload import FileSource, upload
+from deploy.dev.cluster import DevelopmentCluster, Member
+from node.client.upload import FileSource, upload
 
 RUNS = 15
 FILE_BYTES = int(os.environ.get("REMOTE_MIB", "1024")) << 20

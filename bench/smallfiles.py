@@ -40,8 +40,8 @@ from bench import yardstick
 from bench.api import Connection
 from bench.loaders import cpu_s
 from ca.tls import client_context
-from deploy.development import DevelopmentCluster
-from deploy.processes import LOOPBACK
+from deploy.dev.cluster import DevelopmentCluster
+from deploy.dev.processes import LOOPBACK
 
 FILES = int(os.environ.get("SMALLFILES_FILES", "100000"))
 CLIENTS = int(os.environ.get("SMALLFILES_CLIENTS", "32"))

@@ -25,8 +25,8 @@ from rich.table import Table
 
 from bench import yardstick
 from ca.tls import client_context
-from deploy.development import DevelopmentCluster, Member
-from node.client_upload import FileSource, upload
+from deploy.dev.cluster import DevelopmentCluster, Member
+from node.client.upload import FileSource, upload
 
 RUNS = 5
 CREATE_SECONDS = 3.0

@@ -16,16 +16,16 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from coordinator.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK
-from coordinator.clock import now_ms
-from coordinator.config import CoordinatorFiles
-from coordinator.health import NODE_STATES
-from coordinator.jobs import JOBS, Amounts, amounts_of
-from coordinator.ledger import Ledger
-from coordinator.queries import GetReplicaCounts, ListNodeUploads, ListReplicas
-from coordinator.records import DOWN, HEALTHY, ClusterView, JobRunRecord, UploadPage
-from coordinator.replica_records import ReplicaCounts, ReplicaPage
-from coordinator.rpc import value_of
+from coordinator.member.open_storage import Ledger
+from coordinator.model.clock import now_ms
+from coordinator.model.jobs import JOBS, Amounts, amounts_of
+from coordinator.model.records import DOWN, HEALTHY, ClusterView, JobRunRecord, UploadPage
+from coordinator.model.replica_records import ReplicaCounts, ReplicaPage
+from coordinator.protocol.calls import DISK_FAILED, DISK_FULL, DISK_LOW, DISK_OK
+from coordinator.protocol.queries import GetReplicaCounts, ListNodeUploads, ListReplicas
+from coordinator.rpc.node_health import NODE_STATES
+from coordinator.rpc.server import value_of
+from coordinator.runtime.config import CoordinatorFiles
 
 SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule meets a zero and no gap
 

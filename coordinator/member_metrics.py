@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Gauge
 
 from ca.certificates import UntrustedCertificate, certificates_in, validity_ms
 from ca.tls import Credential
-from coordinator.view import View
+from coordinator.rpc.view import View
 
 LEAF: Final = "leaf"
 INTERMEDIATE: Final = "intermediate"

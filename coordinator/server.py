@@ -18,54 +18,54 @@ from ca.errors import FilestoreError, InvalidRequest
 from ca.identity import Identity
 from ca.secretfiles import read_secret
 from ca.tls import Credential, UnusableCredential
-from coordinator.accepting import CannotListen, Places
-from coordinator.authority import ClusterAuthority
-from coordinator.calls import HeartbeatCall
-from coordinator.client import MetadataClient
+from coordinator.admin.authority import ClusterAuthority
+from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
-from coordinator.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.contexts import MemberContexts
-from coordinator.damage import StateDamaged, damage_in, unreadable_in
-from coordinator.digests import Digests, StateDiverged, check_not_diverged
-from coordinator.driver import Driver
-from coordinator.fetching import Fetcher
-from coordinator.health import NodeHealth
-from coordinator.instances import Displaced, KnownInstances, count_start
-from coordinator.job_runs import JobRuns
-from coordinator.job_works import job_works
-from coordinator.jobs import check_schedules
-from coordinator.ledger import Ledger, open_ledger
-from coordinator.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
-from coordinator.link import end
-from coordinator.log import LogDamaged, LogFailed
-from coordinator.member import configured
-from coordinator.member_clocks import MemberClocks
+from coordinator.http.app import new_application, serve
+from coordinator.http.listener import CannotListen, Places
+from coordinator.member.driver import Driver
+from coordinator.member.member import configured
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.member.membership_changes import Operations
+from coordinator.member.open_storage import Ledger, open_ledger
+from coordinator.member.rebuilding import note_damage, rebuild
+from coordinator.member.rules_upgrade import Upgrades
+from coordinator.member.snapshot_fetch import Fetcher
+from coordinator.member.state_checks import check_state
+from coordinator.member.state_digests import Digests, StateDiverged, check_not_diverged
 from coordinator.member_metrics import MemberMetrics
-from coordinator.metrics import CoordinatorMetrics, Metrics, timed_sync
-from coordinator.node_orders import NodeOrders
-from coordinator.operations import Operations
+from coordinator.model.jobs import check_schedules
+from coordinator.protocol.calls import HeartbeatCall
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.raft.replication import AcknowledgedLost, CommittedContradicted
-from coordinator.rebuilding import note_damage, rebuild
+from coordinator.reconcile.context import Means
+from coordinator.reconcile.job_runs import JobRuns
+from coordinator.reconcile.job_steps import job_works
+from coordinator.reconcile.jobs import Reconcilers
 from coordinator.reconcile.keeper import NodeKeeper
-from coordinator.reconcile.means import Means
 from coordinator.reconcile.quotas import QuotaKeeper
-from coordinator.reconcile.works import Reconcilers
-from coordinator.reopening import StateLost
-from coordinator.roster import read_known
-from coordinator.rpc import PeerPort
-from coordinator.served_calls import ServedCalls
+from coordinator.rpc.call_metrics import ServedCalls
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.instances import Displaced, KnownInstances, count_start
+from coordinator.rpc.node_client import NodeOrders
+from coordinator.rpc.node_health import NodeHealth
+from coordinator.rpc.raft_transport import Transport
+from coordinator.rpc.roster import read_known
+from coordinator.rpc.server import PeerPort
+from coordinator.rpc.state_view import StateView
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.rpc.view import View
+from coordinator.rpc.websocket import end
+from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
+from coordinator.runtime.lifetime import quieten_collector, raise_descriptor_limit, stop_signal
+from coordinator.runtime.metrics import CoordinatorMetrics, Metrics, timed_sync
 from coordinator.service import Service
-from coordinator.setup import new_leaf
-from coordinator.state_checks import check_state
-from coordinator.state_view import StateView
 from coordinator.statuses import Statuses
-from coordinator.store import TooOld
-from coordinator.transport import Transport
-from coordinator.upgrades import Upgrades
-from coordinator.view import View
-from coordinator.web import new_application, serve
+from coordinator.storage.raft_log import LogDamaged, LogFailed
+from coordinator.storage.reopening import StateLost
+from coordinator.storage.state_damage import StateDamaged, damage_in, unreadable_in
+from coordinator.storage.state_store import TooOld
 
 DRAIN_S = 10.0
 PEER_DRAIN_S = 1.0  # members ask another coordinator at once; their connections are long-lived

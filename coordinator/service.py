@@ -25,9 +25,18 @@ from ca.identity import Identity, Role, check_address, check_member_id, check_po
 from ca.keys import public_key_digest
 from ca.tls import Peer
 from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
-from coordinator.authority import ClusterAuthority, Intermediate
-from coordinator.callers import Callers
-from coordinator.calls import (
+from coordinator.admin.authority import ClusterAuthority, Intermediate
+from coordinator.admission import Membership
+from coordinator.machine.execution.rules import RULES
+from coordinator.member.driver import Driver
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.member.membership_changes import Operations
+from coordinator.member.state_digests import Digests
+from coordinator.model.clock import now_ms
+from coordinator.model.jobs import check_parameters, job_kind
+from coordinator.model.placement import Candidate, choose
+from coordinator.model.records import HEALTHY, Caller, CertificateRecord, UserRecord
+from coordinator.protocol.calls import (
     DISK_FAILED,
     AddCoordinatorCall,
     AnyCall,
@@ -51,8 +60,7 @@ from coordinator.calls import (
     StatusReply,
     TransferLeaderCall,
 )
-from coordinator.clock import now_ms
-from coordinator.commands import (
+from coordinator.protocol.commands import (
     NODE_COMMANDS,
     OWN_COMMANDS,
     AddIntermediate,
@@ -69,16 +77,7 @@ from coordinator.commands import (
     TakeOverUpload,
     TriggerJob,
 )
-from coordinator.digests import Digests
-from coordinator.driver import Driver
-from coordinator.health import PLACEABLE_S, NodeHealth
-from coordinator.jobs import check_parameters, job_kind
-from coordinator.machine.rules import RULES
-from coordinator.member_clocks import MemberClocks
-from coordinator.membership import Membership
-from coordinator.operations import Operations
-from coordinator.placement import Candidate, choose
-from coordinator.queries import (
+from coordinator.protocol.queries import (
     AnyQuery,
     CheckAdmin,
     CheckJoinSecret,
@@ -86,13 +85,14 @@ from coordinator.queries import (
     ListQuery,
 )
 from coordinator.raft.core import NotLeader
-from coordinator.records import HEALTHY, Caller, CertificateRecord, UserRecord
-from coordinator.rpc import Refused, value_of
-from coordinator.snapshots import Chunk, SnapshotStore
-from coordinator.state_view import StateView
+from coordinator.rpc.caller_proof import Callers
+from coordinator.rpc.node_health import PLACEABLE_S, NodeHealth
+from coordinator.rpc.server import Refused, value_of
+from coordinator.rpc.state_view import StateView
+from coordinator.runtime.wording import counted
 from coordinator.statuses import Statuses
-from coordinator.store import Store
-from coordinator.telling import counted
+from coordinator.storage.snapshot_store import Chunk, SnapshotStore
+from coordinator.storage.state_store import Store
 
 SHOWN_MAX = 3  # nodes that are named in a refusal
 _encode = msgspec.msgpack.Encoder().encode

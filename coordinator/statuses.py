@@ -10,20 +10,26 @@ import msgspec
 
 from ca.identity import Identity
 from ca.tls import Credential
-from coordinator.calls import CoordinatorStatus, FollowerStatus, HeartbeatCall, NodeStatus, StatusReply
-from coordinator.clock import now_ms
-from coordinator.digests import Digests
-from coordinator.driver import Driver
-from coordinator.endings import ending_soon
-from coordinator.health import NodeHealth
-from coordinator.jobs import JOBS
-from coordinator.member_clocks import MemberClocks
-from coordinator.queries import GetReplicaCounts
-from coordinator.records import DOWN, ClusterView
-from coordinator.replica_records import ReplicaCounts
-from coordinator.rpc import value_of
-from coordinator.state_view import StateView
-from coordinator.store import Store
+from coordinator.expiring_certificates import ending_soon
+from coordinator.member.driver import Driver
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.member.state_digests import Digests
+from coordinator.model.clock import now_ms
+from coordinator.model.jobs import JOBS
+from coordinator.model.records import DOWN, ClusterView
+from coordinator.model.replica_records import ReplicaCounts
+from coordinator.protocol.calls import (
+    CoordinatorStatus,
+    FollowerStatus,
+    HeartbeatCall,
+    NodeStatus,
+    StatusReply,
+)
+from coordinator.protocol.queries import GetReplicaCounts
+from coordinator.rpc.node_health import NodeHealth
+from coordinator.rpc.server import value_of
+from coordinator.rpc.state_view import StateView
+from coordinator.storage.state_store import Store
 
 
 class Statuses:

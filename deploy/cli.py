@@ -63,7 +63,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except FilestoreError as error:
-        from deploy.commands.connection import line_of
+        from deploy.base.connection import line_of
 
         fail(line_of(error))
     except BrokenPipeError:
@@ -71,7 +71,7 @@ def main() -> None:
         sys.stdout = None
         sys.exit(1)
     except OSError as error:
-        from deploy.commands.connection import reason_of
+        from deploy.base.connection import reason_of
 
         fail(f"{error.filename or 'system'}: {reason_of(error)}")
     except click.Abort:  # of an interrupt, for which click has begun a new line

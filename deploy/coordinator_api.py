@@ -2,11 +2,11 @@
 
 from aiohttp import web
 
-from coordinator.audit import AuditLog
+from coordinator.http.app import new_application
+from coordinator.runtime.audit import AuditLog
 from coordinator.server import Shell
-from coordinator.web import new_application
+from node.api.context import API, ApiServices
 from node.api.routes import METADATA, client_routes
-from node.api.services import API, ApiServices
 from node.server import public_url
 
 

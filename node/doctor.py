@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from coordinator.disk import kept_still
-from coordinator.findings import Findings, check_credential, check_known, check_private_directory
-from coordinator.telling import counted
-from node.blobs import INCOMING, SIDECAR
-from node.config import OTHERS_WRITE, NodeFiles
-from node.directories import READ_FLAGS
-from node.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
-from node.names import is_sha256, is_uuid
-from node.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
+from coordinator.admin.findings import Findings, check_credential, check_known, check_private_directory
+from coordinator.runtime.wording import counted
+from coordinator.storage.log_directory import kept_still
+from node.base.config import OTHERS_WRITE, NodeFiles
+from node.base.identifiers import is_sha256, is_uuid
+from node.diskio.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
+from node.diskio.fs import READ_FLAGS
+from node.storage.blobs import INCOMING, SIDECAR
+from node.storage.segments import FINISHED_BYTES, SidecarInvalid, decode_finished, decode_sidecar
 
 _PREFIX: Final = re.compile(r"[0-9a-f]{2}", re.ASCII)
 _WRITABLE: Final = 0o222

@@ -1,4 +1,4 @@
-"""A node process: the only one, or the first of several workers (`node/workers.py`).
+"""A node process: the only one, or the first of several workers (`node/workers/supervisor.py`).
 
 Opens its disk, connects to the coordinators, serves the client port and the peer port.
 
@@ -19,44 +19,44 @@ from pathlib import Path
 from ca.errors import FilestoreError, InvalidRequest, Unavailable
 from ca.secretfiles import read_secret
 from ca.tls import UnusableCredential
-from coordinator import logs
-from coordinator.audit import KEPT_HOUSEKEEPING, AuditLog
-from coordinator.client import MetadataClient
-from coordinator.commands import AnnounceNode
-from coordinator.contexts import MemberContexts
-from coordinator.lifetime import on_hangup, raise_descriptor_limit, stop_signal
 from coordinator.member_metrics import MemberMetrics
-from coordinator.metrics import Metrics
-from coordinator.records import NodeRecord
-from coordinator.roster import read_known
-from coordinator.view import View
-from node.api.services import ApiServices
-from node.blobs import BlobStore
-from node.budget import Budget
-from node.config import NodeConfig, NodeFiles
-from node.content.locks import UploadLocks
-from node.custody import Custody
-from node.disk import DiskWorkers
-from node.fetching import Fetches
-from node.instance import Start, begin
-from node.keeping import Means
-from node.metrics import NodeMetrics
-from node.partials import PartialStore
-from node.peers import PeerClient
-from node.ports import Ports
-from node.pulls import Pulls
-from node.reach import Reach
-from node.record_cache import RecordCache
-from node.renewal import keep_renewed
-from node.replication import Replication
+from coordinator.model.records import NodeRecord
+from coordinator.protocol.commands import AnnounceNode
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.roster import read_known
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.rpc.view import View
+from coordinator.runtime import logs
+from coordinator.runtime.audit import KEPT_HOUSEKEEPING, AuditLog
+from coordinator.runtime.lifetime import on_hangup, raise_descriptor_limit, stop_signal
+from coordinator.runtime.metrics import Metrics
+from node.api.context import ApiServices
+from node.base.config import NodeConfig, NodeFiles
+from node.base.instance import Start, begin
+from node.base.metrics import NodeMetrics
+from node.custody.context import Means
+from node.custody.custody import Custody
+from node.diskio.executor import DiskWorkers
+from node.listeners import Ports
+from node.membership.disk_monitor import DiskWatch
+from node.membership.renewal import keep_renewed
+from node.peer.client import PeerClient
+from node.peer.fetch import Fetches
+from node.peer.pulls import Pulls
+from node.peer.rate_budget import Budget
+from node.peer.reachability import Reach
+from node.records.record_cache import RecordCache
 from node.services import NodeServices
-from node.siblings import Siblings
-from node.sweep import keep_swept
-from node.upload_copies import UploadCopies
-from node.uploads import UploadStore
-from node.watch import DiskWatch
-from node.worker_numbers import WorkerNumbers
-from node.workers import END_TIMEOUT_S, WorkerProcesses
+from node.staging.upload_store import UploadStore
+from node.storage.blobs import BlobStore
+from node.storage.partial_store import PartialStore
+from node.uploads.replicate import Replication
+from node.uploads.sweep import keep_swept
+from node.uploads.upload_copies import UploadCopies
+from node.uploads.write_locks import UploadLocks
+from node.workers.siblings import Siblings
+from node.workers.stats import WorkerNumbers
+from node.workers.supervisor import END_TIMEOUT_S, WorkerProcesses
 
 DRAIN_S = 20.0
 ANNOUNCE_RETRY_S = 1.0

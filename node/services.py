@@ -4,24 +4,24 @@ from dataclasses import dataclass, field
 
 from aiohttp import web
 
-from node.api.services import API, ApiServices
-from node.blobs import BlobStore
+from node.api.context import API, ApiServices
+from node.base.metrics import NodeMetrics
 from node.content.context import CONTENT
-from node.content.locks import UploadLocks
-from node.custody import Custody
-from node.disk import DiskWorkers
-from node.fetching import Fetches
-from node.metrics import NodeMetrics
-from node.peer_context import PEER
-from node.peers import PeerClient
-from node.prefixes import PrefixAnswers
-from node.pulls import Pulls
-from node.record_cache import RecordCache
-from node.replication import Replication
-from node.siblings import Siblings
-from node.upload_context import UPLOADS
-from node.upload_copies import UploadCopies
-from node.uploads import UploadStore
+from node.custody.custody import Custody
+from node.diskio.executor import DiskWorkers
+from node.peer.client import PeerClient
+from node.peer.fetch import Fetches
+from node.peer.pulls import Pulls
+from node.peerapi.context import PEER
+from node.records.record_cache import RecordCache
+from node.staging.prefixes import PrefixAnswers
+from node.staging.upload_store import UploadStore
+from node.storage.blobs import BlobStore
+from node.uploads.context import UPLOADS
+from node.uploads.replicate import Replication
+from node.uploads.upload_copies import UploadCopies
+from node.uploads.write_locks import UploadLocks
+from node.workers.siblings import Siblings
 
 
 @dataclass(frozen=True, slots=True)

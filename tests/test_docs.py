@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from ca.errors import CATALOGUE
-from deploy.processes import PORTS_VARIABLE, free_ports, wait_until
+from deploy.dev.processes import PORTS_VARIABLE, free_ports, wait_until
 from tests.cluster.harness import Cluster, require_curl
 from tests.test_tidy import committed_files
 

@@ -9,9 +9,9 @@ import click
 import msgspec
 import pytest
 
-from coordinator.config import CoordinatorConfig
+from coordinator.runtime.config import CoordinatorConfig
 from deploy.cli import cli
-from node.config import NodeConfig
+from node.base.config import NodeConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")

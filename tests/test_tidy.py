@@ -147,13 +147,13 @@ def test_pure_packages_import_nothing_that_touches_the_world(package: str) -> No
 @pytest.mark.parametrize("package", PURE_PACKAGES)
 def test_pure_packages_import_only_pure_or_plain_data_modules_of_ours(package: str) -> None:
     data_modules = {
-        "coordinator.bounds",
-        "coordinator.commands",
-        "coordinator.queries",
-        "coordinator.records",
-        "coordinator.replica_records",
-        "coordinator.calls",
-        "coordinator.instance",
+        "coordinator.model.bounds",
+        "coordinator.protocol.commands",
+        "coordinator.protocol.queries",
+        "coordinator.model.records",
+        "coordinator.model.replica_records",
+        "coordinator.protocol.calls",
+        "coordinator.model.instance",
     }
     faults = [
         f"{name_of(path)}:{line} imports {module}"

@@ -7,12 +7,12 @@ remove it, expiry passes it over.
 from typing import Any
 
 from ca.errors import InvalidRequest, NotFound
-from coordinator.commands import CreateBackup, UpdateBackup
 from coordinator.machine import files, kinds
-from coordinator.machine.access import Level, require_user
-from coordinator.machine.change import Change, Question
-from coordinator.queries import GetBackup, ListBackups
-from coordinator.records import BACKUP, BackupPage, BackupRecord, Caller, UploadRecord
+from coordinator.machine.execution.access import Level, require_user
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.records import BACKUP, BackupPage, BackupRecord, Caller, UploadRecord
+from coordinator.protocol.commands import CreateBackup, UpdateBackup
+from coordinator.protocol.queries import GetBackup, ListBackups
 
 ANCESTORS_MAX = 1000  # of one backup; a restore reads them all
 INCREMENTAL = "incremental"

@@ -7,13 +7,14 @@ the last of its nodes has reported that its own is gone, the blob's row goes.
 import sqlite3
 
 from ca.errors import InvalidRequest, PayloadTooLarge
-from coordinator.bounds import TOTAL_BYTES_MAX
-from coordinator.commands import Collect, CollectOverQuota
-from coordinator.machine import damaged, quotas, replicas, rules
-from coordinator.machine.change import Change, Question
-from coordinator.queries import FindBlob
-from coordinator.records import BlobRecord
-from coordinator.replica_records import Collected
+from coordinator.machine import damaged, quotas, replicas
+from coordinator.machine.execution import rules
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.bounds import TOTAL_BYTES_MAX
+from coordinator.model.records import BlobRecord
+from coordinator.model.replica_records import Collected
+from coordinator.protocol.commands import Collect, CollectOverQuota
+from coordinator.protocol.queries import FindBlob
 
 FILL_TOTALS = (
     "INSERT INTO blob_totals (one, blobs, bytes)"

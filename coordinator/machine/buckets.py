@@ -6,18 +6,18 @@ from typing import Any
 import msgspec
 
 from ca.errors import Conflict, NotFound
-from coordinator.commands import CreateBucket, DeleteBucket, UpdateBucket
-from coordinator.machine import states
-from coordinator.machine.access import (
+from coordinator.machine.execution import states
+from coordinator.machine.execution.access import (
     Level,
     User,
     granted_buckets,
     require_bucket_level,
     require_user,
 )
-from coordinator.machine.change import Change, Question
-from coordinator.queries import GetBucket, ListBuckets
-from coordinator.records import DEFAULT_BUCKET_ID, BucketPage, BucketRecord, Caller
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.records import DEFAULT_BUCKET_ID, BucketPage, BucketRecord, Caller
+from coordinator.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
+from coordinator.protocol.queries import GetBucket, ListBuckets
 
 _COLUMNS = (
     "bucket_id, name, owner_id, quota_bytes, used_bytes, file_count, created_at_ms, updated_at_ms,"

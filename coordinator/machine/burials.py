@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import Sequence
 
 from ca.errors import Unavailable
-from coordinator.machine.change import Change
+from coordinator.machine.execution.change import Change
 
 KEPT_MS = 24 * 60 * 60 * 1000
 

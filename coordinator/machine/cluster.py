@@ -4,13 +4,20 @@ import json
 from typing import Final
 
 from ca.errors import Conflict
-from coordinator.commands import AddIntermediate, AddTokenKey, Bootstrap, RaiseRules, RecordCoordinators
-from coordinator.machine import coordinators, quotas, rules
-from coordinator.machine.access import require_admin
-from coordinator.machine.change import Change, Question
+from coordinator.machine import coordinators, quotas
+from coordinator.machine.execution import rules
+from coordinator.machine.execution.access import require_admin
+from coordinator.machine.execution.change import Change, Question
 from coordinator.machine.nodes import NODE_COLUMNS, node_record
-from coordinator.queries import GetView
-from coordinator.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView, TokenKeyRecord
+from coordinator.model.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, ClusterView, TokenKeyRecord
+from coordinator.protocol.commands import (
+    AddIntermediate,
+    AddTokenKey,
+    Bootstrap,
+    RaiseRules,
+    RecordCoordinators,
+)
+from coordinator.protocol.queries import GetView
 
 KEYS_MAX: Final = 16  # of user tokens, valid at once
 

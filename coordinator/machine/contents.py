@@ -5,12 +5,12 @@ import sqlite3
 import msgspec
 
 from ca.errors import Gone, NotAvailable
-from coordinator.commands import CompleteUpload
 from coordinator.machine import files, manifests, replicas
-from coordinator.machine.access import Level, reads_lastingly
-from coordinator.machine.change import Change, Question
-from coordinator.queries import GetContent
-from coordinator.records import PROJECT_FILE, VM, ContentRecord, FileRecord
+from coordinator.machine.execution.access import Level, reads_lastingly
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord
+from coordinator.protocol.commands import CompleteUpload
+from coordinator.protocol.queries import GetContent
 
 
 def get(question: Question, query: GetContent) -> ContentRecord:

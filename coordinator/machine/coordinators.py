@@ -6,9 +6,9 @@ names it must stay dead.
 
 import sqlite3
 
-from coordinator.commands import RecordCoordinators
-from coordinator.machine.change import Change
-from coordinator.records import REMOVED, CoordinatorRecord
+from coordinator.machine.execution.change import Change
+from coordinator.model.records import REMOVED, CoordinatorRecord
+from coordinator.protocol.commands import RecordCoordinators
 
 
 def record(change: Change, command: RecordCoordinators) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 import msgspec
 
 from ca.errors import FilestoreError
-from coordinator import commands, queries
-from coordinator.commands import Envelope, Reply
 from coordinator.machine import (
     backups,
     blobs,
@@ -19,7 +17,6 @@ from coordinator.machine import (
     contents,
     coordinators,
     damaged,
-    digests,
     expiry,
     files,
     jobs,
@@ -32,15 +29,17 @@ from coordinator.machine import (
     recounts,
     replica_lists,
     replicas,
-    sessions,
     upload_places,
     uploads,
     users,
     vms,
 )
-from coordinator.machine.access import Users
-from coordinator.machine.change import Change, Question
-from coordinator.machine.replies import Sessions
+from coordinator.machine.execution import digests, sessions
+from coordinator.machine.execution.access import Users
+from coordinator.machine.execution.change import Change, Question
+from coordinator.machine.execution.replies import Sessions
+from coordinator.protocol import commands, queries
+from coordinator.protocol.commands import Envelope, Reply
 
 _COMMANDS: dict[type, Callable[[Change, Any], object]] = {
     commands.Bootstrap: cluster.bootstrap,

@@ -16,10 +16,11 @@ from typing import Any
 
 from msgspec import Struct
 
-from coordinator.commands import EXPIRE_ROWS_MAX, Expire
-from coordinator.machine import burials, cluster, files, states
-from coordinator.machine.change import Change
-from coordinator.records import BACKUP, Expired
+from coordinator.machine import burials, cluster, files
+from coordinator.machine.execution import states
+from coordinator.machine.execution.change import Change
+from coordinator.model.records import BACKUP, Expired
+from coordinator.protocol.commands import EXPIRE_ROWS_MAX, Expire
 
 HOUR_MS = 3_600_000
 PUT_OFF_MS = HOUR_MS

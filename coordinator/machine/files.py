@@ -9,9 +9,9 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound, PayloadTooLarge
-from coordinator.commands import DeleteFile
-from coordinator.machine import blobs, quotas, rules, states
-from coordinator.machine.access import (
+from coordinator.machine import blobs, quotas
+from coordinator.machine.execution import rules, states
+from coordinator.machine.execution.access import (
     Level,
     User,
     level_on_bucket,
@@ -20,10 +20,18 @@ from coordinator.machine.access import (
     require_file_level,
     require_user,
 )
-from coordinator.machine.change import Change, Question
-from coordinator.machine.pages import LIST_SCAN_MAX, Condition, Listing, Row, file_filters, read_page
-from coordinator.queries import ListBucketFiles
-from coordinator.records import BACKUP, DEFAULT_BUCKET_ID, Caller, FilePage, FileRecord
+from coordinator.machine.execution.change import Change, Question
+from coordinator.machine.execution.pages import (
+    LIST_SCAN_MAX,
+    Condition,
+    Listing,
+    Row,
+    file_filters,
+    read_page,
+)
+from coordinator.model.records import BACKUP, DEFAULT_BUCKET_ID, Caller, FilePage, FileRecord
+from coordinator.protocol.commands import DeleteFile
+from coordinator.protocol.queries import ListBucketFiles
 
 _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
 

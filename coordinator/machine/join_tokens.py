@@ -5,12 +5,12 @@ import sqlite3
 from typing import Any
 
 from ca.errors import Conflict, NotFound, Unauthorized
-from coordinator.commands import CreateJoinToken, DeleteJoinToken
-from coordinator.machine import rules
-from coordinator.machine.access import is_enabled_admin, require_admin
-from coordinator.machine.change import Change, Question
-from coordinator.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
-from coordinator.records import JoinTokenPage, JoinTokenRecord
+from coordinator.machine.execution import rules
+from coordinator.machine.execution.access import is_enabled_admin, require_admin
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.records import JoinTokenPage, JoinTokenRecord
+from coordinator.protocol.commands import CreateJoinToken, DeleteJoinToken
+from coordinator.protocol.queries import CheckJoinSecret, CheckJoinToken, ListJoinTokens
 
 REPEAT_MS = 10 * 60 * 1000  # a lost answer may be asked for again this long
 

@@ -10,13 +10,14 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ca.errors import NotFound
-from coordinator.commands import CreateFile, UpdateFile
-from coordinator.machine import files, retention, states, uploads
-from coordinator.machine.access import Level, User, require_file_level, require_user
-from coordinator.machine.change import Change, Question
-from coordinator.machine.pages import Condition, Listing, Row, file_filters, read_page
-from coordinator.queries import ListFilesQuery
-from coordinator.records import Caller, FileRecord, UploadRecord
+from coordinator.machine import files, retention, uploads
+from coordinator.machine.execution import states
+from coordinator.machine.execution.access import Level, User, require_file_level, require_user
+from coordinator.machine.execution.change import Change, Question
+from coordinator.machine.execution.pages import Condition, Listing, Row, file_filters, read_page
+from coordinator.model.records import Caller, FileRecord, UploadRecord
+from coordinator.protocol.commands import CreateFile, UpdateFile
+from coordinator.protocol.queries import ListFilesQuery
 
 RecordType = TypeVar("RecordType", bound=FileRecord)
 

@@ -4,10 +4,10 @@ import msgspec
 
 from ca.errors import NotAvailable
 from coordinator.machine import files
-from coordinator.machine.access import Level
-from coordinator.machine.change import Change, Question
-from coordinator.queries import GetManifest
-from coordinator.records import PROJECT_FILE, Manifest
+from coordinator.machine.execution.access import Level
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.records import PROJECT_FILE, Manifest
+from coordinator.protocol.queries import GetManifest
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Manifest).decode

@@ -6,7 +6,14 @@ from typing import Any
 from msgspec import UNSET
 
 from ca.errors import Conflict, NotFound, Unauthorized
-from coordinator.commands import (
+from coordinator.machine import damaged, join_tokens, recounts, upload_places
+from coordinator.machine.execution import rules
+from coordinator.machine.execution.access import require_admin
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.instance import contradiction
+from coordinator.model.records import DOWN, HEALTHY, RETURNING, CertificateRecord, NodeRecord
+from coordinator.model.replica_records import NodeRemoval
+from coordinator.protocol.commands import (
     AnnounceNode,
     DrainNode,
     ForgetInstance,
@@ -16,13 +23,7 @@ from coordinator.commands import (
     RenewCertificate,
     RevokeNode,
 )
-from coordinator.instance import contradiction
-from coordinator.machine import damaged, join_tokens, recounts, rules, upload_places
-from coordinator.machine.access import require_admin
-from coordinator.machine.change import Change, Question
-from coordinator.queries import ListNodes
-from coordinator.records import DOWN, HEALTHY, RETURNING, CertificateRecord, NodeRecord
-from coordinator.replica_records import NodeRemoval
+from coordinator.protocol.queries import ListNodes
 
 NODE_COLUMNS = (
     "node_id, address, api_port, peer_port, zone, weight, joined_at_ms, draining, state, instance, revoked"

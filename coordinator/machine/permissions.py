@@ -5,12 +5,12 @@ from typing import Any
 from msgspec import Struct
 
 from ca.errors import Conflict, InvalidRequest, NotFound
-from coordinator.commands import GrantPermission, WithdrawPermission
 from coordinator.machine import buckets, files
-from coordinator.machine.access import Level, principal
-from coordinator.machine.change import Change, Question
-from coordinator.queries import ListPermissions
-from coordinator.records import Caller, PermissionPage, PermissionRecord
+from coordinator.machine.execution.access import Level, principal
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.records import Caller, PermissionPage, PermissionRecord
+from coordinator.protocol.commands import GrantPermission, WithdrawPermission
+from coordinator.protocol.queries import ListPermissions
 
 PERMISSIONS_MAX = 1000  # on one bucket or file: they are looked through, and go together with it
 

@@ -1,12 +1,12 @@
 """Project files: exported network-emulation projects, and the options they were exported with."""
 
-from coordinator.commands import CreateProjectFile, UpdateProjectFile
 from coordinator.machine import kinds
-from coordinator.machine.access import Level, require_user
-from coordinator.machine.change import Change, Question
-from coordinator.machine.pages import Condition
-from coordinator.queries import GetProjectFile, ListProjectFiles
-from coordinator.records import PROJECT_FILE, ProjectFilePage, ProjectFileRecord, UploadRecord
+from coordinator.machine.execution.access import Level, require_user
+from coordinator.machine.execution.change import Change, Question
+from coordinator.machine.execution.pages import Condition
+from coordinator.model.records import PROJECT_FILE, ProjectFilePage, ProjectFileRecord, UploadRecord
+from coordinator.protocol.commands import CreateProjectFile, UpdateProjectFile
+from coordinator.protocol.queries import GetProjectFile, ListProjectFiles
 
 _KIND = kinds.describe(PROJECT_FILE, "project_files", ProjectFileRecord, CreateProjectFile, UpdateProjectFile)
 

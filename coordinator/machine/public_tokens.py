@@ -6,12 +6,12 @@ One works as long as whoever made it is enabled and has admin on the file.
 from typing import Any
 
 from ca.errors import Conflict, Forbidden, Gone, InvalidRequest, NotFound
-from coordinator.commands import CreatePublicToken, RevokePublicToken
 from coordinator.machine import contents, files
-from coordinator.machine.access import Level
-from coordinator.machine.change import Change, Question
-from coordinator.queries import GetPublicContent, ListPublicTokens
-from coordinator.records import ContentRecord, PublicTokenPage, PublicTokenRecord
+from coordinator.machine.execution.access import Level
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.records import ContentRecord, PublicTokenPage, PublicTokenRecord
+from coordinator.protocol.commands import CreatePublicToken, RevokePublicToken
+from coordinator.protocol.queries import GetPublicContent, ListPublicTokens
 
 _DAY_MS = 24 * 60 * 60 * 1000
 LIFE_MS_DEFAULT = _DAY_MS

@@ -15,7 +15,7 @@ set later holds at once. No rules here: who calls knows since when they hold.
 import sqlite3
 
 from ca.errors import PayloadTooLarge, RateLimited
-from coordinator.bounds import TOTAL_BYTES_MAX
+from coordinator.model.bounds import TOTAL_BYTES_MAX
 
 # What the index `buckets_over_quota` holds: the words must be the same.
 OVER_QUOTA = "quota_bytes > 0 AND used_bytes + reserved_bytes + released_bytes > quota_bytes"

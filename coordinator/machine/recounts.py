@@ -8,10 +8,10 @@ start.
 
 import sqlite3
 
-from coordinator.commands import RecountReplicas
 from coordinator.machine import damaged, replicas
-from coordinator.machine.change import Change
-from coordinator.replica_records import Recounted
+from coordinator.machine.execution.change import Change
+from coordinator.model.replica_records import Recounted
+from coordinator.protocol.commands import RecountReplicas
 
 
 def begin(db: sqlite3.Connection, node_id: str, *, removed: bool = False) -> None:

@@ -8,21 +8,10 @@ import sqlite3
 from collections.abc import Mapping
 
 from coordinator.machine import damaged
-from coordinator.machine.change import Question
+from coordinator.machine.execution.change import Question
 from coordinator.machine.replicas import COUNTS, holders
-from coordinator.queries import (
-    CountCollectable,
-    CountSoleReplicas,
-    GetNodeReplicas,
-    GetReplicaCounts,
-    KnownReplicas,
-    ListDoomed,
-    ListReplicas,
-    ListShortBlobs,
-    ListSurplus,
-)
-from coordinator.records import DOWN, RETURNING, BlobRecord
-from coordinator.replica_records import (
+from coordinator.model.records import DOWN, RETURNING, BlobRecord
+from coordinator.model.replica_records import (
     HELD_MAX,
     DoomedPage,
     DoomedReplica,
@@ -35,6 +24,17 @@ from coordinator.replica_records import (
     ShortPage,
     SolePage,
     SurplusPage,
+)
+from coordinator.protocol.queries import (
+    CountCollectable,
+    CountSoleReplicas,
+    GetNodeReplicas,
+    GetReplicaCounts,
+    KnownReplicas,
+    ListDoomed,
+    ListReplicas,
+    ListShortBlobs,
+    ListSurplus,
 )
 
 COUNTED_MAX = 10_000  # of anything; an answer need not count a million

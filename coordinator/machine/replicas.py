@@ -12,7 +12,12 @@ import sqlite3
 from collections.abc import Sequence
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
-from coordinator.commands import (
+from coordinator.machine import burials, damaged, quotas
+from coordinator.machine.execution import rules
+from coordinator.machine.execution.change import Change
+from coordinator.model.records import HEALTHY
+from coordinator.model.replica_records import Dropped, Lost
+from coordinator.protocol.commands import (
     AddReplica,
     ReleaseReplica,
     ReportDamaged,
@@ -20,10 +25,6 @@ from coordinator.commands import (
     ReportLost,
     ReportOrphans,
 )
-from coordinator.machine import burials, damaged, quotas, rules
-from coordinator.machine.change import Change
-from coordinator.records import HEALTHY
-from coordinator.replica_records import Dropped, Lost
 
 # Of `blob_replicas r JOIN nodes n`.
 COUNTS = f"r.doomed_at IS NULL AND n.state = '{HEALTHY}' AND n.draining = 0"

@@ -7,9 +7,9 @@ under way are few, and a node leaves seldom.
 
 import json
 
-from coordinator.machine.change import Change, Question
-from coordinator.queries import ListNodeUploads
-from coordinator.records import PlacedUpload, UploadPage
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.records import PlacedUpload, UploadPage
+from coordinator.protocol.queries import ListNodeUploads
 
 NAMED_MAX = 5  # in a refusal
 COUNTED_MAX = 10_000

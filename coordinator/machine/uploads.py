@@ -12,8 +12,13 @@ from ca.errors import (
     PayloadTooLarge,
     Unavailable,
 )
-from coordinator.bounds import COUNT_MAX
-from coordinator.commands import (
+from coordinator.machine import blobs, contents, files, quotas, replicas
+from coordinator.machine.execution import rules, states
+from coordinator.machine.execution.access import Level, require_user
+from coordinator.machine.execution.change import Change, Question
+from coordinator.model.bounds import COUNT_MAX
+from coordinator.model.records import Caller, ContentRecord, UploadRecord
+from coordinator.protocol.commands import (
     CompleteUpload,
     DeclareSize,
     PlaceUpload,
@@ -23,11 +28,7 @@ from coordinator.commands import (
     TakeOverUpload,
     TerminateUpload,
 )
-from coordinator.machine import blobs, contents, files, quotas, replicas, rules, states
-from coordinator.machine.access import Level, require_user
-from coordinator.machine.change import Change, Question
-from coordinator.queries import GetUpload, LiveUploads
-from coordinator.records import Caller, ContentRecord, UploadRecord
+from coordinator.protocol.queries import GetUpload, LiveUploads
 
 UPLOAD_LIFE_MS = 24 * 60 * 60 * 1000  # after the last byte
 

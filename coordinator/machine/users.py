@@ -9,13 +9,12 @@ from typing import Any
 import msgspec
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
-from coordinator.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
-from coordinator.machine import join_tokens, permissions, public_tokens, rules
-from coordinator.machine.access import require_admin, require_user
-from coordinator.machine.change import Change, Question
-from coordinator.machine.pages import LIST_SCAN_MAX
-from coordinator.queries import CheckAdmin, FindUser, GetUser, ListUsers
-from coordinator.records import (
+from coordinator.machine import join_tokens, permissions, public_tokens
+from coordinator.machine.execution import rules
+from coordinator.machine.execution.access import require_admin, require_user
+from coordinator.machine.execution.change import Change, Question
+from coordinator.machine.execution.pages import LIST_SCAN_MAX
+from coordinator.model.records import (
     ADMIN_ROLE,
     BACKUP,
     DEFAULT_BUCKET_ID,
@@ -25,6 +24,8 @@ from coordinator.records import (
     UserPage,
     UserRecord,
 )
+from coordinator.protocol.commands import AdmitUser, DeleteUser, PutUser, RevokeUser
+from coordinator.protocol.queries import CheckAdmin, FindUser, GetUser, ListUsers
 
 _names = msgspec.json.Decoder(list[str]).decode
 NAMES_CHARS_MAX = 2000  # all names with their quotes and commas: what fits into a token of 4 KiB

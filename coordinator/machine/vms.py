@@ -1,12 +1,12 @@
 """VM images: virtual machines' disk images with their hardware, found by the md5 of their content too."""
 
-from coordinator.commands import CreateVm, UpdateVm
 from coordinator.machine import kinds
-from coordinator.machine.access import Level, require_user
-from coordinator.machine.change import Change, Question
-from coordinator.machine.pages import Condition
-from coordinator.queries import GetVm, ListVms
-from coordinator.records import VM, UploadRecord, VmPage, VmRecord
+from coordinator.machine.execution.access import Level, require_user
+from coordinator.machine.execution.change import Change, Question
+from coordinator.machine.execution.pages import Condition
+from coordinator.model.records import VM, UploadRecord, VmPage, VmRecord
+from coordinator.protocol.commands import CreateVm, UpdateVm
+from coordinator.protocol.queries import GetVm, ListVms
 
 _KIND = kinds.describe(VM, "vms", VmRecord, CreateVm, UpdateVm)
 

@@ -1,7 +1,7 @@
 """What the core reads from the log on disk, and a log in memory that offers the same.
 
-Two real implementations: `MemoryStorage` for tests and the simulator, `coordinator.log.SegmentLog` for the
-product.
+Two real implementations: `MemoryStorage` for tests and the simulator,
+`coordinator.storage.raft_log.SegmentLog` for the product.
 """
 
 from collections.abc import Sequence

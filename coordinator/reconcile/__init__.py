@@ -1,7 +1,7 @@
 """What the leading coordinator does so that every blob has its replicas, and no node more than it should.
 
 Each reconciler compares the log with what is wanted, and acts by ordinary commands and by orders to nodes
-(`coordinator.node_orders`). Its plans are pure functions of facts; what it has done is in the log at once, so
-that the next leader goes on by looking again. Nothing here deletes: the log dooms a replica, its node reads
-that and acts.
+(`coordinator.rpc.node_client`). Its plans are pure functions of facts; what it has done is in the log at
+once, so that the next leader goes on by looking again. Nothing here deletes: the log dooms a replica, its
+node reads that and acts.
 """

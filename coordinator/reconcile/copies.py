@@ -17,15 +17,15 @@ from dataclasses import replace
 from enum import Enum
 
 from ca.errors import FilestoreError, NotFound
-from coordinator.commands import AddReplica
-from coordinator.job_runs import Progress
-from coordinator.node_orders import OrderFailed, PullState
+from coordinator.protocol.commands import AddReplica
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.facts import Copy, Facts
-from coordinator.reconcile.means import Means
-from coordinator.rpc import Refused
+from coordinator.reconcile.job_runs import Progress
+from coordinator.rpc.node_client import OrderFailed, PullState
+from coordinator.rpc.server import Refused
 
 COPIES_PER_TARGET = 2  # a node fetches no more at once, of small blobs as many again
-SMALL_BYTES = 16 << 20  # as node/fetching.py has it
+SMALL_BYTES = 16 << 20  # as node/peer/fetch.py has it
 QUEUED_MAX = 100  # copies that wait for one target, or are made there
 TURN_S = 30.0  # for a copy to get its turn at a target: after that it goes to one that has nothing to do
 TARGETS_TRIED_MAX = 3  # one after the other, for one blob in one run

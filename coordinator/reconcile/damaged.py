@@ -2,9 +2,9 @@
 
 from collections.abc import AsyncIterator
 
-from coordinator.queries import ListDamagedBlobs
-from coordinator.reconcile.means import Means
-from coordinator.replica_records import DamagedBlob, DamagedPage, ShortBlob
+from coordinator.model.replica_records import DamagedBlob, DamagedPage, ShortBlob
+from coordinator.protocol.queries import ListDamagedBlobs
+from coordinator.reconcile.context import Means
 
 PAGE_ROWS = 100
 

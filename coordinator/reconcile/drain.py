@@ -5,8 +5,9 @@ number of replicas, or the write quorum, on the way. The log may be wrong about 
 and its node has yet to say so: they are asked first.
 
 What was released lies on the node's disk until it has dropped it. A node that does not drain, or not any more
-since somebody has thought better of it, drops only so much at once without a question (node/keeping.py). So
-replicas are released by rounds of a few, and no more of a node that does not drop them.
+since somebody has thought better of it, drops only so much at once without a question
+(node/custody/context.py). So replicas are released by rounds of a few, and no more of a node that does not
+drop them.
 
 Unfinished uploads go at the same time (`upload_moves.py`).
 """
@@ -19,22 +20,22 @@ from functools import partial
 import uuid_utils
 
 from ca.errors import Conflict, NotFound
-from coordinator.commands import ReleaseReplica
-from coordinator.held_pages import held_pages
-from coordinator.job_runs import Progress
-from coordinator.node_orders import OrderFailed
-from coordinator.queries import GetNodeReplicas, ListDoomed, ListReplicas
+from coordinator.model.records import DOWN, BlobRecord, NodeRecord
+from coordinator.model.replica_records import DoomedPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
+from coordinator.protocol.commands import ReleaseReplica
+from coordinator.protocol.queries import GetNodeReplicas, ListDoomed, ListReplicas
+from coordinator.protocol.replica_paging import held_pages
 from coordinator.reconcile import upload_moves
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.copies import Copier
-from coordinator.reconcile.crew import Crew, work_through
 from coordinator.reconcile.facts import Copy, Facts
-from coordinator.reconcile.means import Means
-from coordinator.reconcile.recounting import recount
+from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.recount import recount
 from coordinator.reconcile.repair import plan_repair
+from coordinator.reconcile.target_queues import Crew, work_through
 from coordinator.reconcile.upload_moves import forget_left, move_uploads
-from coordinator.records import DOWN, BlobRecord, NodeRecord
-from coordinator.replica_records import DoomedPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
-from coordinator.rpc import Refused
+from coordinator.rpc.node_client import OrderFailed
+from coordinator.rpc.server import Refused
 
 PAGE_ROWS = 100
 DROP_POLL_S = 0.5

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from coordinator.placement import Candidate, zone_of
-from coordinator.records import HEALTHY, NodeRecord
+from coordinator.model.placement import Candidate, zone_of
+from coordinator.model.records import HEALTHY, NodeRecord
 
-SOURCES_MAX = 16  # of one copy: a node takes no more in an order (node/transfer.py)
+SOURCES_MAX = 16  # of one copy: a node takes no more in an order (node/peerapi/blobs.py)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Collection
 
 from ca.errors import Conflict
-from coordinator.caution import CAUTION_BLOBS, CAUTION_S, CAUTION_SHARE, is_too_many
-from coordinator.commands import Collect
-from coordinator.job_runs import Progress
-from coordinator.node_orders import Custody
-from coordinator.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
-from coordinator.reconcile.custody import HOW_TO_GO_ON, Order, order_all
+from coordinator.model.records import DOWN
+from coordinator.model.replica_records import Collected, NodeReplicas, ReplicaCounts
+from coordinator.model.safety_limits import CAUTION_BLOBS, CAUTION_S, CAUTION_SHARE, is_too_many
+from coordinator.protocol.commands import Collect
+from coordinator.protocol.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.facts import Facts
-from coordinator.reconcile.means import Means
-from coordinator.records import DOWN
-from coordinator.replica_records import Collected, NodeReplicas, ReplicaCounts
+from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.node_passes import HOW_TO_GO_ON, Order, order_all
+from coordinator.rpc.node_client import Custody
 
 COLLECT_ROWS = 200
 COLLECT_REST_S = 0.02  # after each step, as of `expire`

@@ -12,17 +12,19 @@ from typing import Final
 import uuid_utils
 
 from ca.errors import FilestoreError
-from coordinator.clock import now_ms
-from coordinator.commands import CollectOverQuota
-from coordinator.job_runs import Interrupted, applied
-from coordinator.node_orders import OrderFailed
-from coordinator.queries import GetReplicaCounts
-from coordinator.reconcile.means import Means
-from coordinator.replica_records import Collected, ReplicaCounts
-from coordinator.rpc import Refused
+from coordinator.model.clock import now_ms
+from coordinator.model.replica_records import Collected, ReplicaCounts
+from coordinator.protocol.commands import CollectOverQuota
+from coordinator.protocol.queries import GetReplicaCounts
+from coordinator.reconcile.context import Means
+from coordinator.reconcile.job_runs import Interrupted, applied
+from coordinator.rpc.node_client import OrderFailed
+from coordinator.rpc.server import Refused
 
 LOOK_S: Final = 10.0
-EARLY_GRACE_MS: Final = 15 * 60_000  # longer than nodes spare what somebody was told of (PIN_S, node/pins.py)
+EARLY_GRACE_MS: Final = (
+    15 * 60_000
+)  # longer than nodes spare what somebody was told of (PIN_S, node/storage/pins.py)
 ROUND_ROWS: Final = 180  # blobs and replicas: at most 90 of one node, which drops that many unasked
 DOOMED_MAX: Final = 10  # of one node that is heard, from before: else it has yet to drop the last round
 

@@ -5,16 +5,16 @@ from functools import partial
 
 import msgspec
 
-from coordinator.job_runs import Progress
-from coordinator.placement import choose
-from coordinator.queries import GetReplicaCounts, ListShortBlobs
+from coordinator.model.placement import choose
+from coordinator.model.replica_records import ReplicaCounts, ShortBlob, ShortPage
+from coordinator.protocol.queries import GetReplicaCounts, ListShortBlobs
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.copies import Copier
-from coordinator.reconcile.crew import Crew, work_through
 from coordinator.reconcile.damaged import damaged_blobs, is_any_damaged
 from coordinator.reconcile.facts import Copy, Facts
-from coordinator.reconcile.means import Means
-from coordinator.reconcile.recounting import recount
-from coordinator.replica_records import ReplicaCounts, ShortBlob, ShortPage
+from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.recount import recount
+from coordinator.reconcile.target_queues import Crew, work_through
 
 PAGE_ROWS = 100
 

@@ -14,18 +14,18 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from coordinator.job_runs import Progress
-from coordinator.queries import ListDoomed, ListSurplus
+from coordinator.model.records import BlobRecord
+from coordinator.model.replica_records import DoomedPage, SurplusPage
+from coordinator.protocol.queries import ListDoomed, ListSurplus
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.drain import RELEASED_MAX, have_dropped, release
 from coordinator.reconcile.facts import Facts
-from coordinator.reconcile.means import Means
-from coordinator.records import BlobRecord
-from coordinator.replica_records import DoomedPage, SurplusPage
+from coordinator.reconcile.job_runs import Progress
 
 PAGE_ROWS: Final = 1000  # blobs that one look takes in: 3 ms of the leader
 REST_S: Final = 0.02  # after each page: most of the leader's time for others
 BLOBS_AT_ONCE: Final = 8
-TRIED_S: Final = 660.0  # longer than a node spares what came just now (node/pins.py)
+TRIED_S: Final = 660.0  # longer than a node spares what came just now (node/storage/pins.py)
 TRIED_MAX: Final = 100_000  # blobs that are remembered; beyond them it may try in vain
 FULL_SHARE: Final = 1.0  # of a node that takes nothing more, whatever its disk says
 

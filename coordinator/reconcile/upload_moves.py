@@ -16,16 +16,16 @@ from typing import Final
 from msgspec.structs import replace
 
 from ca.errors import Conflict, NotFound
-from coordinator.commands import PlaceUpload
-from coordinator.job_runs import Progress
-from coordinator.machine.rules import UPLOADS_ARE_GUARDED
-from coordinator.node_orders import OrderFailed
-from coordinator.placement import choose
-from coordinator.queries import ListNodeUploads
+from coordinator.machine.execution.rules import UPLOADS_ARE_GUARDED
+from coordinator.model.placement import choose
+from coordinator.model.records import DOWN, PlacedUpload, UploadPage
+from coordinator.protocol.commands import PlaceUpload
+from coordinator.protocol.queries import ListNodeUploads
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.facts import Facts
-from coordinator.reconcile.means import Means
-from coordinator.records import DOWN, PlacedUpload, UploadPage
-from coordinator.rpc import Refused
+from coordinator.reconcile.job_runs import Progress
+from coordinator.rpc.node_client import OrderFailed
+from coordinator.rpc.server import Refused
 
 PAGE_ROWS: Final = 100
 UPLOADS_AT_ONCE: Final = 4

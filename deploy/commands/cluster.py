@@ -21,7 +21,7 @@ import click
 )
 def dev(data: Path, ports: str) -> None:
     """Run three coordinators and three nodes on this machine until SIGINT or SIGTERM."""
-    from deploy.development import serve
+    from deploy.dev.cluster import serve
 
     if ports != "free" and not (ports.isdecimal() and 1024 <= int(ports) <= 65000):
         raise click.UsageError("--ports is `free` or a number from 1024 to 65000.")

@@ -6,7 +6,8 @@ import click
 import uvloop
 from click.core import ParameterSource
 
-from deploy.commands.addresses import METAVAR, member_of
+from deploy.base.addresses import METAVAR, member_of
+from deploy.base.options import data_option, http_option
 from deploy.commands.coordinator_data import (
     bundle,
     rebuild,
@@ -16,7 +17,6 @@ from deploy.commands.coordinator_data import (
     snapshot,
 )
 from deploy.commands.coordinator_group import add, remove, status, transfer_leader
-from deploy.commands.options import data_option, http_option
 
 
 @click.group()
@@ -72,7 +72,7 @@ def init(
     One that was named when the cluster was made needs nothing else. One that comes later needs --address,
     and runs as soon as you like; `filestore coordinator add` lets it in.
     """
-    from coordinator import setup
+    from coordinator.admin import setup
 
     if bundle_path is not None:
         if given := _given("members", "cluster", "replicas", "write_quorum", "development"):
@@ -127,7 +127,7 @@ def _given(*names: str) -> list[str]:
 )
 def run(data: Path, http: str | None, down_after: float | None) -> None:
     """Run a coordinator until SIGTERM or SIGINT."""
-    from coordinator import logs
+    from coordinator.runtime import logs
     from coordinator.server import run_coordinator
     from deploy.coordinator_api import application
     from node.server import loopback_listener

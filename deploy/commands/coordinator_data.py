@@ -8,11 +8,11 @@ from pathlib import Path
 import click
 
 from ca.errors import InvalidRequest
-from deploy.commands.addresses import METAVAR, member_of
-from deploy.commands.connection import Connection, connection_options
+from deploy.base.addresses import METAVAR, member_of
+from deploy.base.connection import Connection, connection_options
+from deploy.base.options import data_option
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
-from deploy.commands.options import data_option
-from node.client import Client
+from node.client.client import Client
 
 _data = data_option("The directory of a coordinator.")
 _output = click.option(
@@ -35,9 +35,9 @@ _root_key = click.option(
 @_output
 def bundle(data: Path, output: Path) -> None:
     """Write a bundle, from which another coordinator is made. It is secret: delete it when that is done."""
-    from coordinator import restoring
+    from coordinator.admin import restore
 
-    restoring.write_bundle(data, output)
+    restore.write_bundle(data, output)
     click.echo(f"Secret:               {output}")
     click.echo("On the other machine: filestore coordinator init --bundle FILE --id ID --address IP")
 
@@ -52,7 +52,7 @@ def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> No
     The root key does not leave this machine, and what is made here works for this cluster alone. The
     coordinators have certificates by it within a minute, nodes when theirs are renewed, within five days.
     """
-    from coordinator import setup
+    from coordinator.admin import setup
 
     made = setup.new_intermediate(data, root_key)
     body = {"certificate": made.pem, "wrapped_key": base64.b64encode(made.wrapped).decode("ascii")}
@@ -72,7 +72,7 @@ def renew_certificate(data: Path, root_key: Path) -> None:
 
     Then nobody else can. Once a majority of the coordinators runs again, `renew-intermediate` does the rest.
     """
-    from coordinator import setup
+    from coordinator.admin import setup
 
     setup.renew_certificate(data, root_key)
     click.echo(f"Ready to run: filestore coordinator run --data {data}")
@@ -86,9 +86,9 @@ def snapshot(data: Path, output: Path) -> None:
 
     Keep a bundle with them: a restore needs it too.
     """
-    from coordinator import restoring
+    from coordinator.admin import restore
 
-    taken = restoring.write_snapshot(data, output)
+    taken = restore.write_snapshot(data, output)
     click.echo(f"{output}: the state at index {taken.index} of the log")
 
 
@@ -116,15 +116,15 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
     For when a majority of the coordinators is lost for good. None of them may run any more. What was changed
     after the snapshot is lost.
     """
-    from coordinator import restoring
-    from coordinator.filedigests import digest_beside
+    from coordinator.admin import restore
+    from coordinator.storage.file_digests import digest_beside
 
     if not (digest := digest_beside(snapshot_path)).exists():
         click.echo(
             f"{digest} is missing: damage that leaves the snapshot's form intact is not seen.", err=True
         )
     own = member_of(f"{coordinator_id}={address}")
-    token_file = restoring.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
+    token_file = restore.restore(data, snapshot=snapshot_path, bundle_path=bundle_path, own=own)
     click.echo("What was changed after the snapshot is lost; who was revoked since has to be revoked again.")
     none = "none: the user admin is disabled, another admin's is good"
     click.echo(f"Admin token:  {token_file or none}")
@@ -145,8 +145,8 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
     """
     import msgspec
 
-    from coordinator import restoring
-    from coordinator.config import CoordinatorFiles
+    from coordinator.admin import restore
+    from coordinator.runtime.config import CoordinatorFiles
 
     files = CoordinatorFiles(data)
     earlier = files.read_config()
@@ -155,11 +155,11 @@ def rebuild(connection: Connection, data: Path, coordinator_id: str, address: st
     else:
         own = member_of(f"{coordinator_id}={address}")
     if earlier.id != coordinator_id:
-        restoring.check_rebuildable(files, own)
+        restore.check_rebuildable(files, own)
         connection.run(lambda client: remove_coordinator(client, earlier.id))
-        aside = restoring.begin_again(data, own)
+        aside = restore.begin_again(data, own)
         click.echo(f"Set aside:    {aside}")
-    elif not restoring.has_begun_again(data):
+    elif not restore.has_begun_again(data):
         raise InvalidRequest(f"--id: this coordinator is {coordinator_id} already; it needs a new name.")
     connection.run(lambda client: add_coordinator(client, own))
     click.echo(f"Ready to run: filestore coordinator run --data {data}")

@@ -7,10 +7,10 @@ from urllib.parse import quote
 import click
 
 from ca.errors import FilestoreError, Unavailable
-from coordinator.records import CoordinatorRecord
-from deploy.commands.addresses import METAVAR, member_of
-from deploy.commands.connection import NOT_ASKED, Connection, connection_options, line_of
-from node.client import Client, UntrustedServer
+from coordinator.model.records import CoordinatorRecord
+from deploy.base.addresses import METAVAR, member_of
+from deploy.base.connection import NOT_ASKED, Connection, connection_options, line_of
+from node.client.client import Client, UntrustedServer
 
 PATH = "/api/v1/cluster/coordinators"
 COLUMNS = (
@@ -75,7 +75,7 @@ def status(connection: Connection, as_json: bool) -> int:
     """
     from rich.table import Table  # here: a coordinator that starts waits for none of it
 
-    from deploy.progress import table_console
+    from deploy.base.terminal import table_console
 
     async def work(client: Client) -> dict[str, Any]:
         return await client.status()

@@ -6,9 +6,9 @@ from typing import Any, Final
 import click
 from rich.table import Table
 
-from deploy.commands.connection import Connection, connection_options
-from deploy.progress import printable_name, table_console
-from node.client import Client
+from deploy.base.connection import Connection, connection_options
+from deploy.base.terminal import printable_name, table_console
+from node.client.client import Client
 
 PATH: Final = "/api/v1/cluster/damaged"
 RANGES_SHOWN_MAX: Final = 5

@@ -6,9 +6,9 @@ from pathlib import Path
 import click
 
 from ca.errors import InvalidRequest
-from coordinator.findings import Findings
-from coordinator.telling import counted
-from deploy.commands.options import data_option
+from coordinator.admin.findings import Findings
+from coordinator.runtime.wording import counted
+from deploy.base.options import data_option
 
 
 @click.command()
@@ -29,10 +29,10 @@ def doctor(data: Path, deep: bool) -> int:
 
 def _examined(data: Path, *, deep: bool) -> Iterator[Findings]:
     """For each role that the directory has. Raises InvalidRequest when it has none."""
-    from coordinator import doctor as of_coordinators
-    from coordinator.config import CoordinatorFiles
+    from coordinator.admin import doctor as of_coordinators
+    from coordinator.runtime.config import CoordinatorFiles
     from node import doctor as of_nodes
-    from node.config import NodeFiles
+    from node.base.config import NodeFiles
 
     coordinator, node = CoordinatorFiles(data), NodeFiles(data)
     if not coordinator.config.exists() and not node.config.exists():

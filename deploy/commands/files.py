@@ -11,12 +11,12 @@ import click
 from rich.table import Table
 
 from ca.errors import FilestoreError
-from deploy.commands.connection import Connection, connection_options, line_of, reason_of
-from deploy.getting import get_to_file, get_to_stream
-from deploy.progress import ProgressBars, end_at_once_when_interrupted, printable_name, table_console
-from deploy.putting import Wanted, put_files, put_stream
-from node.client import Client
-from node.client_ranges import CONNECTIONS, CONNECTIONS_MAX
+from deploy.base.connection import Connection, connection_options, line_of, reason_of
+from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted, printable_name, table_console
+from deploy.transfer.download import get_to_file, get_to_stream
+from deploy.transfer.upload import Wanted, put_files, put_stream
+from node.client.client import Client
+from node.client.ranges import CONNECTIONS, CONNECTIONS_MAX
 
 COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 

@@ -8,9 +8,9 @@ from urllib.parse import quote
 import click
 from rich.table import Table
 
-from deploy.commands.connection import Connection, connection_options
-from deploy.progress import table_console
-from node.client import Client
+from deploy.base.connection import Connection, connection_options
+from deploy.base.terminal import table_console
+from node.client.client import Client
 
 PATH = "/api/v1/jobs"
 POLL_S = 0.2

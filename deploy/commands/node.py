@@ -7,11 +7,11 @@ from pathlib import Path
 import click
 import uvloop
 
-from deploy.commands.addresses import plain_address
-from deploy.commands.connection import read_text
+from deploy.base.addresses import plain_address
+from deploy.base.connection import read_text
+from deploy.base.options import data_option, http_option
 from deploy.commands.node_group import drain, forget_instance, remove, revoke, undrain
 from deploy.commands.node_moves import move, rejoin
-from deploy.commands.options import data_option, http_option
 
 API_PORT = 7443
 PEER_PORT = 7444
@@ -61,7 +61,7 @@ def join(
     weight: int,
 ) -> None:
     """Join a cluster with a token (`filestore token join` prints one)."""
-    from node.join import join as join_cluster
+    from node.membership.join import join as join_cluster
 
     if (token is None) == (token_file is None):
         raise click.UsageError("Give either --token-file or --token.")
@@ -100,7 +100,7 @@ def reconnect(data: Path, coordinator_url: str) -> None:
 
     Needed after a restore: coordinators that are replaced one after the other are followed without it.
     """
-    from node.join import reconnect as reconnect_node
+    from node.membership.join import reconnect as reconnect_node
 
     found = asyncio.run(reconnect_node(data, coordinator_url))
     click.echo(f"Coordinators: {', '.join(record.coordinator_id for record in found)}")

@@ -5,10 +5,10 @@ from urllib.parse import quote
 
 import click
 
-from coordinator.jobs import DRAIN
-from coordinator.telling import counted
-from deploy.commands.connection import Connection, connection_options
-from node.client import Client
+from coordinator.model.jobs import DRAIN
+from coordinator.runtime.wording import counted
+from deploy.base.connection import Connection, connection_options
+from node.client.client import Client
 
 PATH = "/api/v1/cluster/nodes"
 JOBS_PATH = "/api/v1/jobs"

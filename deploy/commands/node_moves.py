@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from deploy.commands.addresses import plain_address
-from deploy.commands.connection import read_text
-from deploy.commands.options import data_option
+from deploy.base.addresses import plain_address
+from deploy.base.connection import read_text
+from deploy.base.options import data_option
 
 _to = click.option(
     "--to", "target", type=click.Path(path_type=Path), required=True, help="Its new directory."
@@ -23,7 +23,7 @@ def move(data: Path, target: Path) -> None:
     What lies in the old directory is copied and stays there; no node starts from it any more. Said again
     after an interruption, it goes on.
     """
-    from node.moving import move as move_node
+    from node.membership.move import move as move_node
 
     config = move_node(data, target)
     click.echo(f"{config.id} is at {target}: filestore node run --data {target}")
@@ -46,9 +46,9 @@ def rejoin(
     on.
     """
     from ca.errors import Conflict
-    from node.config import NodeFiles
-    from node.join import join
-    from node.moving import stopped, take_blobs
+    from node.base.config import NodeFiles
+    from node.membership.join import join
+    from node.membership.move import stopped, take_blobs
 
     with stopped(data) as config:
         old = config

@@ -11,11 +11,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ca.errors import FilestoreError, Unavailable
-from coordinator.jobs import amounts_of
-from coordinator.telling import counted, duration
-from deploy.commands.connection import NOT_ASKED, Connection, connection_options, line_of
-from deploy.progress import table_console
-from node.client import Client, UntrustedServer
+from coordinator.model.jobs import amounts_of
+from coordinator.runtime.wording import counted, duration
+from deploy.base.connection import NOT_ASKED, Connection, connection_options, line_of
+from deploy.base.terminal import table_console
+from node.client.client import Client, UntrustedServer
 
 CLOCK_SHOWN_MS_MIN: Final = 1000
 EXIT_CODES: Final = {"healthy": 0, "degraded": 1, "unavailable": 2}

@@ -9,9 +9,9 @@ import uvloop
 
 from ca.errors import Unavailable
 from ca.secretfiles import write_secret
-from deploy.commands.connection import Connection, connection_options, read_text
-from deploy.commands.options import Duration, data_option
-from node.client import Client
+from deploy.base.connection import Connection, connection_options, read_text
+from deploy.base.options import Duration, data_option
+from node.client.client import Client
 
 REVOKING_S = 60
 APPLIED_S_MAX = 30.0
@@ -40,7 +40,7 @@ def admin(data: Path, output: Path | None, *, revoke_old: bool) -> None:
 
     A token that was minted before a revocation is dead after it, so that the new one comes last.
     """
-    from coordinator import setup
+    from coordinator.admin import setup
 
     if revoke_old:
         _revoke_admin(data)
@@ -54,8 +54,8 @@ def _revoke_admin(data: Path) -> None:
 
     By a token of a minute, so that an old one need not be at hand. Raises what the API answers; Unavailable.
     """
-    from coordinator import setup
-    from coordinator.config import CoordinatorFiles
+    from coordinator.admin import setup
+    from coordinator.runtime.config import CoordinatorFiles
 
     files = CoordinatorFiles(data)
     own, before = files.read_config().own, setup.admin_generation(data)

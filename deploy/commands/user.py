@@ -2,8 +2,8 @@
 
 import click
 
-from deploy.commands.connection import Connection, connection_options
-from node.client import Client
+from deploy.base.connection import Connection, connection_options
+from node.client.client import Client
 
 ADMIN = "admin"  # the first admin, whose token every coordinator can mint
 

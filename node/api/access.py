@@ -10,11 +10,11 @@ from contextlib import asynccontextmanager
 from aiohttp import hdrs, web
 
 from ca.errors import FilestoreError, RateLimited, Unauthorized, Unavailable
-from coordinator.rates import TokenBuckets
-from coordinator.records import Caller
-from coordinator.web import request_id
-from node.api.operation import Handler
-from node.api.services import API
+from coordinator.http.app import request_id
+from coordinator.http.rate_limits import TokenBuckets
+from coordinator.model.records import Caller
+from node.api.context import API
+from node.api.spec.operation import Handler
 
 PRINCIPAL_UNKNOWN = "-"
 _CALLER: web.RequestKey[Caller] = web.RequestKey("caller", Caller)

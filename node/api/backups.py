@@ -6,20 +6,20 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import Conflict, Gone, PayloadTooLarge, PreconditionFailed
-from coordinator.commands import CreateBackup, UpdateBackup
-from coordinator.queries import GetBackup, ListBackups
-from coordinator.records import BACKUP, BackupPage, BackupRecord, Caller
-from coordinator.web import read_json
+from coordinator.http.app import read_json
+from coordinator.model.records import BACKUP, BackupPage, BackupRecord, Caller
+from coordinator.protocol.commands import CreateBackup, UpdateBackup
+from coordinator.protocol.queries import GetBackup, ListBackups
 from node.api.access import authenticate
 from node.api.bodies.backups import BackupBody, BackupList, CreateBackupBody, UpdateBackupBody
 from node.api.bodies.checks import check_label, check_uuid, path_uuid
 from node.api.bodies.files import DeletedFile, file_body_fields
+from node.api.context import API
 from node.api.creation import CREATED, created, file_fields
 from node.api.files import delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
-from node.api.operation import Answer, Operation
 from node.api.pages import NEXT_PAGE, cursor_text
-from node.api.services import API
+from node.api.spec.operation import Answer, Operation
 from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 
 _PATH: Final = "/api/v1/backups"

@@ -7,11 +7,11 @@ import uuid_utils
 from aiohttp import web
 
 from ca.errors import Conflict, PreconditionFailed
-from coordinator.commands import CreateBucket, DeleteBucket, UpdateBucket
-from coordinator.queries import GetBucket, ListBucketFiles, ListBuckets
-from coordinator.records import BucketPage, BucketRecord, Caller, FilePage, FileRecord
-from coordinator.timestamps import rfc3339
-from coordinator.web import json_response, read_json
+from coordinator.http.app import json_response, read_json
+from coordinator.model.records import BucketPage, BucketRecord, Caller, FilePage, FileRecord
+from coordinator.model.timestamps import rfc3339
+from coordinator.protocol.commands import CreateBucket, DeleteBucket, UpdateBucket
+from coordinator.protocol.queries import GetBucket, ListBucketFiles, ListBuckets
 from node.api.access import audited, authenticate
 from node.api.bodies.buckets import (
     BucketBody,
@@ -23,10 +23,10 @@ from node.api.bodies.buckets import (
 )
 from node.api.bodies.checks import check_label, path_uuid
 from node.api.bodies.files import FileSummary, expires_at
+from node.api.context import API
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
-from node.api.operation import Answer, Operation
 from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
-from node.api.services import API
+from node.api.spec.operation import Answer, Operation
 from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 
 _PATH: Final = "/api/v1/buckets"

@@ -8,12 +8,12 @@ from ca.certificates import UntrustedCertificate, certificates_in, root_digest, 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unauthorized
 from ca.identity import check_address, check_member_id, check_port
 from ca.jointoken import is_token_id, new_join_token, secret_digest, split_bearer
-from coordinator.calls import JoinCall
-from coordinator.commands import AddIntermediate, CreateJoinToken, DeleteJoinToken
-from coordinator.queries import CheckJoinSecret, ListJoinTokens
-from coordinator.records import JoinTokenPage, JoinTokenRecord, NodeRecord
-from coordinator.timestamps import rfc3339
-from coordinator.web import json_response, read_json
+from coordinator.http.app import json_response, read_json
+from coordinator.model.records import JoinTokenPage, JoinTokenRecord, NodeRecord
+from coordinator.model.timestamps import rfc3339
+from coordinator.protocol.calls import JoinCall
+from coordinator.protocol.commands import AddIntermediate, CreateJoinToken, DeleteJoinToken
+from coordinator.protocol.queries import CheckJoinSecret, ListJoinTokens
 from node.api.access import audited, authenticate, bearer, check_join_rate, refuse_join
 from node.api.bodies.cluster import (
     ClusterAuthority,
@@ -28,7 +28,7 @@ from node.api.bodies.cluster import (
     JoinTokenList,
     MintedJoinToken,
 )
-from node.api.operation import NOT_STORED, Answer, Operation
+from node.api.context import API, ApiServices
 from node.api.pages import (
     NEXT_PAGE,
     PAGE_PARAMETERS,
@@ -37,7 +37,7 @@ from node.api.pages import (
     query_cursor,
     query_limit,
 )
-from node.api.services import API, ApiServices
+from node.api.spec.operation import NOT_STORED, Answer, Operation
 
 _CLUSTER: Final = "/api/v1/cluster"
 _TOKENS: Final = f"{_CLUSTER}/join-tokens"

@@ -8,11 +8,11 @@ from msgspec import UNSET
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_address, check_member_id, check_port
-from coordinator.calls import FollowerStatus, NodeStatus, StatusReply
-from coordinator.clock import now_ms
-from coordinator.records import CoordinatorRecord
-from coordinator.timestamps import rfc3339
-from coordinator.web import json_response, read_json
+from coordinator.http.app import json_response, read_json
+from coordinator.model.clock import now_ms
+from coordinator.model.records import CoordinatorRecord
+from coordinator.model.timestamps import rfc3339
+from coordinator.protocol.calls import FollowerStatus, NodeStatus, StatusReply
 from node.api.access import audited, authenticate
 from node.api.bodies.coordinators import (
     AddCoordinatorBody,
@@ -27,10 +27,10 @@ from node.api.bodies.coordinators import (
     TransferLeaderBody,
 )
 from node.api.cluster import url_of
+from node.api.cluster_health import findings_of, members_are_well, since_of
+from node.api.context import API, ApiServices
 from node.api.jobs import body_of
-from node.api.operation import Answer, Operation
-from node.api.services import API, ApiServices
-from node.api.standing import findings_of, members_are_well, since_of
+from node.api.spec.operation import Answer, Operation
 
 _CLUSTER: Final = "/api/v1/cluster"
 _COORDINATORS: Final = f"{_CLUSTER}/coordinators"

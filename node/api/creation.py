@@ -9,14 +9,14 @@ from typing import Final, TypedDict
 import uuid_utils
 from aiohttp import web
 
-from coordinator.commands import CreateBackup, CreateProjectFile, CreateVm
-from coordinator.records import Caller, UploadRecord
-from coordinator.timestamps import rfc3339
-from coordinator.web import json_response
+from coordinator.http.app import json_response
+from coordinator.model.records import Caller, UploadRecord
+from coordinator.model.timestamps import rfc3339
+from coordinator.protocol.commands import CreateBackup, CreateProjectFile, CreateVm
 from node.api.bodies.checks import check_filename, check_media_type, check_sha256, check_uuid
 from node.api.bodies.files import CreateFileBody, UploadInitialisation
-from node.api.operation import Answer
-from node.api.services import API
+from node.api.context import API
+from node.api.spec.operation import Answer
 
 CREATED: Final[Mapping[int, Answer]] = {
     201: Answer(
@@ -28,7 +28,7 @@ CREATED: Final[Mapping[int, Answer]] = {
 
 
 class FileFields(TypedDict):
-    """The fields of `coordinator.commands.files.CreateFile` that come from the request."""
+    """The fields of `coordinator.protocol.commands.files.CreateFile` that come from the request."""
 
     caller: Caller
     file_uuid: str

@@ -5,15 +5,15 @@ from typing import Final
 
 from aiohttp import web
 
-from coordinator.bounds import Span
-from coordinator.queries import CheckAdmin, ListDamagedBlobs
-from coordinator.records import UserRecord
-from coordinator.replica_records import DamagedBlob, DamagedPage
+from coordinator.model.bounds import Span
+from coordinator.model.records import UserRecord
+from coordinator.model.replica_records import DamagedBlob, DamagedPage
+from coordinator.protocol.queries import CheckAdmin, ListDamagedBlobs
 from node.api.access import authenticate
 from node.api.bodies.damaged import DamagedContent, DamagedFile, DamagedList, DamagedRange
-from node.api.operation import Answer, Operation
+from node.api.context import API
 from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, numbered_page, page_response
-from node.api.services import API
+from node.api.spec.operation import Answer, Operation
 
 _PATH: Final = "/api/v1/cluster/damaged"
 

@@ -15,8 +15,8 @@ import msgspec
 from aiohttp import web
 
 from ca.errors import NotFound, RateLimited
-from node.api.openapi import document
-from node.api.operation import Answer, Handler, Operation
+from node.api.spec.openapi import document
+from node.api.spec.operation import Answer, Handler, Operation
 
 DOCUMENT_PATH: Final = "/api/v1/openapi.json"
 _PAGE: Final = f"""<!doctype html>

@@ -7,17 +7,17 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from ca.errors import Conflict, Gone, NotAvailable, PreconditionFailed
-from coordinator.commands import DeleteFile
-from coordinator.queries import GetContent
-from coordinator.records import Caller, ContentRecord
-from coordinator.web import json_response
+from coordinator.http.app import json_response
+from coordinator.model.records import Caller, ContentRecord
+from coordinator.protocol.commands import DeleteFile
+from coordinator.protocol.queries import GetContent
 from node.api.access import audited, authenticate
 from node.api.bodies.checks import path_uuid
 from node.api.bodies.files import DeletedFile
-from node.api.operation import Answer, Operation, Parameter
-from node.api.services import API
+from node.api.context import API
+from node.api.spec.operation import Answer, Operation, Parameter
 from node.api.tags import Found, state_named
-from node.conditions import evaluate
+from node.http.conditions import evaluate
 
 FindFile = Callable[[web.Request, Caller], Awaitable[Found]]
 

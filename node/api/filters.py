@@ -10,10 +10,10 @@ from aiohttp import web
 from msgspec import Struct
 
 from ca.errors import InvalidRequest
-from coordinator.bounds import LABEL_CHARS_MAX
+from coordinator.model.bounds import LABEL_CHARS_MAX
 from node.api.bodies.fields import FileStatus, MaybeLabel
-from node.api.operation import Parameter
 from node.api.pages import PAGE_PARAMETERS, page_response, query_cursor, query_limit, query_text
+from node.api.spec.operation import Parameter
 
 STATUSES: Final = ("pending", "uploading", "available", "tombstoned", "deleted")
 FILE_PARAMETERS: Final = (
@@ -24,7 +24,7 @@ FILE_PARAMETERS: Final = (
 
 
 class FileFilters(TypedDict):
-    """The fields of `coordinator.queries.ListFilesQuery` that come from the request."""
+    """The fields of `coordinator.protocol.queries.ListFilesQuery` that come from the request."""
 
     limit: int
     cursor: int

@@ -6,11 +6,11 @@ from aiohttp import hdrs, web
 
 from ca.errors import InvalidRequest
 from ca.identity import Role
-from coordinator.web import METRICS, json_response
+from coordinator.http.app import METRICS, json_response
 from node.api.bodies.health import Health, ScrapeTargets
-from node.api.operation import NOT_STORED, Answer, Operation, Parameter
+from node.api.context import API
 from node.api.pages import query_text
-from node.api.services import API
+from node.api.spec.operation import NOT_STORED, Answer, Operation, Parameter
 
 _TAG: Final = "Health"
 

@@ -10,13 +10,13 @@ from aiohttp import web
 
 from ca.errors import Conflict, NotFound
 from ca.identity import check_member_id
-from coordinator.calls import StatusReply
-from coordinator.commands import CancelRun, TriggerJob
-from coordinator.jobs import JOBS, JobKind, job_kind
-from coordinator.queries import CheckAdmin, GetJobRun, GetLastRuns, ListJobRuns, ListNodes
-from coordinator.records import Caller, JobRunPage, JobRunRecord, NodeRecord, UserRecord
-from coordinator.timestamps import rfc3339
-from coordinator.web import json_response, read_json
+from coordinator.http.app import json_response, read_json
+from coordinator.model.jobs import JOBS, JobKind, job_kind
+from coordinator.model.records import Caller, JobRunPage, JobRunRecord, NodeRecord, UserRecord
+from coordinator.model.timestamps import rfc3339
+from coordinator.protocol.calls import StatusReply
+from coordinator.protocol.commands import CancelRun, TriggerJob
+from coordinator.protocol.queries import CheckAdmin, GetJobRun, GetLastRuns, ListJobRuns, ListNodes
 from node.api.access import audited, authenticate
 from node.api.bodies.checks import path_uuid
 from node.api.bodies.fields import FilterText
@@ -28,7 +28,7 @@ from node.api.bodies.jobs import (
     TriggeredRun,
     TriggerJobBody,
 )
-from node.api.operation import Answer, Operation, Parameter
+from node.api.context import API, ApiServices
 from node.api.pages import (
     NEXT_PAGE,
     PAGE_PARAMETERS,
@@ -39,7 +39,7 @@ from node.api.pages import (
     query_limit,
     query_text,
 )
-from node.api.services import API, ApiServices
+from node.api.spec.operation import Answer, Operation, Parameter
 
 _PATH: Final = "/api/v1/jobs"
 _RUNS: Final = f"{_PATH}/runs"

@@ -8,19 +8,19 @@ from aiohttp import web
 
 from ca.errors import Conflict, InvalidRequest, NotFound, Unavailable
 from ca.identity import check_member_id
-from coordinator.calls import StatusReply
-from coordinator.commands import DrainNode, ForgetInstance, RemoveNode, RevokeNode
-from coordinator.health import PLACEABLE_S
-from coordinator.queries import CountSoleReplicas, ListNodes, ListNodeUploads
-from coordinator.records import DOWN, HEALTHY, Caller, NodeRecord, UploadPage
-from coordinator.replica_records import NodeRemoval, SolePage
-from coordinator.timestamps import rfc3339
-from coordinator.web import json_response
+from coordinator.http.app import json_response
+from coordinator.model.records import DOWN, HEALTHY, Caller, NodeRecord, UploadPage
+from coordinator.model.replica_records import NodeRemoval, SolePage
+from coordinator.model.timestamps import rfc3339
+from coordinator.protocol.calls import StatusReply
+from coordinator.protocol.commands import DrainNode, ForgetInstance, RemoveNode, RevokeNode
+from coordinator.protocol.queries import CountSoleReplicas, ListNodes, ListNodeUploads
+from coordinator.rpc.node_health import PLACEABLE_S
 from node.api.access import audited, authenticate
 from node.api.bodies.cluster import NodeBody, NodeList
 from node.api.bodies.nodes import RemovedNode, RevokedNode
 from node.api.cluster import url_of
-from node.api.operation import Answer, Operation, Parameter
+from node.api.context import API, ApiServices
 from node.api.pages import (
     NEXT_PAGE,
     PAGE_PARAMETERS,
@@ -29,7 +29,7 @@ from node.api.pages import (
     page_response,
     query_text,
 )
-from node.api.services import API, ApiServices
+from node.api.spec.operation import Answer, Operation, Parameter
 
 _NODES: Final = "/api/v1/cluster/nodes"
 _NODE: Final = f"{_NODES}/{{id}}"

@@ -12,11 +12,11 @@ from aiohttp import web
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from ca.errors import InvalidRequest
-from coordinator.bounds import COUNT_MAX, TEXT_CHARS_MAX
-from coordinator.queries import LIST_LIMIT_MAX
-from coordinator.web import json_response
+from coordinator.http.app import json_response
+from coordinator.model.bounds import COUNT_MAX, TEXT_CHARS_MAX
+from coordinator.protocol.queries import LIST_LIMIT_MAX
 from node.api.bodies.fields import NextCursor
-from node.api.operation import Parameter
+from node.api.spec.operation import Parameter
 
 _T = TypeVar("_T")
 

@@ -7,18 +7,18 @@ from aiohttp import web
 
 from ca.errors import Conflict
 from ca.usertoken import check_names, check_user_id
-from coordinator.commands import GrantPermission, WithdrawPermission
-from coordinator.commands.access import Target
-from coordinator.queries import ListPermissions
-from coordinator.records import PermissionPage, PermissionRecord
-from coordinator.timestamps import parse_rfc3339, rfc3339
-from coordinator.web import json_response, read_json
+from coordinator.http.app import json_response, read_json
+from coordinator.model.records import PermissionPage, PermissionRecord
+from coordinator.model.timestamps import parse_rfc3339, rfc3339
+from coordinator.protocol.commands import GrantPermission, WithdrawPermission
+from coordinator.protocol.commands.access import Target
+from coordinator.protocol.queries import ListPermissions
 from node.api.access import audited, authenticate
 from node.api.bodies.checks import path_uuid
 from node.api.bodies.permissions import GrantBody, PermissionBody, PermissionList, WithdrawnPermission
-from node.api.operation import Answer, Handler, Operation
+from node.api.context import API
 from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
-from node.api.services import API
+from node.api.spec.operation import Answer, Handler, Operation
 
 _PATHS: Final[dict[Target, str]] = {
     "bucket": "/api/v1/buckets/{bucket_id}/permissions",

@@ -6,10 +6,10 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import Gone, NotAvailable, PayloadTooLarge, PreconditionFailed
-from coordinator.commands import CreateProjectFile, UpdateProjectFile
-from coordinator.queries import GetManifest, GetProjectFile, ListProjectFiles
-from coordinator.records import PROJECT_FILE, Caller, Manifest, ProjectFilePage, ProjectFileRecord
-from coordinator.web import json_response, read_json
+from coordinator.http.app import json_response, read_json
+from coordinator.model.records import PROJECT_FILE, Caller, Manifest, ProjectFilePage, ProjectFileRecord
+from coordinator.protocol.commands import CreateProjectFile, UpdateProjectFile
+from coordinator.protocol.queries import GetManifest, GetProjectFile, ListProjectFiles
 from node.api.access import authenticate
 from node.api.bodies.checks import check_label, path_uuid
 from node.api.bodies.fields import FilterText
@@ -22,12 +22,12 @@ from node.api.bodies.project_files import (
     ProjectFileList,
     UpdateProjectFileBody,
 )
+from node.api.context import API
 from node.api.creation import CREATED, created, file_fields
 from node.api.files import delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
-from node.api.operation import Answer, Operation, Parameter
 from node.api.pages import NEXT_PAGE, cursor_text, query_text
-from node.api.services import API
+from node.api.spec.operation import Answer, Operation, Parameter
 from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 
 _PATH: Final = "/api/v1/project-files"

@@ -11,11 +11,11 @@ import uuid_utils
 from aiohttp import web
 
 from ca.errors import Conflict, Gone, InvalidRequest
-from coordinator.commands import CreatePublicToken, RevokePublicToken
-from coordinator.queries import ListPublicTokens
-from coordinator.records import PublicTokenPage, PublicTokenRecord
-from coordinator.timestamps import parse_rfc3339, rfc3339
-from coordinator.web import json_response, read_json
+from coordinator.http.app import json_response, read_json
+from coordinator.model.records import PublicTokenPage, PublicTokenRecord
+from coordinator.model.timestamps import parse_rfc3339, rfc3339
+from coordinator.protocol.commands import CreatePublicToken, RevokePublicToken
+from coordinator.protocol.queries import ListPublicTokens
 from node.api.access import audited, authenticate
 from node.api.bodies.checks import check_uuid, path_uuid
 from node.api.bodies.public_tokens import (
@@ -25,9 +25,9 @@ from node.api.bodies.public_tokens import (
     PublicTokenList,
     RevokedPublicToken,
 )
-from node.api.operation import Answer, Operation
+from node.api.context import API
 from node.api.pages import NEXT_PAGE, PAGE_PARAMETERS, cursor_text, page_response, query_cursor, query_limit
-from node.api.services import API
+from node.api.spec.operation import Answer, Operation
 
 _FILE: Final = "/api/v1/files/{file_uuid}"
 _TOKEN_BYTES: Final = 32

@@ -10,7 +10,7 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from ca.errors import NotAcceptable
-from coordinator.patience import patient
+from coordinator.model.time_limits import patient
 from node.api import (
     backups,
     buckets,
@@ -29,7 +29,7 @@ from node.api import (
 )
 from node.api.access import watched
 from node.api.documentation import Documentation
-from node.api.operation import Handler, Operation
+from node.api.spec.operation import Handler, Operation
 
 METADATA: Final[tuple[Operation, ...]] = (
     *project_files.OPERATIONS,

@@ -14,9 +14,9 @@ import msgspec
 from aiohttp import hdrs, web
 from msgspec import UNSET, Struct, UnsetType
 
-from coordinator.web import json_response
-from node.api.operation import Answer, Parameter
-from node.conditions import Outcome, evaluate, field_of, http_date
+from coordinator.http.app import json_response
+from node.api.spec.operation import Answer, Parameter
+from node.http.conditions import Outcome, evaluate, field_of, http_date
 
 CONDITIONS: Final = (
     Parameter(name="If-Match", description="Only this state of the record: an entity tag, or several."),

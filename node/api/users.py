@@ -6,11 +6,11 @@ from aiohttp import web
 
 from ca.errors import Conflict, InvalidRequest, NotFound
 from ca.usertoken import TTL_SECONDS_MAX, check_names, check_user_id
-from coordinator.commands import DeleteUser, PutUser, RevokeUser
-from coordinator.queries import FindUser, GetUser, ListUsers
-from coordinator.records import UserPage, UserRecord
-from coordinator.timestamps import rfc3339
-from coordinator.web import json_response, read_json
+from coordinator.http.app import json_response, read_json
+from coordinator.model.records import UserPage, UserRecord
+from coordinator.model.timestamps import rfc3339
+from coordinator.protocol.commands import DeleteUser, PutUser, RevokeUser
+from coordinator.protocol.queries import FindUser, GetUser, ListUsers
 from node.api.access import audited, authenticate
 from node.api.bodies.fields import UserId
 from node.api.bodies.users import (
@@ -25,7 +25,7 @@ from node.api.bodies.users import (
     UserBody,
     UserList,
 )
-from node.api.operation import NOT_STORED, Answer, Operation, Parameter
+from node.api.context import API
 from node.api.pages import (
     NEXT_PAGE,
     PAGE_PARAMETERS,
@@ -35,7 +35,7 @@ from node.api.pages import (
     query_limit,
     query_text,
 )
-from node.api.services import API
+from node.api.spec.operation import NOT_STORED, Answer, Operation, Parameter
 
 _USERS: Final = "/api/v1/auth/users"
 _USER: Final = f"{_USERS}/{{user_id}}"

@@ -8,22 +8,22 @@ import msgspec
 from aiohttp import web
 
 from ca.errors import Gone, InvalidRequest, PayloadTooLarge, PreconditionFailed
-from coordinator.bounds import DOCUMENT_CHARS_MAX
-from coordinator.commands import CreateVm, UpdateVm
-from coordinator.queries import GetVm, ListVms
-from coordinator.records import VM, Caller, VmPage, VmRecord
-from coordinator.web import read_json
+from coordinator.http.app import read_json
+from coordinator.model.bounds import DOCUMENT_CHARS_MAX
+from coordinator.model.records import VM, Caller, VmPage, VmRecord
+from coordinator.protocol.commands import CreateVm, UpdateVm
+from coordinator.protocol.queries import GetVm, ListVms
 from node.api.access import authenticate
 from node.api.bodies.checks import path_uuid
 from node.api.bodies.fields import MaybeMd5
 from node.api.bodies.files import DeletedFile, file_body_fields
 from node.api.bodies.vms import IMAGE_FORMAT, CreateVmBody, UpdateVmBody, VmBody, VmList
+from node.api.context import API
 from node.api.creation import CREATED, created, file_fields
 from node.api.files import delete_of_kind
 from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
-from node.api.operation import Answer, Operation, Parameter
 from node.api.pages import NEXT_PAGE, cursor_text, query_text
-from node.api.services import API
+from node.api.spec.operation import Answer, Operation, Parameter
 from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
 
 _PATH: Final = "/api/v1/vms"

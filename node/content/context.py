@@ -4,8 +4,8 @@ from typing import Protocol
 
 from aiohttp import web
 
-from node.record_cache import RecordCache
-from node.upload_context import UploadContext
+from node.records.record_cache import RecordCache
+from node.uploads.context import UploadContext
 
 
 class ContentContext(UploadContext, Protocol):

@@ -1,4 +1,6 @@
-"""Bytes of content that no node holds whole, from damaged copies (`node/salvage.py`), segment by segment."""
+"""Bytes of content that no node holds whole, from damaged copies (`node/peer/salvage.py`), segment by
+segment.
+"""
 
 import asyncio
 import logging
@@ -6,13 +8,13 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Final
 
 from ca.errors import FilestoreError, Unavailable
-from coordinator.bounds import Span
-from coordinator.queries import FindBlob
-from coordinator.records import BlobRecord
+from coordinator.model.bounds import Span
+from coordinator.model.records import BlobRecord
+from coordinator.protocol.queries import FindBlob
 from node.content.context import ContentContext
-from node.reading import PIECE_BYTES
-from node.salvage import Copies, Salvager
-from node.segments import SEGMENT_BYTES, FinishedBlob
+from node.peer.salvage import Copies, Salvager
+from node.storage.blob_reader import PIECE_BYTES
+from node.storage.segments import SEGMENT_BYTES, FinishedBlob
 
 SPANS_SHOWN_MAX: Final = 5
 START_S_MAX: Final = 5.0  # to learn who has copies and what is in them

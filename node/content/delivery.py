@@ -9,12 +9,12 @@ from contextlib import aclosing
 from aiohttp import web
 
 from ca.errors import FilestoreError
-from coordinator.records import ContentRecord
+from coordinator.model.records import ContentRecord
 from node.content.context import ContentContext
 from node.content.sources import note_failure, read_anywhere
-from node.reading import open_blob, sound_stops
-from node.segments import BlobDamaged, BlobMissing
-from node.sending import SMALL_BYTES, FileBody, send_body, send_piece
+from node.sending.body_writer import SMALL_BYTES, FileBody, send_body, send_piece
+from node.storage.blob_reader import open_blob, sound_stops
+from node.storage.segments import BlobDamaged, BlobMissing
 
 
 async def send_stretch(

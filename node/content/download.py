@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
-from coordinator.records import ContentRecord
-from node.bulk import Flow
-from node.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_holds
+from coordinator.model.records import ContentRecord
 from node.content.context import ContentContext
 from node.content.delivery import send_stretch
-from node.content.digests import repr_digest
 from node.content.sources import read_anywhere
-from node.peer_body import Piece
-from node.ranges import ByteRange, multipart_parts, parse_range
-from node.sending import BodyResponse, send_body
+from node.http.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_holds
+from node.http.digests import repr_digest
+from node.http.ranges import ByteRange, multipart_parts, parse_range
+from node.peer.request_body import Piece
+from node.sending.body_writer import BodyResponse, send_body
+from node.sending.splice import Flow
 
 CONTENTS_DESCRIBED_MAX = 4096  # about 4 MB
 _CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-Since")

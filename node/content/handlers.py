@@ -8,24 +8,24 @@ from typing import Final
 from aiohttp import hdrs, web
 
 from ca.errors import FilestoreError, MethodNotAllowed, RateLimited, Unavailable, UploadLocked
-from coordinator.patience import bounded_s, moved, own_bounds
-from coordinator.queries import GetUpload
-from coordinator.records import Caller, UploadRecord
-from coordinator.web import json_response
+from coordinator.http.app import json_response
+from coordinator.model.records import Caller, UploadRecord
+from coordinator.model.time_limits import bounded_s, moved, own_bounds
+from coordinator.protocol.queries import GetUpload
 from node.api.access import authenticate
 from node.api.bodies.checks import path_uuid
-from node.conditions import require_content
 from node.content import put, tus
-from node.content.bodies import UploadOffset
 from node.content.context import CONTENT, ContentContext
-from node.content.digests import require_before_body
 from node.content.download import serve_content
-from node.content.locks import DOUBT_S, POLL_DOUBT_S
-from node.content.passing import PASSED_ON, Holder, node_holding, pass_on, worker_holding
 from node.content.public import serve_public
+from node.content.responses import UploadOffset
 from node.content.sources import NoReplica
-from node.content.upload import HandedOver, Session, upload_session
-from node.takeover import begin_anew_if_lost, take_over
+from node.content.upload_session import HandedOver, Session, upload_session
+from node.http.conditions import require_content
+from node.http.digests import require_before_body
+from node.uploads.forwarding import PASSED_ON, Holder, node_holding, pass_on, worker_holding
+from node.uploads.takeover import begin_anew_if_lost, take_over
+from node.uploads.write_locks import DOUBT_S, POLL_DOUBT_S
 
 LOOK_S: Final = 1.0  # at the sizes of two files, before an offset is told
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
@@ -238,7 +238,7 @@ async def _settled(
     request: web.Request, services: ContentContext, caller: Caller, record: UploadRecord, seen_releases: int
 ) -> UploadRecord:
     """The upload that this node holds, once an earlier request of a lost client has settled its bytes (see
-    `node/content/locks.py`, also for one that may not be known to be lost yet), and
+    `node/uploads/write_locks.py`, also for one that may not be known to be lost yet), and
     what this disk has lost of them is known to the log: nobody shall be told of bytes that are gone.
 
     `seen_releases`: `UploadLocks.releases` before `record` was read.

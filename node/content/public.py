@@ -11,12 +11,12 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import FilestoreError, Gone, NotFound
-from coordinator.queries import GetPublicContent
-from coordinator.records import ContentRecord
+from coordinator.model.records import ContentRecord
+from coordinator.protocol.queries import GetPublicContent
 from node.api.access import PRINCIPAL_UNKNOWN, on_record
+from node.base.identifiers import is_uuid
 from node.content.context import CONTENT, ContentContext
 from node.content.download import serve_content
-from node.names import is_uuid
 
 PUBLIC_POLICY: Final = {"Cache-Control": "private, no-store", "Referrer-Policy": "no-referrer"}
 _TOKEN = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)  # 32 bytes in base64url

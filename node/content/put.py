@@ -10,14 +10,14 @@ import re
 from aiohttp import web
 
 from ca.errors import ChecksumMismatch, Conflict, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
-from coordinator.records import UploadRecord
-from coordinator.web import json_response
-from node.conditions import field_of
-from node.content.bodies import ContentStored, UploadOffset
-from node.content.digests import md5_checksums, piece_checksums, piece_digest, whole_digest
+from coordinator.http.app import json_response
+from coordinator.model.records import UploadRecord
 from node.content.replay import is_repeated
-from node.content.upload import Session
-from node.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
+from node.content.responses import ContentStored, UploadOffset
+from node.content.upload_session import Session
+from node.http.conditions import field_of
+from node.http.digests import md5_checksums, piece_checksums, piece_digest, whole_digest
+from node.http.ranges import SIZE_BYTES_MAX, ContentRange, parse_content_range
 
 _MULTIPART = "multipart/"
 _URLENCODED = "application/x-www-form-urlencoded"

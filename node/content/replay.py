@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from contextlib import aclosing
 
 from ca.errors import ChecksumMismatch
-from coordinator.queries import GetContent
-from coordinator.records import ContentRecord
-from coordinator.web import body_chunks
-from node.content.digests import Checksum
+from coordinator.http.app import body_chunks
+from coordinator.model.records import ContentRecord
+from coordinator.protocol.queries import GetContent
 from node.content.sources import read_pieces
-from node.content.upload import Session
+from node.content.upload_session import Session
+from node.http.digests import Checksum
 
 
 async def is_repeated(

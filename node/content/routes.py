@@ -21,10 +21,10 @@ from ca.errors import (
     RateLimited,
     UploadLocked,
 )
-from node.api.operation import Answer, Operation, Parameter
 from node.api.routes import mounted
+from node.api.spec.operation import Answer, Operation, Parameter
 from node.content import handlers, tus
-from node.content.bodies import ContentStored, UploadOffset
+from node.content.responses import ContentStored, UploadOffset
 
 _TAG: Final = "Files"
 _FILE: Final = "/api/v1/files/{file_uuid}"

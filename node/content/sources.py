@@ -14,14 +14,14 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 
 from ca.errors import FilestoreError, Unavailable
-from node.bulk import Flow, bulk_pieces
 from node.content.context import ContentContext
 from node.content.damaged import read_damaged
-from node.damage import miss, withdraw
-from node.peer_body import Piece
-from node.peers import PeerFailed
-from node.reading import read_blob
-from node.segments import BlobDamaged, BlobMissing
+from node.peer.client import PeerFailed
+from node.peer.request_body import Piece
+from node.sending.splice import Flow, bulk_pieces
+from node.storage.blob_reader import read_blob
+from node.storage.damage import miss, withdraw
+from node.storage.segments import BlobDamaged, BlobMissing
 
 # Without a byte for so long another replica is asked. A peer reads one segment before it answers: a slow disk
 # takes a tenth of this.

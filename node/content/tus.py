@@ -19,15 +19,15 @@ from ca.errors import (
     PreconditionFailed,
     UnsupportedMediaType,
 )
-from coordinator.commands import TerminateUpload
-from coordinator.records import Caller, UploadRecord
+from coordinator.model.records import Caller, UploadRecord
+from coordinator.protocol.commands import TerminateUpload
 from node.api.access import audited
-from node.conditions import field_of, http_date
 from node.content.context import ContentContext
-from node.content.digests import TUS_ALGORITHMS, Checksum, piece_checksums, whole_digest
 from node.content.replay import is_repeated
-from node.content.upload import Session
-from node.ranges import SIZE_BYTES_MAX
+from node.content.upload_session import Session
+from node.http.conditions import field_of, http_date
+from node.http.digests import TUS_ALGORITHMS, Checksum, piece_checksums, whole_digest
+from node.http.ranges import SIZE_BYTES_MAX
 
 VERSION = "1.0.0"
 EXTENSIONS = "checksum,creation-defer-length,expiration,termination"

@@ -15,8 +15,8 @@ import pytest
 
 from ca.certificates import new_root
 from node.api.documentation import Documentation
-from node.api.operation import Operation
 from node.api.routes import METADATA
+from node.api.spec.operation import Operation
 from node.content.routes import OPERATIONS as CONTENT
 from tests.api.expectations import DEFAULT_BUCKET, KINDS, NOBODY, grant
 from tests.api.standings import ADMIN, DISABLED, STANDINGS, KeptConnections, Level, World

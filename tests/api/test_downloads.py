@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from coordinator.rates import PUBLIC_TOKENS_BURST
+from coordinator.http.rate_limits import PUBLIC_TOKENS_BURST
 from tests.cluster.harness import API, Cluster
 
 CONTENT = os.urandom(100_000)

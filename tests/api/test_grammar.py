@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from deploy.commands.connection import read_text
+from deploy.base.connection import read_text
 from tests.api.expectations import KINDS, check_refused, create, person, store, unique
 from tests.api.test_error_codes import answer_on, connect
 from tests.cluster.harness import Answer, Cluster

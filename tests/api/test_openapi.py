@@ -12,14 +12,14 @@ from openapi_spec_validator import validate
 from prometheus_client import CollectorRegistry
 
 from ca.errors import CATALOGUE
-from coordinator.metrics import Metrics
+from coordinator.runtime.metrics import Metrics
 from coordinator.server import Shell
 from deploy import coordinator_api
-from node import ports
+from node import listeners
 from node.api.documentation import DOCUMENT_PATH, packaged_file
-from node.api.openapi import TAGS
-from node.api.schemas import fields_of
-from node.metrics import NodeMetrics
+from node.api.spec.openapi import TAGS
+from node.api.spec.schemas import fields_of
+from node.base.metrics import NodeMetrics
 from node.services import NodeServices
 from tests.api.promises import ENDPOINTS, Fields
 from tests.cluster.harness import Cluster
@@ -59,7 +59,7 @@ def node_application() -> web.Application:
     metrics = NodeMetrics(CollectorRegistry())
     records = SimpleNamespace(get=None)
     services = cast(NodeServices, SimpleNamespace(api=None, records=records, metrics=metrics))
-    return ports.client_application(services, Metrics("node"))
+    return listeners.client_application(services, Metrics("node"))
 
 
 def coordinator_application(directory: Path) -> web.Application:

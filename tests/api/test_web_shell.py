@@ -16,9 +16,9 @@ import pytest
 from aiohttp import web
 
 from ca.errors import CATALOGUE, FilestoreError, OffsetMismatch, RangeNotSatisfiable
-from coordinator.metrics import Metrics
-from coordinator.rates import Patience
-from coordinator.web import Listener, body_chunks, json_response, new_application, read_json, serve
+from coordinator.http.app import Listener, body_chunks, json_response, new_application, read_json, serve
+from coordinator.http.rate_limits import Patience
+from coordinator.runtime.metrics import Metrics
 
 HOST = b"Host: test\r\n"
 PUT = b"PUT /content HTTP/1.1\r\n" + HOST

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from deploy.development import Member
+from deploy.dev.cluster import Member
 from node.api.documentation import DOCUMENT_PATH
 from tests.browser.chromium import Page
 from tests.cluster.harness import Cluster

@@ -15,13 +15,13 @@ from ca.identity import Identity, Role
 from ca.jointoken import secret_digest
 from ca.keys import new_key
 from ca.tls import Credential
-from coordinator.calls import HeartbeatCall, JoinCall
-from coordinator.client import MetadataClient
-from coordinator.commands import AnnounceNode, CreateJoinToken
-from coordinator.config import CoordinatorFiles
-from coordinator.contexts import MemberContexts
-from coordinator.records import Caller, CoordinatorRecord, JoinTokenRecord, NodeRecord
-from coordinator.roster import Roster
+from coordinator.model.records import Caller, CoordinatorRecord, JoinTokenRecord, NodeRecord
+from coordinator.protocol.calls import HeartbeatCall, JoinCall
+from coordinator.protocol.commands import AnnounceNode, CreateJoinToken
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.roster import Roster
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.runtime.config import CoordinatorFiles
 from tests.chaos.members import CLUSTER_NAME
 
 NODE_ID = "clients"

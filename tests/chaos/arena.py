@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coordinator.calls import CoordinatorStatus
-from coordinator.client import MetadataClient
-from coordinator.records import Caller, CoordinatorRecord
-from coordinator.roster import Roster
-from deploy.processes import LOOPBACK, free_ports
+from coordinator.model.records import Caller, CoordinatorRecord
+from coordinator.protocol.calls import CoordinatorStatus
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.roster import Roster
+from deploy.dev.processes import LOOPBACK, free_ports
 from tests.chaos.access import Access, join
 from tests.chaos.clients import Client, Workload
 from tests.chaos.gaps import Streams

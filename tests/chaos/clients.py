@@ -17,15 +17,15 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from ca.errors import FilestoreError, InsufficientStorage, InvalidRequest, NotFound, Unavailable
-from coordinator.client import MetadataClient
-from coordinator.commands import CreateProjectFile, DeleteFile, UpdateProjectFile
-from coordinator.queries import GetProjectFile, ListProjectFiles
-from coordinator.records import (
+from coordinator.model.records import (
     Caller,
     ProjectFilePage,
     ProjectFileRecord,
     UploadRecord,
 )
+from coordinator.protocol.commands import CreateProjectFile, DeleteFile, UpdateProjectFile
+from coordinator.protocol.queries import GetProjectFile, ListProjectFiles
+from coordinator.rpc.client import MetadataClient
 from tests.history import Operation
 from tests.history_records import Kind, Outcome, Value
 from tests.unit import state

@@ -11,12 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ca.secretfiles import read_secret
-from coordinator import setup
-from coordinator.authority import ClusterAuthority
-from coordinator.clock import now_ms
-from coordinator.config import CoordinatorFiles
-from coordinator.records import CoordinatorRecord
-from coordinator.store import Store
+from coordinator.admin import setup
+from coordinator.admin.authority import ClusterAuthority
+from coordinator.model.clock import now_ms
+from coordinator.model.records import CoordinatorRecord
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.state_store import Store
 from tests.cluster.clocks import Clocks
 
 CLUSTER_NAME = "chaos"

@@ -8,10 +8,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
-from coordinator import setup
-from coordinator.config import CoordinatorFiles
-from coordinator.queries import GetView
-from coordinator.records import ClusterView
+from coordinator.admin import setup
+from coordinator.model.records import ClusterView
+from coordinator.protocol.queries import GetView
+from coordinator.runtime.config import CoordinatorFiles
 from tests.chaos.arena import POLL_S, Arena, new_member, pinned_client
 from tests.chaos.members import Member
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ca.errors import FilestoreError
-from coordinator.config import CoordinatorFiles
-from coordinator.log import SegmentLog
-from coordinator.store import Store, replay
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.state_store import Store, replay
 from tests.chaos.arena import POLL_S, Arena
 from tests.chaos.members import Member
 from tests.history import Undecided, check

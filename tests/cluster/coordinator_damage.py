@@ -5,9 +5,9 @@ import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from coordinator.config import CoordinatorFiles
-from coordinator.restoring import write_snapshot
-from coordinator.snapshots import SnapshotStore
+from coordinator.admin.restore import write_snapshot
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.snapshot_store import SnapshotStore
 from tests.cluster.file_damage import DAMAGES as NODE_DAMAGES
 from tests.cluster.file_damage import Damage, named
 

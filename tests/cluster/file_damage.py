@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from node.names import is_sha256
+from node.base.identifiers import is_sha256
 
 Damage = Callable[[random.Random, Path, Path | None], None]
 

@@ -14,12 +14,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from deploy.development import Member
-from deploy.processes import wait_until
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from node.content.sources import ANSWER_TIMEOUT_S
-from node.peers import CONNECT_TIMEOUT_S
-from node.watch import HANG_S, LOOK_S
-from node.watch import PROBE_S as LOOK_AT_DISK_S
+from node.membership.disk_monitor import HANG_S, LOOK_S
+from node.membership.disk_monitor import PROBE_S as LOOK_AT_DISK_S
+from node.peer.client import CONNECT_TIMEOUT_S
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.upload_steps import TUS, Sender, Steps, stopped

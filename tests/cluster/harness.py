@@ -23,8 +23,8 @@ from urllib.parse import urlsplit
 import pytest
 
 from ca.tls import client_context
-from deploy.development import DevelopmentCluster, Member
-from deploy.processes import free_ports, is_ready, last_line, stop_children, wait_until
+from deploy.dev.cluster import DevelopmentCluster, Member
+from deploy.dev.processes import free_ports, is_ready, last_line, stop_children, wait_until
 
 FILESTORE = str(Path(sys.executable).with_name("filestore"))
 REQUEST_TIMEOUT_S = 30.0

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from node.segments import SEGMENT_BYTES
+from node.storage.segments import SEGMENT_BYTES
 from tests.cluster.test_damage import change_byte
 
 KINDS = ("flip", "zero", "cut")

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import CoordinatorFiles
-from coordinator.records import CoordinatorRecord
+from coordinator.model.records import CoordinatorRecord
+from coordinator.runtime.config import CoordinatorFiles
 from tests.chaos.faults import KINDS
 from tests.chaos.members import Member, set_up
 from tests.chaos.verdict import compare_states

@@ -16,9 +16,9 @@ from typing import Any
 import pytest
 
 from ca.errors import Unavailable
-from coordinator import segment as form
-from deploy.development import Member
-from deploy.processes import is_ready, wait_until
+from coordinator.storage import segment as form
+from deploy.dev.cluster import Member
+from deploy.dev.processes import is_ready, wait_until
 from tests.cluster.coordinator_damage import (
     DAMAGES,
     IDENTITY,

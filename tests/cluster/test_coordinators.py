@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from ca.errors import Forbidden, Unauthorized
-from coordinator.commands import ReportHash
-from coordinator.records import CoordinatorRecord, HashReport
-from coordinator.roster import known_in
-from deploy.development import Member
-from deploy.processes import Child, free_ports, start_child, stop_children, wait_until
+from coordinator.model.records import CoordinatorRecord, HashReport
+from coordinator.protocol.commands import ReportHash
+from coordinator.rpc.roster import known_in
+from deploy.dev.cluster import Member
+from deploy.dev.processes import Child, free_ports, start_child, stop_children, wait_until
 from tests.cluster.harness import Cluster, run_filestore
 from tests.cluster.test_members import as_node, forged
 

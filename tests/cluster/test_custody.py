@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from ca.tls import peer_client_context
-from coordinator.config import CoordinatorFiles
-from deploy.development import CLUSTER_NAME, Member
-from deploy.processes import wait_until
+from coordinator.runtime.config import CoordinatorFiles
+from deploy.dev.cluster import CLUSTER_NAME, Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import change_byte, replica
 from tests.cluster.test_jobs import run_job

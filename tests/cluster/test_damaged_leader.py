@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.config import CoordinatorFiles
-from coordinator.log import SegmentLog
 from coordinator.raft.messages import HardState
-from coordinator.soundness import flaw_in
-from coordinator.store import Store, replay
-from deploy.development import Member
-from deploy.processes import wait_until
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.soundness import flaw_in
+from coordinator.storage.state_store import Store, replay
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.unit.state_damage import place_of_row
 

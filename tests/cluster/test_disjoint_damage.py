@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from deploy.development import Member
-from deploy.processes import wait_until
-from node.segments import SEGMENT_BYTES
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
+from node.storage.segments import SEGMENT_BYTES
 from tests.cluster.harness import Cluster
 from tests.cluster.segment_damage import DamagedContent, lost_ranges, zero
 from tests.cluster.test_damage import change_byte

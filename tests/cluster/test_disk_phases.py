@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from deploy.development import Member
-from deploy.processes import wait_until
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.disk_shim import CHANGES, KINDS, DiskRules, disk_rules
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.test_custody import logged

@@ -14,8 +14,8 @@ from ca.certificates import Authority, new_intermediate, new_root
 from ca.errors import InvalidRequest
 from ca.identity import Identity, Role
 from ca.keys import key_to_pem, new_key
-from coordinator.log import SegmentLog
 from coordinator.raft.messages import Entry, EntryKind, HardState
+from coordinator.storage.raft_log import SegmentLog
 from deploy.cli import cli
 from tests.cluster.harness import Cluster
 from tests.unit.custody_node import cut

@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import pytest
 
-from coordinator.caution import CAUTION_BLOBS
-from deploy.development import Member
-from deploy.processes import wait_until
+from coordinator.model.safety_limits import CAUTION_BLOBS
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_custody import logged
 from tests.cluster.test_healing import holders, let_an_hour_pass, runs_of, state_of

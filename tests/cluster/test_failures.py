@@ -7,7 +7,7 @@ import os
 import threading
 import time
 
-from deploy.development import Member
+from deploy.dev.cluster import Member
 from tests.cluster.harness import Answer, Cluster
 
 CREATES = 200

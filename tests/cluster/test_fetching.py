@@ -17,9 +17,9 @@ from contextlib import closing, suppress
 import pytest
 
 from ca.tls import peer_client_context
-from deploy.development import CLUSTER_NAME, Member
-from node.config import NodeFiles
-from node.partial import HEADER_BYTES
+from deploy.dev.cluster import CLUSTER_NAME, Member
+from node.base.config import NodeFiles
+from node.storage.partial_blob import HEADER_BYTES
 from tests.cluster.harness import Answer, Cluster, random_file
 from tests.cluster.test_damage import change_byte
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.placement import Candidate, choose
-from deploy.development import Member
-from deploy.processes import wait_until
+from coordinator.model.placement import Candidate, choose
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import replica
 from tests.cluster.test_handover import without_room

@@ -12,9 +12,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.partial import PartialState
-from deploy.processes import wait_until
-from node.client_ranges import CONNECTIONS, RANGE_BYTES_MIN
+from deploy.dev.processes import wait_until
+from deploy.transfer.partial_file import PartialState
+from node.client.ranges import CONNECTIONS, RANGE_BYTES_MIN
 from tests.cluster.harness import FILESTORE, Cluster, run_filestore
 from tests.cluster.throttle import ThrottlingProxy
 

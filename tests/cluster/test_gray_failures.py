@@ -16,10 +16,10 @@ import pytest
 from _pytest.mark import ParameterSet
 from _pytest.terminal import TerminalReporter
 
-from coordinator.patience import PATIENCE_S
-from coordinator.placement import Candidate, choose
-from deploy.development import Member
-from deploy.processes import wait_until
+from coordinator.model.placement import Candidate, choose
+from coordinator.model.time_limits import PATIENCE_S
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.gray import (
     DISK_S,
     HANGS,

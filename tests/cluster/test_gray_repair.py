@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deploy.development import Member
-from deploy.processes import wait_until
-from node.partials import PARTIALS_MAX
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
+from node.storage.partial_store import PARTIALS_MAX
 from tests.cluster.harness import Cluster
 from tests.cluster.test_healing import HEALED_S, holders, until_state, until_whole
 from tests.cluster.test_members import as_node

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.client import MetadataClient
-from coordinator.queries import FindBlob, GetReplicaCounts
-from coordinator.records import BlobRecord
-from coordinator.replica_records import ReplicaCounts
-from deploy.development import Member
-from deploy.processes import wait_until
+from coordinator.model.records import BlobRecord
+from coordinator.model.replica_records import ReplicaCounts
+from coordinator.protocol.queries import FindBlob, GetReplicaCounts
+from coordinator.rpc.client import MetadataClient
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ca.errors import InvalidRequest
-from coordinator.clock import now_ms
-from coordinator.commands import GrantPermission
-from coordinator.jobs import JOBS
-from coordinator.records import Caller, PermissionRecord
-from deploy.processes import wait_until
+from coordinator.model.clock import now_ms
+from coordinator.model.jobs import JOBS
+from coordinator.model.records import Caller, PermissionRecord
+from coordinator.protocol.commands import GrantPermission
+from deploy.dev.processes import wait_until
 from tests.cluster.clocks import Clocks
 from tests.cluster.harness import Cluster
 from tests.cluster.test_members import as_node

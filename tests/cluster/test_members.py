@@ -19,19 +19,20 @@ from ca.errors import FilestoreError, Forbidden, Unauthorized
 from ca.identity import Identity, Role
 from ca.secretfiles import read_secret
 from ca.tls import peer_client_context
-from coordinator import commands, queries, wire
-from coordinator.authority import ClusterAuthority
-from coordinator.calls import AnyCall, HeartbeatCall, MintCall, ProposeCall
-from coordinator.client import MetadataClient, _SessionEnded
-from coordinator.clock import now_ms
-from coordinator.config import CoordinatorFiles
-from coordinator.link import dialling
+from coordinator.admin.authority import ClusterAuthority
+from coordinator.model.clock import now_ms
+from coordinator.model.records import Caller, JoinTokenRecord, NodeRecord, UploadRecord, UserRecord
+from coordinator.protocol import commands, queries
+from coordinator.protocol.calls import AnyCall, HeartbeatCall, MintCall, ProposeCall
 from coordinator.raft.messages import Message, MessageKind
-from coordinator.records import Caller, JoinTokenRecord, NodeRecord, UploadRecord, UserRecord
-from coordinator.store import Store
-from coordinator.transport import peer_url
-from deploy.development import Member
-from node.config import NodeFiles
+from coordinator.rpc import wire
+from coordinator.rpc.client import MetadataClient, _SessionEnded
+from coordinator.rpc.raft_transport import peer_url
+from coordinator.rpc.websocket import dialling
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.state_store import Store
+from deploy.dev.cluster import Member
+from node.base.config import NodeFiles
 from tests.cluster.harness import Cluster
 
 POLL_S = 0.05

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.development import Member
-from deploy.processes import is_ready, wait_until
+from deploy.dev.cluster import Member
+from deploy.dev.processes import is_ready, wait_until
 from tests.cluster.file_damage import AT_START, AT_WORK, DAMAGES, IDENTITY
 from tests.cluster.harness import Cluster
 from tests.cluster.upload_steps import Steps

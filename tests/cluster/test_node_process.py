@@ -11,12 +11,12 @@ import pytest
 
 from ca.identity import Identity, Role
 from ca.tls import peer_identity
-from coordinator.client import MetadataClient
-from coordinator.contexts import MemberContexts
-from deploy.development import Member
-from deploy.processes import wait_until
-from node.config import NodeFiles
-from node.renewal import renew
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.tls_contexts import MemberContexts
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
+from node.base.config import NodeFiles
+from node.membership.renewal import renew
 from tests.cluster.harness import Cluster
 
 CHECKSUM = "Upload-Checksum"

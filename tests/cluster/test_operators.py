@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import wait_until
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import FILESTORE, Cluster
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(240)]

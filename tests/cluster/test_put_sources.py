@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.processes import wait_until
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import FILESTORE, Cluster, run_filestore
 from tests.cluster.throttle import ThrottlingProxy
 
@@ -145,7 +145,7 @@ def test_name_that_is_none_is_refused_in_one_line(cluster: Cluster, name: str) -
         assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("loaded", ["ca.errors", "node.client", "deploy.resume"])
+@pytest.mark.parametrize("loaded", ["ca.errors", "node.client.client", "deploy.transfer.upload_state"])
 def test_interrupt_while_the_command_is_loaded_ends_it_like_any_other(cluster: Cluster, loaded: str) -> None:
     process = subprocess.Popen(
         [FILESTORE, "put", "-"],

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from deploy.development import Member
-from deploy.processes import wait_until
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import API, Cluster
 from tests.history import Operation, check
 from tests.history_records import Outcome

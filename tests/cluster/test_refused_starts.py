@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.stored_sums import SUMS
-from deploy.development import CLUSTER_NAME, Member
-from deploy.processes import wait_until
+from coordinator.storage.stored_sums import SUMS
+from deploy.dev.cluster import CLUSTER_NAME, Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.test_doctor import lose_end_of_log, reword
 

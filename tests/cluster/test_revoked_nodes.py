@@ -13,13 +13,13 @@ import pytest
 
 from ca.identity import Identity, Role
 from ca.tls import Credential
-from coordinator.calls import HeartbeatCall
-from coordinator.client import MetadataClient
-from coordinator.contexts import MemberContexts
-from coordinator.transport import peer_url
-from deploy.development import Member
-from deploy.processes import LOOPBACK, is_ready, wait_until
-from node.config import NodeConfig, NodeFiles
+from coordinator.protocol.calls import HeartbeatCall
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.raft_transport import peer_url
+from coordinator.rpc.tls_contexts import MemberContexts
+from deploy.dev.cluster import Member
+from deploy.dev.processes import LOOPBACK, is_ready, wait_until
+from node.base.config import NodeConfig, NodeFiles
 from tests.cluster.harness import Cluster
 from tests.cluster.test_stolen_nodes import seen
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from ca.secretfiles import write_secret
-from coordinator.caution import CAUTION_BLOBS
-from deploy.processes import wait_until
+from coordinator.model.safety_limits import CAUTION_BLOBS
+from deploy.dev.processes import wait_until
 from tests.cluster.clocks import library, set_clock
 from tests.cluster.harness import Cluster
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from ca.errors import Unavailable
-from coordinator import commands
-from coordinator.records import Caller, UploadRecord
-from deploy.processes import wait_until
+from coordinator.model.records import Caller, UploadRecord
+from coordinator.protocol import commands
+from deploy.dev.processes import wait_until
 from tests.cluster.faulty_disk import injected
 from tests.cluster.harness import Cluster
 from tests.cluster.test_damage import change_byte

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from deploy.processes import wait_until
-from node.holding import REPORT_S
+from deploy.dev.processes import wait_until
+from node.uploads.holder import REPORT_S
 from tests.cluster.harness import Cluster
 from tests.cluster.test_uploads import digest_of
 from tests.cluster.upload_steps import Steps

@@ -3,10 +3,10 @@
 import sqlite3
 from contextlib import closing
 
-from coordinator.config import CoordinatorFiles
-from coordinator.machine.rules import RULES, in_force
-from deploy.development import Member
-from deploy.processes import wait_until
+from coordinator.machine.execution.rules import RULES, in_force
+from coordinator.runtime.config import CoordinatorFiles
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 
 

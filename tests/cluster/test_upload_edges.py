@@ -7,8 +7,8 @@ import ssl
 
 import pytest
 
-from deploy.development import Member
-from deploy.processes import wait_until
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.test_uploads import Upload
 

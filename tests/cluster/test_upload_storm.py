@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.development import Member
-from deploy.processes import wait_until
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.harness import Cluster
 from tests.cluster.storm_clients import Client
 from tests.cluster.storm_contents import BLOCK_BYTES, Upload, content

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from deploy.development import Member
+from deploy.dev.cluster import Member
 from tests.cluster.harness import Answer, Cluster
 
 CONTENT = os.urandom(3_000_000)

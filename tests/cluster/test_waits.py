@@ -9,11 +9,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.client import UNLED_S, UNLED_TRY_S
-from coordinator.patience import PATIENCE_S
-from coordinator.placement import Candidate, choose
-from deploy.development import Member
-from deploy.processes import wait_until
+from coordinator.model.placement import Candidate, choose
+from coordinator.model.time_limits import PATIENCE_S
+from coordinator.rpc.client import UNLED_S, UNLED_TRY_S
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
 from tests.cluster.cut_shim import Cuts, network_cuts
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.upload_steps import Steps, stopped

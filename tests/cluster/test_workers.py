@@ -16,16 +16,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.calls import HeartbeatCall
-from coordinator.client import MetadataClient
-from coordinator.contexts import MemberContexts
-from deploy.development import Member
-from deploy.processes import wait_until
-from node.budget import RATE_MAX
-from node.config import NodeFiles
-from node.holding import SMALL_BYTES
-from node.join import join
-from node.renewal import renew
+from coordinator.protocol.calls import HeartbeatCall
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.tls_contexts import MemberContexts
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
+from node.base.config import NodeFiles
+from node.membership.join import join
+from node.membership.renewal import renew
+from node.peer.rate_budget import RATE_MAX
+from node.uploads.holder import SMALL_BYTES
 from tests.cluster.harness import Answer, Cluster
 from tests.cluster.worker_processes import (
     Ending,

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Self
 
-from deploy.development import Member
-from deploy.processes import wait_until
-from node.durable import Disk, OffsetRecord
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
+from node.diskio.durable import Disk, OffsetRecord
 from tests.cluster.harness import Answer, Cluster
 
 TUS = {"Tus-Resumable": "1.0.0", "Content-Type": "application/offset+octet-stream"}

@@ -7,9 +7,9 @@ import select
 import socket
 from pathlib import Path
 
-from deploy.development import Member
-from deploy.processes import wait_until
-from node.siblings import owner_of
+from deploy.dev.cluster import Member
+from deploy.dev.processes import wait_until
+from node.workers.siblings import owner_of
 from tests.cluster.harness import Cluster
 
 TRIES_MAX = 300  # the kernel deals connections out by chance
@@ -27,7 +27,7 @@ def pids_of(cluster: Cluster, node: Member) -> dict[int, int]:
             arguments = (entry / "cmdline").read_text().split("\0")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if parent == first and "node.worker" in arguments:
+        if parent == first and "node.worker_main" in arguments:
             found[int(arguments[arguments.index("--worker") + 1])] = int(entry.name)
     return found
 

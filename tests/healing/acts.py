@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from ca.errors import FilestoreError
-from deploy.development import Member
+from deploy.dev.cluster import Member
 from tests.cluster.harness import Answer
 from tests.healing.stage import AWAY_MAX, NODES_MAX, QUOTA_BYTES, Stage
 

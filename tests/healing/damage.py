@@ -18,8 +18,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from deploy.development import Member
-from node.segments import SEGMENT_BYTES, segment_count
+from deploy.dev.cluster import Member
+from node.storage.segments import SEGMENT_BYTES, segment_count
 from tests.cluster.test_damage import change_byte
 from tests.healing.stage import Stage
 from tests.unit.custody_node import cut

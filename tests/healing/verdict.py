@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Final
 
-from deploy.development import Member
+from deploy.dev.cluster import Member
 from tests.cluster.test_doctor import doctor
 from tests.healing.damage import is_sound
 from tests.healing.ledger import SIZE_BYTES_MAX, File

@@ -17,7 +17,7 @@ _KEEPS_LOG = """\
 
 
 ELECTION = (
-    Mutant.of("vote not persisted", "segment", ") + hard_state.vote.encode()", ")"),
+    Mutant.of("vote not persisted", "storage/segment", ") + hard_state.vote.encode()", ")"),
     Mutant.of(
         "vote granted twice",
         "raft/election",
@@ -163,7 +163,7 @@ DISK = (
     Mutant.of("acknowledged without a sync", "raft/core", "or bool(entries) or truncate", "or truncate"),
     Mutant.of(
         "sync left out",
-        "log",
+        "storage/raft_log",
         "            active.file.sync()\n            self._synced_bytes = self._position_bytes\n",
         "            self._synced_bytes = self._position_bytes\n",
     ),
@@ -175,7 +175,7 @@ DISK = (
     ),
     Mutant.of(
         "loss of a log taken for an installation",
-        "reopening",
+        "storage/reopening",
         "elif is_behind and promised.installing != (index, term):",
         "elif is_behind and promised.installing == (1, 1):",
     ),
@@ -195,36 +195,39 @@ DISK = (
         "entries on disk before their term",
         (
             (
-                "coordinator/log.py",
+                "coordinator/storage/raft_log.py",
                 _HEAD_WITH_TERM,
                 "        if trunc",
             ),
             (
-                "coordinator/log.py",
+                "coordinator/storage/raft_log.py",
                 'data = b"".join((head, *records))',
                 _DATA_WITH_TERM,
             ),
         ),
     ),
     Mutant.of(
-        "applied twice after a restart", "member", "hard_state, index, rand,", "hard_state, index - 1, rand,"
+        "applied twice after a restart",
+        "member/member",
+        "hard_state, index, rand,",
+        "hard_state, index - 1, rand,",
     ),
     Mutant.of(
         "compaction beyond the durable state",
-        "member",
+        "member/member",
         "        index = durable_index\n",
         "        index = self.applied_index\n",
         "tests/unit/test_reopening.py::test_log_forgets_nothing_that_the_database_may_lose",
     ),
     Mutant.of(
         "vote forgotten with the log behind a snapshot",
-        "reopening",
+        "storage/reopening",
         "log.reset(HardState(known.term, known.vote, index), index, term)",
         'log.reset(HardState(known.term, "", index), index, term)',
     ),
     Mutant.of(
         "log of another history kept behind a snapshot",
-        "reopening",
+        "storage/reopening",
         "is_behind = index > log.last_index() or log.term(index) != term",
         "is_behind = index > log.last_index()",
     ),
@@ -246,7 +249,7 @@ READS = (
         "        state.reads.answer(contexts, state.log.commit)\n",
     ),
     Mutant.of(
-        "read served before it is applied", "member", "if index > self.applied_index:", "if index < 0:"
+        "read served before it is applied", "member/member", "if index > self.applied_index:", "if index < 0:"
     ),
     Mutant.of(
         "new leader reads before it has committed",
@@ -322,7 +325,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "snapshot drops the replies of sessions",
-        "store",
+        "storage/state_store",
         "                self._file.begin_anew()\n            self._load()",
         "                self._file.begin_anew()\n            self._load()\n"
         '            self._writer.execute("DELETE FROM replies")\n'
@@ -371,19 +374,19 @@ CLIENTS = (
     ),
     Mutant.of(
         "retry in one batch with its first applied again",
-        "machine/replies",
+        "machine/execution/replies",
         "reply = known.replies.get(sequence)",
         "reply = None",
     ),
     Mutant.of(
         "late copy of a command applied",
-        "machine/replies",
+        "machine/execution/replies",
         "if sequence < known.acknowledged_below:",
         "if False:",
     ),
     Mutant.of(
         "another leader's entry acknowledged",
-        "member",
+        "member/member",
         "            if term == entry.term:\n",
         "            if term:\n",
     ),

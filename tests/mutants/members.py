@@ -19,70 +19,70 @@ _INSTANCE = "await self._admit_instance(self._peer(request), request)"
 CONNECTIONS = (
     Mutant.of(
         "caller's certificate checked at the handshake alone",
-        "rpc",
+        "rpc/server",
         f"{_CALLS}{_CALLER}",
         f"            peer = self._peer(request, takes_expired=True)\n{_CALLS}",
         f"{_CONNECTIONS}call_of_a_removed_node_ends_its_open_connection",
     ),
     Mutant.of(
         "sender's certificate checked at the handshake alone",
-        "rpc",
+        "rpc/server",
         _INSTANCE,
         "await self._admit_instance(peer, request)",
         f"{_CONNECTIONS}message_of_a_removed_coordinator_reaches_no_core",
     ),
     Mutant.of(
         "instance compared at the handshake alone",
-        "rpc",
+        "rpc/server",
         _INSTANCE,
         "self._peer(request)",
         f"{_CONNECTIONS}message_of_an_earlier_instance_reaches_no_core",
     ),
     Mutant.of(
         "removed coordinator goes on being answered",
-        "membership",
+        "admission",
         "if identity.id in self._view().removed_coordinators:",
         "if False:",
         f"{_CONNECTIONS}call_of_a_removed_coordinator_ends_its_open_connection",
     ),
     Mutant.of(
         "revoked certificate of a node admitted by coordinators",
-        "membership",
+        "admission",
         "if not self._store.certificate_is_live(identity.id, peer.serial):",
         "if False:",
         f"{_CONNECTIONS}call_of_a_removed_node_ends_its_open_connection",
     ),
     Mutant.of(
         "displaced process of a node goes on being answered",
-        "membership",
+        "admission",
         "(why := contradiction(node.speaker, peer.instance)):",
         "(why := ''):",
         f"{_MEMBERSHIP}later_start_is_taken_when_nobody_was_heard_for_a_while",
     ),
     Mutant.of(
         "copy of a node's directory taken beside the node",
-        "membership",
+        "admission",
         "        if silent_s < PLACEABLE_S:\n",
         "        if False:\n",
         f"{_MEMBERSHIP}copy_is_refused_and_told_while_its_original_is_heard",
     ),
     Mutant.of(
         "who does not speak for a node reports for it",
-        "membership",
+        "admission",
         "            if not self.speaks(peer):\n",
         "            if False:\n",
         f"{_MEMBERSHIP}copy_is_refused_and_told_while_its_original_is_heard",
     ),
     Mutant.of(
         "stranger's certificate of a coordinator gives the state",
-        "membership",
+        "admission",
         "if not is_open and known and",
         "if False and known and",
         f"{_MEMBERSHIP}coordinator_that_is_not_known_gets_the_view_and_nothing_else",
     ),
     Mutant.of(
         "earlier copy of a node's directory announces itself",
-        "instance",
+        "model/instance",
         "    if last.is_followed_by(now):\n",
         "    if True:\n",
         f"{_INSTANCES}another_directory_and_an_earlier_copy_are_refused",
@@ -98,7 +98,7 @@ CONNECTIONS = (
         "certificate that was never issued opens the peer port of a node",
         (
             (
-                "node/admission.py",
+                "node/peerapi/admission.py",
                 "if identity.role is Role.NODE and not await _is_issued(peer, metadata, view):",
                 "if False:",
             ),
@@ -107,7 +107,7 @@ CONNECTIONS = (
     ),
     Mutant(
         "answer goes on to whose certificate was revoked",
-        (("node/admission.py", "                transport.abort()\n", "                pass\n"),),
+        (("node/peerapi/admission.py", "                transport.abort()\n", "                pass\n"),),
         (f"{_ADMISSION}what_is_being_sent_is_broken_off_when_the_certificate_is_revoked",),
     ),
     Mutant(
@@ -138,7 +138,7 @@ CONNECTIONS = (
     ),
     Mutant.of(
         "expired certificate goes on calling",
-        "rpc",
+        "rpc/server",
         "if not peer.is_current(self._clock_ms()) and not isinstance(call, RenewCall):",
         "if False:",
         "tests/unit/test_late_renewal.py"
@@ -146,7 +146,7 @@ CONNECTIONS = (
     ),
     Mutant.of(
         "certificate that has expired goes on sending",
-        "rpc",
+        "rpc/server",
         "if not peer.is_current(at_ms) and not (takes_expired and peer.may_renew(at_ms)):",
         "if False:",
         f"{_CONNECTIONS}certificate_that_ends_ends_the_connections_that_it_opened",
@@ -164,22 +164,22 @@ CONNECTIONS = (
     ),
     Mutant(
         "revoked certificate admitted by nodes",
-        (("node/admission.py", "if view.is_revoked(peer.serial):", "if False:"),),
+        (("node/peerapi/admission.py", "if view.is_revoked(peer.serial):", "if False:"),),
         ("tests/unit/test_peer_transfer.py::test_revoked_certificate_is_refused_on_an_open_connection",),
     ),
     Mutant(
         "removed node admitted by nodes",
-        (("node/admission.py", "    if not known:\n", "    if False:\n"),),
+        (("node/peerapi/admission.py", "    if not known:\n", "    if False:\n"),),
         ("tests/unit/test_peer_transfer.py::test_removed_node_is_refused_on_an_open_connection",),
     ),
     Mutant(
         "member admitted by a view of any age",
-        (("node/admission.py", "current = view.require_fresh()", "current = view.current"),),
+        (("node/peerapi/admission.py", "current = view.require_fresh()", "current = view.current"),),
         ("tests/unit/test_peer_transfer.py::test_nobody_is_admitted_by_a_view_that_is_too_old",),
     ),
     Mutant(
         "order taken from a node",
-        (("node/admission.py", "if request.path.startswith(ORDERS) and", "if False and"),),
+        (("node/peerapi/admission.py", "if request.path.startswith(ORDERS) and", "if False and"),),
         ("tests/unit/test_node_orders.py::test_passes_are_ordered_by_coordinators_only",),
     ),
 )
@@ -187,14 +187,14 @@ CONNECTIONS = (
 LIARS = (
     Mutant.of(
         "message in another's name taken",
-        "rpc",
+        "rpc/server",
         " or frame.message.source != peer.identity.id:",
         ":",
         f"{_HOSTILE}what_no_member_says_ends_its_connection_and_nothing_else",
     ),
     Mutant.of(
         "node sends raft messages",
-        "rpc",
+        "rpc/server",
         "        _require_raft(peer)\n",
         "",
         f"{_HOSTILE}node_sends_no_raft_messages",
@@ -297,14 +297,14 @@ LIARS = (
 LEADERS = (
     Mutant.of(
         "wrong clock leads",
-        "fitness",
+        "member/fitness",
         "Reluctance.CLOCK_WRONG: self.is_clock_wrong,",
         "Reluctance.CLOCK_WRONG: False,",
         f"{_FITNESS}leader_whose_clock_is_wrong_hands_over_to_one_whose_clock_is_right",
     ),
     Mutant.of(
         "full disk leads",
-        "fitness",
+        "member/fitness",
         "Reluctance.NO_ROOM: not self._has_room,",
         "Reluctance.NO_ROOM: False,",
         "tests/unit/test_driver_group.py"
@@ -312,42 +312,42 @@ LEADERS = (
     ),
     Mutant.of(
         "wrong state leads",
-        "fitness",
+        "member/fitness",
         "Reluctance.STATE_WRONG: self.is_state_wrong,",
         "Reluctance.STATE_WRONG: False,",
         f"{_FITNESS}leader_whose_state_is_wrong_hands_over_and_leads_again_only_if_no_other_can",
     ),
     Mutant.of(
         "lead handed to one that is no fitter",
-        "fitness",
+        "member/fitness",
         "self._hand_over(Reluctance(own - 1))",
         "self._hand_over(own)",
         f"{_FITNESS}lead_stays_where_no_other_is_fitter",
     ),
     Mutant.of(
         "lead handed to one that forgot its promises",
-        "succession",
+        "member/succession",
         "most = min(reluctance_max, Reluctance.STATE_WRONG)",
         "most = reluctance_max",
         f"{_FITNESS}one_that_has_forgotten_its_promises_gets_the_lead_from_nobody",
     ),
     Mutant.of(
         "lead handed to one that lags, at once",
-        "succession",
+        "member/succession",
         'return target if target and _keeps_up(live_voters(status)[target]) else ""',
         "return target",
         f"{_FITNESS}one_that_keeps_up_goes_before_a_willing_one_that_does_not",
     ),
     Mutant.of(
         "most advanced one before a willing one",
-        "succession",
+        "member/succession",
         "return _keeps_up(progress), -progress.reluctance, progress.match",
         "return _keeps_up(progress), progress.match, -progress.reluctance",
         f"{_FITNESS}willing_one_goes_before_a_reluctant_one_that_is_ahead",
     ),
     Mutant.of(
         "silent one handed the lead",
-        "succession",
+        "member/succession",
         "if voter != status.id and voter in progress and progress[voter].active",
         "if voter != status.id and voter in progress",
         f"{_FITNESS}lead_goes_to_none_that_is_silent_or_has_no_vote",

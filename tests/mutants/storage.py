@@ -32,59 +32,59 @@ _ORIGIN_PLACED = """\
 _SECRET_FILES = "ca/secretfiles.py"
 
 STATE = (
-    Mutant.of("state not synced", "database", "synchronous = NORMAL", "synchronous = OFF", APPLIED),
+    Mutant.of("state not synced", "storage/database", "synchronous = NORMAL", "synchronous = OFF", APPLIED),
     Mutant.of(
         "name of the WAL not synced",
-        "database",
+        "storage/database",
         "        _keep_wal(writer, path)\n        sync_directory(path.parent)\n",
         "        _keep_wal(writer, path)\n",
         DEAF,
     ),
     Mutant.of(
         "WAL not synced before the log forgets",
-        "state_file",
+        "storage/state_file",
         "            os.fdatasync(wal)\n",
         "            pass\n",
         APPLIED,
     ),
     Mutant.of(
         "sums of pages not taken out before they are written",
-        "page_sums",
+        "storage/page_sums",
         "                self._forget(pages)\n",
         "                pass\n",
         APPLIED,
     ),
     Mutant.of(
         "sums of pages taken out without a sync",
-        "stored_sums",
+        "storage/stored_sums",
         "wal_salts=wal_salts))\n            os.fdatasync(self._file)\n",
         "wal_salts=wal_salts))\n",
         APPLIED,
     ),
     Mutant.of(
         "sums kept of a database whose mark is not durable",
-        "state_file",
+        "storage/state_file",
         "            self.sync_wal()  # else a power cut leaves the sums of a file that bears no mark\n",
         "",
         APPLIED,
     ),
     Mutant.of(
         "copy not synced",
-        "copying",
+        "storage/state_backup",
         "        _copy(live, target, descriptor, pause_s)\n        os.fsync(descriptor)\n",
         "        _copy(live, target, descriptor, pause_s)\n",
         COPIED,
     ),
     Mutant.of(
         "name of a copy not synced",
-        "copying",
+        "storage/state_backup",
         "        os.close(descriptor)\n    sync_directory(target.parent)\n",
         "        os.close(descriptor)\n",
         COPIED,
     ),
     Mutant.of(
         "damaged pages not told at start",
-        "state_file",
+        "storage/state_file",
         """        if odd:
             return f"page {odd[0]} changed while nothing ran"
 """,
@@ -93,7 +93,7 @@ STATE = (
     ),
     Mutant.of(
         "form of unknown pages not checked at start",
-        "state_file",
+        "storage/state_file",
         '        return "" if found == "ok" else str(found)\n',
         '        return ""\n',
         "tests/unit/test_rebuilding.py"
@@ -101,7 +101,7 @@ STATE = (
     ),
     Mutant.of(
         "page sums not compared",
-        "page_sums",
+        "storage/page_sums",
         "                elif found != self._sums[first + page]:\n",
         "                elif False:\n",
         "tests/unit/test_page_sums.py::test_page_that_changes_by_itself_is_found_in_tables_and_indexes",
@@ -111,7 +111,7 @@ STATE = (
 SNAPSHOTS = (
     Mutant.of(
         "snapshot named before its note",
-        "snapshots",
+        "storage/snapshot_store",
         """        write_durable(path.with_suffix(".json"), sealed(note), mode=SECRET_MODE)
         making.replace(path)
 """,
@@ -122,7 +122,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "snapshot before goes first",
-        "snapshots",
+        "storage/snapshot_store",
         """        sync_directory(self._directory)
         self._outgoing = note
         self._remove_outgoing(but=_name(meta))
@@ -135,28 +135,28 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "name of a snapshot not synced",
-        "snapshots",
+        "storage/snapshot_store",
         "        making.replace(path)\n        sync_directory(self._directory)\n",
         "        making.replace(path)\n",
         MADE,
     ),
     Mutant.of(
         "fetched snapshot not synced",
-        "snapshots",
+        "storage/snapshot_store",
         "            _sync_file(self._path)\n",
         "            pass\n",
         INSTALLED,
     ),
     Mutant.of(
         "name of a verified snapshot not synced",
-        "snapshots",
+        "storage/snapshot_store",
         "is looked at once more\n        sync_directory(self._path.parent)\n",
         "is looked at once more\n",
         INSTALLED,
     ),
     Mutant.of(
         "verified before it is synced",
-        "snapshots",
+        "storage/snapshot_store",
         """        try:
             _sync_file(self._path)
         except OSError:
@@ -172,7 +172,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "intent's name not synced",
-        "snapshots",
+        "storage/snapshot_store",
         """self._intent_path)
         self._disk.sync(self._state_path.parent)
         self._disk.sync(self._directory)
@@ -185,9 +185,9 @@ SNAPSHOTS = (
     Mutant(
         "origin of a state noted behind it",
         (
-            ("coordinator/snapshots.py", _ORIGIN_PLACED, ""),
+            ("coordinator/storage/snapshot_store.py", _ORIGIN_PLACED, ""),
             (
-                "coordinator/snapshots.py",
+                "coordinator/storage/snapshot_store.py",
                 "        self._disk.sync(self._directory)\n        note_path.unlink(missing_ok=True)\n",
                 (
                     "        self._disk.sync(self._directory)\n"
@@ -199,7 +199,7 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "WAL of the state before outlives it",
-        "snapshots",
+        "storage/snapshot_store",
         """        self._disk.sync(self._state_path.parent)
         self._disk.replace(self._intent_path, self._state_path)
 """,
@@ -208,21 +208,21 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "WAL of the state before not removed",
-        "snapshots",
+        "storage/snapshot_store",
         '        self._disk.remove(self._sidecar("-wal"))\n',
         "",
         KILLED,
     ),
     Mutant.of(
         "sums of the state before not removed",
-        "snapshots",
+        "storage/snapshot_store",
         "        self._disk.remove(self._sidecar(SUMS))\n",
         "",
         INSTALLED,
     ),
     Mutant.of(
         "log begun anew before the state is there",
-        "member",
+        "member/member",
         """            self._snapshots.install(ready.snapshot, self._store)
             self._log.reset(hard_state or self._log.hard_state, index, term)
 """,
@@ -233,35 +233,35 @@ SNAPSHOTS = (
     ),
     Mutant.of(
         "installation not promised",
-        "member",
+        "member/member",
         "            self._log.promise(replace(self._log.promised, installing=(index, term)))\n",
         "",
         INSTALLED,
     ),
     Mutant.of(
         "digest of what is installed not verified",
-        "snapshots",
+        "storage/snapshot_store",
         "                if matches_digest(self._intent_path):\n",
         "                if True:\n",
         "tests/unit/test_reopening.py::test_installation_of_other_rows_than_came_leaves_the_good_state",
     ),
     Mutant.of(
         "digest of what came not verified",
-        "snapshots",
+        "storage/snapshot_store",
         "        if sha256_of(self._path) != self._note.sha256:\n",
         "        if False:\n",
         "tests/unit/test_snapshots.py::test_other_rows_from_a_member_that_announces_no_rows_are_refused",
     ),
     Mutant.of(
         "rows that came not compared with those that were vouched for",
-        "snapshots",
+        "storage/snapshot_store",
         "        if not damage and expected and content_digest(self._path) != expected:\n",
         "        if False:\n",
         "tests/unit/test_sound_snapshots.py::test_rows_that_nobody_vouched_for_are_not_taken",
     ),
     Mutant.of(
         "checksum of a part not verified",
-        "snapshots",
+        "storage/snapshot_store",
         "        and zlib.crc32(chunk.data) == chunk.crc\n",
         "",
         "tests/unit/test_snapshots.py::test_damaged_or_hostile_part_changes_nothing",
@@ -271,21 +271,21 @@ SNAPSHOTS = (
 MARKS = (
     Mutant.of(
         "damage noted in passing",
-        "rebuilding",
+        "member/rebuilding",
         '        write_durable(files.state_damaged, damage.details.encode() + b"\\n")\n',
         '        files.state_damaged.write_bytes(damage.details.encode() + b"\\n")\n',
         REBUILT,
     ),
     Mutant.of(
         "note of damage removed before the state",
-        "rebuilding",
+        "member/rebuilding",
         "    await asyncio.to_thread(_set_aside, files)\n",
         "    files.state_damaged.unlink(missing_ok=True)\n    await asyncio.to_thread(_set_aside, files)\n",
         REBUILT,
     ),
     Mutant.of(
         "damaged state set aside without a sync",
-        "rebuilding",
+        "member/rebuilding",
         """            path.rename(files.data / f"{target}{ending}")
     sync_directory(files.data)
 """,
@@ -296,9 +296,9 @@ MARKS = (
     Mutant(
         "rebuilding noted at its end",
         (
-            ("coordinator/rebuilding.py", "    await asyncio.to_thread(_begin_anew, files)\n", ""),
+            ("coordinator/member/rebuilding.py", "    await asyncio.to_thread(_begin_anew, files)\n", ""),
             (
-                "coordinator/rebuilding.py",
+                "coordinator/member/rebuilding.py",
                 "    await asyncio.to_thread(sync_directory, files.data)\n",
                 (
                     "    await asyncio.to_thread(sync_directory, files.data)\n"
@@ -312,7 +312,7 @@ MARKS = (
         "loss of votes noted after the log began anew",
         (
             (
-                "coordinator/reopening.py",
+                "coordinator/storage/reopening.py",
                 (
                     "    log.promise(replace(promised, lost_term=lost_term, installing=(0, 0)))"
                     "  # before the log forgets why\n"
@@ -321,7 +321,7 @@ MARKS = (
                 "    if False:\n",
             ),
             (
-                "coordinator/reopening.py",
+                "coordinator/storage/reopening.py",
                 '        log.append(HardState(lost_term + 1, "", known.commit), None, (), sync=True)\n',
                 (
                     '        log.append(HardState(lost_term + 1, "", known.commit), None, (), sync=True)\n'
@@ -333,42 +333,42 @@ MARKS = (
     ),
     Mutant.of(
         "promises of a killed process not synced",
-        "promises",
+        "storage/promises",
         "        self._file.sync()\n        self._directory.sync()\n        for slot",
         "        for slot",
         "tests/unit/test_reopening.py::test_promise_that_a_start_has_read_survives_a_power_cut",
     ),
     Mutant.of(
         "promises not synced",
-        "promises",
+        "storage/promises",
         "_encode(self._number, promised))\n            self._file.sync()\n",
         "_encode(self._number, promised))\n",
         PROMISED,
     ),
     Mutant.of(
         "promises written over each other",
-        "promises",
+        "storage/promises",
         "self._file.write(self._number % SLOTS * SLOT_BYTES,",
         "self._file.write(0,",
         PROMISED,
     ),
     Mutant.of(
         "start counted in passing",
-        "instances",
+        "rpc/instances",
         "            write_durable(each, sealed(instance, of=own_id))\n",
         "            each.write_bytes(sealed(instance, of=own_id))\n",
         COUNTED,
     ),
     Mutant.of(
         "seal of a small file not verified",
-        "json_files",
+        "runtime/json_files",
         "    if found.crc32 != _checksum(bytes(found.content), found.of):\n",
         "    if False:\n",
         "tests/unit/test_json_files.py::test_flipped_bit_of_a_sealed_file_is_noticed",
     ),
     Mutant.of(
         "file of another member taken",
-        "json_files",
+        "runtime/json_files",
         "    if found.of != of:\n",
         "    if False:\n",
         "tests/unit/test_json_files.py::test_file_of_another_member_is_damage",
@@ -378,28 +378,28 @@ MARKS = (
 FILES = (
     Mutant.of(
         "file that was reshaped not synced whole",
-        "disk",
+        "storage/log_directory",
         "        if self._is_reshaped:  # fdatasync",
         "        if False:  # fdatasync",
         SHAPED,
     ),
     Mutant.of(
         "file that was cut not synced whole",
-        "disk",
+        "storage/log_directory",
         "        os.ftruncate(self._descriptor, size_bytes)\n        self._is_reshaped = True\n",
         "        os.ftruncate(self._descriptor, size_bytes)\n",
         SHAPED,
     ),
     Mutant.of(
         "file that was allocated not synced whole",
-        "disk",
+        "storage/log_directory",
         "        os.posix_fallocate(self._descriptor, 0, size_bytes)\n        self._is_reshaped = True\n",
         "        os.posix_fallocate(self._descriptor, 0, size_bytes)\n",
         SHAPED,
     ),
     Mutant.of(
         "name of the log not synced",
-        "disk",
+        "storage/log_directory",
         "        sync_directory(path.parent)  # also when it was there",
         "        # also when it was there",
         APPENDED,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deploy.development import Member
-from deploy.processes import free_ports, wait_until
+from deploy.dev.cluster import Member
+from deploy.dev.processes import free_ports, wait_until
 from tests.cluster.harness import Cluster
 from tests.prometheus.scraping import OURS, SCRAPED_S, asked, targets
 

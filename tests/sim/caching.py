@@ -15,10 +15,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from coordinator.cache_leases import Block, CacheLeases
-from coordinator.calls import FollowCall, FollowReply
-from coordinator.records import Caller, ContentRecord
-from node.cached_records import CachedRecords, Reading
+from coordinator.member.record_leases import Block, CacheLeases
+from coordinator.model.records import Caller, ContentRecord
+from coordinator.protocol.calls import FollowCall, FollowReply
+from node.records.record_store import CachedRecords, Reading
 from tests.history import Operation
 from tests.history_records import Outcome
 from tests.unit.file_records import available_file

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from coordinator.commands import AnyCommand, Envelope, Reply, UpdateProjectFile, encode_envelope
-from coordinator.queries import GetProjectFile
+from coordinator.model.records import ProjectFileRecord
+from coordinator.protocol.commands import AnyCommand, Envelope, Reply, UpdateProjectFile, encode_envelope
+from coordinator.protocol.queries import GetProjectFile
 from coordinator.raft.core import NotLeader
-from coordinator.records import ProjectFileRecord
 from tests.history import Operation
 from tests.sim.genesis import ADMIN, AT_MS, KEYS, PROBE_KEY, create
 

@@ -10,7 +10,7 @@ import random
 import sqlite3
 import weakref
 
-from coordinator.store import Store
+from coordinator.storage.state_store import Store
 from tests.sim import genesis
 
 LATER_IMAGES_MAX = 3

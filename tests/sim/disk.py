@@ -1,10 +1,10 @@
 """A directory in memory that forgets in a crash what was not synced, or keeps it, or half of it: dice decide.
 
-Implements `coordinator.disk.Directory`. After a crash each write that was not synced is whole, lost, cut at
-any byte, or there in some of its sectors only, each on its own; names made, changed or removed without a sync
-of the directory are there or not, each on its own. `kill` ends the process alone: what it wrote can be read,
-and is as unsynced as before.
-All chance comes from the Random handed in. A log whose process has crashed must not be closed.
+Implements `coordinator.storage.log_directory.Directory`. After a crash each write that was not synced is
+whole, lost, cut at any byte, or there in some of its sectors only, each on its own; names made, changed or
+removed without a sync of the directory are there or not, each on its own. `kill` ends the process alone: what
+it wrote can be read, and is as unsynced as before. All chance comes from the Random handed in. A log whose
+process has crashed must not be closed.
 """
 
 import errno
@@ -12,7 +12,7 @@ import random
 from itertools import pairwise
 from pathlib import Path
 
-from coordinator.disk import LogInUse
+from coordinator.storage.log_directory import LogInUse
 
 SECTOR_BYTES = 512
 CAPACITY_BYTES = 1 << 40
@@ -102,7 +102,7 @@ def surviving(start: int, end: int, rand: random.Random) -> list[tuple[int, int]
 
 
 class SimulatedFile:
-    """An open file of a `SimulatedDirectory`. Implements `coordinator.disk.File`."""
+    """An open file of a `SimulatedDirectory`. Implements `coordinator.storage.log_directory.File`."""
 
     __slots__ = ("_directory", "_node")
 

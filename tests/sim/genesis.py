@@ -9,7 +9,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache
 
-from coordinator.commands import (
+from coordinator.machine.execution.rules import RULES
+from coordinator.model.records import Caller, CoordinatorRecord
+from coordinator.protocol.commands import (
     AnyCommand,
     Bootstrap,
     CreateProjectFile,
@@ -17,10 +19,8 @@ from coordinator.commands import (
     OpenSession,
     encode_envelope,
 )
-from coordinator.machine.rules import RULES
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.records import Caller, CoordinatorRecord
-from coordinator.store import Store
+from coordinator.storage.state_store import Store
 from tests.unit import state
 
 ADMIN = Caller("admin", 1)

@@ -1,7 +1,8 @@
 """One simulated computer: the product's Member, log and store on a disk and in a process that can fail.
 
-A turn goes as `coordinator.member` says. Each of its steps is an event of its own on the world's clock, so
-that anything may happen in between; and before each of them the process may die. The disk outlives it.
+A turn goes as `coordinator.member.member` says. Each of its steps is an event of its own on the world's
+clock, so that anything may happen in between; and before each of them the process may die. The disk outlives
+it.
 """
 
 import random
@@ -9,13 +10,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ca.errors import Unavailable
-from coordinator import segment as form
-from coordinator.log import SegmentLog
-from coordinator.member import Member, Waiter, configured
+from coordinator.member.member import Member, Waiter, configured
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, HardState, Members, Message, Ready
-from coordinator.reopening import recover
-from coordinator.store import Store
+from coordinator.storage import segment as form
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.reopening import recover
+from coordinator.storage.state_store import Store
 from tests.sim.checkers import Checkers
 from tests.sim.database import Database
 from tests.sim.disk import Crashed, SimulatedDirectory

@@ -44,8 +44,8 @@ from pathlib import Path
 
 import msgspec
 
-from coordinator.commands import Envelope, UpdateProjectFile, encode_envelope
-from coordinator.queries import GetProjectFile
+from coordinator.protocol.commands import Envelope, UpdateProjectFile, encode_envelope
+from coordinator.protocol.queries import GetProjectFile
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Members, Message, MessageKind
 from tests.sim import genesis

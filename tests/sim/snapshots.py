@@ -1,12 +1,13 @@
 """Snapshots on simulated machines: images of the database, fetched in parts over the simulated network.
 
-The interface is that of `coordinator.snapshots`, whose files and checksums have tests of their own.
+The interface is that of `coordinator.storage.snapshot_store`, whose files and checksums have tests of their
+own.
 """
 
 from typing import TYPE_CHECKING
 
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
-from coordinator.store import Store
+from coordinator.storage.state_store import Store
 from tests.sim.disk import Crashed
 
 if TYPE_CHECKING:

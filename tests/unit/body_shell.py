@@ -12,12 +12,12 @@ from aiohttp import web
 from msgspec import Struct
 
 from ca.errors import PayloadTooLarge
-from coordinator.body_ring import POOL
-from coordinator.buffered import BUFFERED, BUFFERED_BYTES_MAX
-from coordinator.rates import Patience
-from coordinator.receiving import Batch
-from coordinator.web import Listener, body_batches, json_response, new_application, read_json, serve
-from node.disk import DiskWorkers, write_overlapped
+from coordinator.http.app import Listener, body_batches, json_response, new_application, read_json, serve
+from coordinator.http.buffer_ring import POOL
+from coordinator.http.memory_quota import BUFFERED, BUFFERED_BYTES_MAX
+from coordinator.http.rate_limits import Patience
+from coordinator.http.request_body import Batch
+from node.diskio.executor import DiskWorkers, write_overlapped
 from tests.unit.peer_nodes import CLUSTER
 
 CONTENT = random.Random(5).randbytes(6 << 20)

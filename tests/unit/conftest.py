@@ -16,8 +16,8 @@ from ca.certificates import Authority, new_intermediate, new_root
 from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential, client_context, server_context
-from coordinator.rates import Patience
-from node import reporting
+from coordinator.http.rate_limits import Patience
+from node.custody import reporter
 from tests.unit.body_shell import PATIENCE, Run, Scenario, Shell
 from tests.unit.custody_node import Keeper
 from tests.unit.peer_nodes import CLUSTER, Node, introduce, running_node
@@ -54,7 +54,7 @@ async def nodes(tmp_path: Path, peer_authority: Authority) -> AsyncIterator[list
 
 @pytest.fixture
 def keeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Keeper]:
-    monkeypatch.setattr(reporting, "RETRY_S", 0.0)
+    monkeypatch.setattr(reporter, "RETRY_S", 0.0)
     keeper = Keeper(tmp_path)
     yield keeper
     keeper.close()

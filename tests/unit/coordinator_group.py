@@ -15,24 +15,24 @@ from ca.errors import Unavailable
 from ca.identity import Identity, Role
 from ca.keys import new_key, public_key_digest
 from ca.tls import Credential
-from coordinator import wire
-from coordinator.calls import AnyCall
-from coordinator.client import MetadataClient
-from coordinator.commands import DrainNode, RecordCoordinators, RemoveNode
-from coordinator.config import CoordinatorFiles
-from coordinator.contexts import MemberContexts
-from coordinator.instances import HEADER, Instance, KnownInstances
-from coordinator.ledger import open_ledger
-from coordinator.link import dialling, end
-from coordinator.node_orders import NodeOrders
+from coordinator.admin.setup import init_cluster, init_from_bundle
+from coordinator.http.app import new_application, serve
+from coordinator.member.open_storage import open_ledger
+from coordinator.model.records import CertificateRecord, CoordinatorRecord
+from coordinator.protocol.calls import AnyCall
+from coordinator.protocol.commands import DrainNode, RecordCoordinators, RemoveNode
 from coordinator.raft.messages import Message
-from coordinator.records import CertificateRecord, CoordinatorRecord
-from coordinator.served_calls import ServedCalls
+from coordinator.rpc import wire
+from coordinator.rpc.call_metrics import ServedCalls
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.instances import HEADER, Instance, KnownInstances
+from coordinator.rpc.node_client import NodeOrders
+from coordinator.rpc.raft_transport import Transport, peer_url
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.rpc.websocket import dialling, end
+from coordinator.runtime.config import CoordinatorFiles
 from coordinator.server import _Member
-from coordinator.setup import init_cluster, init_from_bundle
-from coordinator.transport import Transport, peer_url
-from coordinator.web import new_application, serve
-from deploy.processes import free_ports
+from deploy.dev.processes import free_ports
 from tests.unit.state import ADMIN, join, join_token
 
 CLUSTER = "lab"

@@ -15,21 +15,21 @@ from prometheus_client import CollectorRegistry
 
 from ca.errors import CATALOGUE, Unavailable
 from ca.identity import Identity, Role
-from coordinator.audit import AuditLog
-from coordinator.calls import CALL_TIMEOUT_S, HeartbeatCall
-from coordinator.client import MetadataClient
-from coordinator.commands import AnyCommand, ReportDropped, ReportLost, ReportOrphans
-from coordinator.queries import AnyQuery, ListDoomed, ListReplicas
-from coordinator.records import CoordinatorRecord
-from coordinator.view import View
-from node.blobs import SIDECAR, BlobStore
-from node.budget import Budget
-from node.custody import Custody
-from node.disk import DiskWorkers
-from node.keeping import Means, Pass
-from node.metrics import NodeMetrics
-from node.quarantine import Quarantine
-from node.scrub import Cycle
+from coordinator.model.records import CoordinatorRecord
+from coordinator.protocol.calls import CALL_TIMEOUT_S, HeartbeatCall
+from coordinator.protocol.commands import AnyCommand, ReportDropped, ReportLost, ReportOrphans
+from coordinator.protocol.queries import AnyQuery, ListDoomed, ListReplicas
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.view import View
+from coordinator.runtime.audit import AuditLog
+from node.base.metrics import NodeMetrics
+from node.custody.context import Means, Pass
+from node.custody.custody import Custody
+from node.custody.scrub import Cycle
+from node.diskio.executor import DiskWorkers
+from node.peer.rate_budget import Budget
+from node.storage.blobs import SIDECAR, BlobStore
+from node.storage.quarantine import Quarantine
 from tests.unit import replica_acts as acts
 from tests.unit.state import Refusal, State
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator.records import FileRecord
+from coordinator.model.records import FileRecord
 
 _AVAILABLE = FileRecord(
     file_uuid="f",

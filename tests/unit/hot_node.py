@@ -12,15 +12,15 @@ from aiohttp import web
 
 from ca.errors import NotFound
 from ca.usertoken import Verifier, mint, new_signing_key, public_jwk
-from coordinator.direct import DIRECT, DirectAnswer
-from coordinator.metrics import Metrics
-from coordinator.rates import Patience
-from coordinator.records import Caller, ContentRecord
-from coordinator.web import Listener, body_chunks, new_application, serve
+from coordinator.http.app import Listener, body_chunks, new_application, serve
+from coordinator.http.fastpath import DIRECT, DirectAnswer
+from coordinator.http.rate_limits import Patience
+from coordinator.model.records import Caller, ContentRecord
+from coordinator.runtime.metrics import Metrics
 from node.api.access import authenticate
 from node.content.download import serve_content
+from node.content.fastpath import HotPath
 from node.content.handlers import PRIVATE_POLICY
-from node.content.hotpath import HotPath
 from node.services import provide
 from tests.unit.file_records import available_file
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node

@@ -18,38 +18,38 @@ from ca.certificates import Authority
 from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential
-from coordinator.audit import AuditLog
-from coordinator.calls import HeartbeatCall
-from coordinator.client import MetadataClient
-from coordinator.contexts import MemberContexts
-from coordinator.records import CoordinatorRecord
-from coordinator.view import View
-from coordinator.web import Listener, new_application, serve
-from node.admission import prepare_admission
-from node.api.services import ApiServices
-from node.blobs import BlobStore
-from node.budget import Budget
-from node.bulk import Flow
-from node.content.locks import UploadLocks
+from coordinator.http.app import Listener, new_application, serve
+from coordinator.model.records import CoordinatorRecord
+from coordinator.protocol.calls import HeartbeatCall
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.rpc.view import View
+from coordinator.runtime.audit import AuditLog
+from node.api.context import ApiServices
+from node.base.metrics import NodeMetrics
 from node.content.sources import read_anywhere
-from node.custody import Custody
-from node.disk import DiskWorkers
-from node.fetching import Fetches
-from node.following import following_routes, prepare_following
-from node.keeping import Means
-from node.metrics import NodeMetrics
-from node.partials import PartialStore
-from node.peer_body import Piece
-from node.peers import PeerClient, pieces
-from node.pulls import Pulls
-from node.record_cache import RecordCache
-from node.replication import Replication
-from node.room import room_routes
+from node.custody.context import Means
+from node.custody.custody import Custody
+from node.diskio.executor import DiskWorkers
+from node.peer.client import PeerClient, pieces
+from node.peer.fetch import Fetches
+from node.peer.pulls import Pulls
+from node.peer.rate_budget import Budget
+from node.peer.request_body import Piece
+from node.peerapi.admission import prepare_admission
+from node.peerapi.blobs import transfer_routes
+from node.peerapi.upload_copies import upload_copy_routes
+from node.peerapi.uploads import following_routes, prepare_following
+from node.records.record_cache import RecordCache
+from node.sending.splice import Flow
 from node.services import NodeServices, provide
-from node.transfer import transfer_routes
-from node.upload_copies import UploadCopies
-from node.upload_copy_routes import upload_copy_routes
-from node.uploads import UploadStore
+from node.staging.upload_store import UploadStore
+from node.storage.blobs import BlobStore
+from node.storage.partial_store import PartialStore
+from node.uploads.replicate import Replication
+from node.uploads.room import room_routes
+from node.uploads.upload_copies import UploadCopies
+from node.uploads.write_locks import UploadLocks
 from tests.unit.node_records import node_record
 from tests.unit.state import cluster_view
 

@@ -22,23 +22,23 @@ import msgspec
 
 from ca.certificates import Authority, new_intermediate, new_root
 from ca.secretfiles import create_secret, make_directory, write_durable
-from coordinator import database, snapshots, store
-from coordinator.client import MetadataClient
-from coordinator.config import CoordinatorFiles
-from coordinator.copying import copy_database
-from coordinator.damage import StateDamaged
-from coordinator.disk import OsDirectory
-from coordinator.instances import count_start
-from coordinator.ledger import Ledger, open_ledger
-from coordinator.log import SegmentLog
-from coordinator.member import Member
-from coordinator.pinning import Pinned
-from coordinator.promises import Promised
+from coordinator.member.member import Member
+from coordinator.member.open_storage import Ledger, open_ledger
+from coordinator.member.rebuilding import note_damage, rebuild
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState, Ready
-from coordinator.rebuilding import note_damage, rebuild
-from coordinator.snapshots import SnapshotStore
-from coordinator.store import Store
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.instances import count_start
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage import database, snapshot_store, state_store
+from coordinator.storage.log_directory import OsDirectory
+from coordinator.storage.pinned_state import Pinned
+from coordinator.storage.promises import Promised
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.state_backup import copy_database
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_store import Store
 from tests.unit.peer_ports import CLUSTER
 from tests.unit.power_worlds import LAGGING
 from tests.unit.snapshot_files import fetch
@@ -310,8 +310,8 @@ def main() -> None:
     act, root, *arguments = sys.argv[1:]
     log_defaults()["segment_bytes"] = SEGMENT_BYTES
     database.WAL_KEPT_BYTES = WAL_BYTES
-    snapshots.CHUNK_BYTES_MAX = PART_BYTES
-    store.CHECKPOINT_CHANGES = 40
+    snapshot_store.CHUNK_BYTES_MAX = PART_BYTES
+    state_store.CHECKPOINT_CHANGES = 40
     ACTS[act](Path(root), *map(Path, arguments))
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from coordinator.raft.messages import SnapshotMeta
-from coordinator.snapshots import Chunk, Incoming, SnapshotStore
+from coordinator.storage.snapshot_store import Chunk, Incoming, SnapshotStore
 
 
 def meta_of(source: SnapshotStore) -> SnapshotMeta:

@@ -8,12 +8,8 @@ from typing import Any
 
 import msgspec
 
-from coordinator import commands, queries
-from coordinator.commands import Envelope, Reply
-from coordinator.machine.rules import RULES
-from coordinator.raft.membership import encode_membership
-from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange
-from coordinator.records import (
+from coordinator.machine.execution.rules import RULES
+from coordinator.model.records import (
     DEFAULT_BUCKET_ID,
     Caller,
     CertificateRecord,
@@ -21,7 +17,11 @@ from coordinator.records import (
     CoordinatorRecord,
     NodeRecord,
 )
-from coordinator.store import Store, members_of
+from coordinator.protocol import commands, queries
+from coordinator.protocol.commands import Envelope, Reply
+from coordinator.raft.membership import encode_membership
+from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange
+from coordinator.storage.state_store import Store, members_of
 
 ADMIN = Caller("admin", 1)
 HOUR_MS = 3_600_000

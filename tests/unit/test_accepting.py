@@ -13,11 +13,11 @@ import sys
 import pytest
 from aiohttp import web
 
-from coordinator import accepting
-from coordinator.accepting import Places
-from coordinator.lifetime import descriptor_limit
-from coordinator.web import METRICS, Listener, new_application, serve
-from node.directories import storage_error
+from coordinator.http import listener as http_listener
+from coordinator.http.app import METRICS, Listener, new_application, serve
+from coordinator.http.listener import Places
+from coordinator.runtime.lifetime import descriptor_limit
+from node.diskio.fs import storage_error
 from tests.unit.peer_nodes import Node
 
 SIOCOUTQNSD = 0x894B  # bytes that were not sent yet (linux/sockios.h), which Python has no name for
@@ -28,7 +28,7 @@ async def listener_for(connections_max: int, monkeypatch: pytest.MonkeyPatch, no
     async def handler(_request: web.Request) -> web.Response:
         return web.Response(text="served")
 
-    monkeypatch.setattr(accepting, "CONNECTIONS_MAX", connections_max)
+    monkeypatch.setattr(http_listener, "CONNECTIONS_MAX", connections_max)
     app = new_application([web.get("/", handler)], component="test")
     context = None if node is None else node.contexts.peer.listening
     return await serve(app, host="127.0.0.1", port=0, ssl_context=context)
@@ -116,8 +116,8 @@ def test_few_addresses_never_hold_all_places(greedy: int) -> None:
             if (token := places.take(f"10.0.0.{address}")) is not None:
                 held[address].append(token)
     left = places.most - places.taken
-    assert left >= places.most // (1 + accepting.GREED * greedy) > 0
-    assert all(abs(len(each) - accepting.GREED * left) <= accepting.GREED + 1 for each in held)
+    assert left >= places.most // (1 + http_listener.GREED * greedy) > 0
+    assert all(abs(len(each) - http_listener.GREED * left) <= http_listener.GREED + 1 for each in held)
     assert places.take("10.0.1.1") is not None
     for token in held[0]:
         places.give_back(token)
@@ -132,7 +132,7 @@ def test_few_addresses_never_hold_all_places(greedy: int) -> None:
 async def test_refused_connection_is_counted_and_told_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(accepting, "CONNECTIONS_MAX", 5)
+    monkeypatch.setattr(http_listener, "CONNECTIONS_MAX", 5)
     app = new_application([], component="test")
     listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None)
     held = [await asyncio.open_connection("127.0.0.1", listener.port) for _ in range(4)]
@@ -164,7 +164,7 @@ def test_bounds_leave_descriptors_for_files() -> None:
 
 
 async def test_listeners_of_one_process_share_their_places(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accepting, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(http_listener, "CONNECTIONS_MAX", 2)
     places = Places()
     app = new_application([], component="test")
     first, second = [
@@ -182,8 +182,8 @@ async def test_listeners_of_one_process_share_their_places(monkeypatch: pytest.M
 
 RAISE = """
 import resource
-from coordinator.accepting import Places
-from coordinator.lifetime import descriptor_limit, raise_descriptor_limit
+from coordinator.http.listener import Places
+from coordinator.runtime.lifetime import descriptor_limit, raise_descriptor_limit
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 300))
 print(descriptor_limit(), raise_descriptor_limit(), descriptor_limit(), Places().most)
 """
@@ -202,7 +202,8 @@ def test_descriptors_that_are_used_up_are_no_fault_of_the_disk(number: int) -> N
 
 
 @pytest.mark.parametrize(
-    ("peer", "mark_bytes"), [(True, accepting.PEER_UNSENT_BYTES), (False, accepting.PLAIN_UNSENT_BYTES)]
+    ("peer", "mark_bytes"),
+    [(True, http_listener.PEER_UNSENT_BYTES), (False, http_listener.PLAIN_UNSENT_BYTES)],
 )
 async def test_kernel_keeps_little_of_an_answer_that_nobody_reads(peer: bool, mark_bytes: int) -> None:
     found: asyncio.Future[tuple[int, int]] = asyncio.get_running_loop().create_future()

@@ -7,10 +7,10 @@ from click.testing import CliRunner
 
 from ca.errors import InvalidRequest
 from ca.tls import UnusableCredential
-from coordinator.config import CoordinatorFiles
-from coordinator.doctor import examine
-from coordinator.roster import read_known, write_known
-from deploy.commands.addresses import API_PORT, PEER_PORT, member_of, plain_address
+from coordinator.admin.doctor import examine
+from coordinator.rpc.roster import read_known, write_known
+from coordinator.runtime.config import CoordinatorFiles
+from deploy.base.addresses import API_PORT, PEER_PORT, member_of, plain_address
 from deploy.commands.coordinator import coordinator
 from tests.unit.test_setup import record
 

@@ -20,10 +20,10 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator.bounds import IMAGES_MAX, LABEL_CHARS_MAX
-from coordinator.records import Manifest, ManifestImage
-from node import archive, zipmethods, zipreading
-from node.archive import OBJECTS_MAX, TOPOLOGY_BYTES_MAX, read_manifest
+from coordinator.model.bounds import IMAGES_MAX, LABEL_CHARS_MAX
+from coordinator.model.records import Manifest, ManifestImage
+from node.archive import manifest, zip_methods, zip_reader
+from node.archive.manifest import OBJECTS_MAX, TOPOLOGY_BYTES_MAX, read_manifest
 
 MD5 = "8d3612fe22b1a7dec118010e17e29411"
 MEMORY_BYTES_MAX = 64 << 20
@@ -290,7 +290,7 @@ def test_zstd_bomb_is_not_unpacked_whatever_it_claims() -> None:
 def test_input_that_never_yields_anything_ends(
     method: int, piece: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(zipmethods, "INPUT_BYTES_MAX", 1_000_000)
+    monkeypatch.setattr(zip_methods, "INPUT_BYTES_MAX", 1_000_000)
     body = piece * 400_000
     content = raw_entry(b"project.gns3", body, method, size_bytes=3_000_000, crc32=0)
     assert manifest_of(content) == Manifest(archive="damaged")
@@ -342,7 +342,7 @@ def test_project_in_a_very_large_directory_is_read_as_far_as_it_goes(monkeypatch
         for number in range(20):
             made.writestr(f"project-files/{number}", b"")
     assert not manifest_of(target.getvalue()).truncated
-    monkeypatch.setattr(zipreading, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(zip_reader, "ENTRIES_MAX", 10)
     found = manifest_of(target.getvalue())
     assert (found.project_name, found.truncated) == ("Campus", True)
 
@@ -355,9 +355,9 @@ def test_project_behind_the_bound_of_a_very_large_directory_is_not_denied(
         for number in range(10):
             made.writestr(f"project-files/{number}", b"")
         made.writestr("project.gns3", json.dumps(topology()))
-    monkeypatch.setattr(zipreading, "ENTRIES_MAX", 10)
+    monkeypatch.setattr(zip_reader, "ENTRIES_MAX", 10)
     assert manifest_of(target.getvalue()) == Manifest(archive="other", truncated=True)
-    monkeypatch.setattr(zipreading, "ENTRIES_MAX", 11)
+    monkeypatch.setattr(zip_reader, "ENTRIES_MAX", 11)
     found = manifest_of(target.getvalue())
     assert (found.archive, found.truncated) == ("gns3", False)
 
@@ -447,4 +447,4 @@ def test_archives_of_random_bytes_after_a_magic_are_damaged() -> None:
     for _ in range(50):
         content = b"PK\x03\x04" + noise.randbytes(noise.randrange(3000))
         assert manifest_of(content) == Manifest(archive="damaged")
-    assert archive.TOPOLOGY_BYTES_MAX == 8 << 20
+    assert manifest.TOPOLOGY_BYTES_MAX == 8 << 20

@@ -4,7 +4,7 @@ import json
 import multiprocessing
 from pathlib import Path
 
-from coordinator.audit import AuditLog
+from coordinator.runtime.audit import AuditLog
 
 WRITERS, LINES = 3, 200
 

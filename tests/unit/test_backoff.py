@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from coordinator.placement import Candidate
+from coordinator.model.placement import Candidate
 from coordinator.reconcile.backoff import (
     FORGOTTEN_S,
     KEYS_MAX,

@@ -11,18 +11,18 @@ from pathlib import Path
 import pytest
 
 from ca.errors import InsufficientStorage, Unavailable
-from node import gathering
-from node.gathering import Pace
-from node.partial import Partial
-from node.quarantine import Quarantine
-from node.segments import (
+from node.peer import range_fetch
+from node.peer.range_fetch import Pace
+from node.storage.partial_blob import Partial
+from node.storage.quarantine import Quarantine
+from node.storage.segments import (
     SEGMENT_BYTES,
     FinishedBlob,
     SegmentHasher,
     SegmentSums,
     encode_sidecar,
 )
-from node.trust import FileIdentity
+from node.storage.verified_segments import FileIdentity
 from tests.unit.peer_nodes import Answering, Node, impostor, introduce
 
 CONTENT = os.urandom(9 * SEGMENT_BYTES + 12_345)  # three ranges, the last one short
@@ -149,7 +149,7 @@ async def test_only_source_with_damage_is_an_error_and_nothing_is_installed(node
 async def test_what_came_before_the_sources_failed_need_not_come_again(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "RANGES_AT_ONCE", 1)  # else the damage may come first
+    monkeypatch.setattr(range_fetch, "RANGES_AT_ONCE", 1)  # else the damage may come first
     nodes[1].store(CONTENT)
     rewrite(blob_path(nodes[1]), 8 * SEGMENT_BYTES + 7, b"rotten")
     with pytest.raises(Unavailable):
@@ -186,7 +186,7 @@ async def test_no_source_is_an_error(nodes: list[Node]) -> None:
 async def test_source_that_falls_silent_is_replaced(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "STALL_S", 0.3)
+    monkeypatch.setattr(range_fetch, "STALL_S", 0.3)
     nodes[1].store(CONTENT)
     hasher = SegmentHasher()
     hasher.update(CONTENT)

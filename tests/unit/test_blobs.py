@@ -20,11 +20,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ca.errors import ChecksumMismatch, FilestoreError, InsufficientStorage, Internal, InvalidRequest
-from node.blobs import BlobStore
-from node.durable import SLOT_BYTES, Disk, Octets, OffsetRecord, decode_offset
-from node.placing import PlacingLock
-from node.quarantine import Quarantine
-from node.segments import (
+from node.diskio.durable import SLOT_BYTES, Disk, Octets, OffsetRecord, decode_offset
+from node.staging.upload_store import UploadStore
+from node.storage.blobs import BlobStore
+from node.storage.placement_lock import PlacingLock
+from node.storage.quarantine import Quarantine
+from node.storage.segments import (
     SEGMENT_BYTES,
     BlobDamaged,
     BlobMissing,
@@ -35,7 +36,6 @@ from node.segments import (
     decode_sidecar,
     encode_sidecar,
 )
-from node.uploads import UploadStore
 from tests.unit.upload_machine import Machine
 
 CONTENT = b"the quick brown fox" * 1000
@@ -392,8 +392,8 @@ def test_noise_is_no_offset(raw: bytes) -> None:
 WRITER = """
 import random, sys
 from pathlib import Path
-from node.blobs import BlobStore
-from node.uploads import UploadStore
+from node.storage.blobs import BlobStore
+from node.staging.upload_store import UploadStore
 upload = UploadStore(BlobStore(Path(sys.argv[1]))).open(sys.argv[2], None)
 source = random.Random(3)
 source.randbytes(upload.offset)

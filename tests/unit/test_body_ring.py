@@ -5,8 +5,8 @@ import random
 
 import pytest
 
-from coordinator import body_ring
-from coordinator.body_ring import (
+from coordinator.http import buffer_ring
+from coordinator.http.buffer_ring import (
     BUFFER_BYTES,
     BUFFERS_MAX,
     BUFFERS_MIN,
@@ -18,7 +18,7 @@ from coordinator.body_ring import (
     BodyRing,
     BufferPool,
 )
-from coordinator.chunks import Chunks, KnownLength
+from coordinator.http.chunked import Chunks, KnownLength
 
 CONTENT = random.Random(6).randbytes((BUFFERS_MAX + 2) * BUFFER_BYTES)
 
@@ -168,7 +168,7 @@ def test_pool_gives_every_body_its_least_and_all_together_no_more_than_their_sha
 
 
 def test_pool_keeps_some_buffers_of_both_sizes_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_ring, "IDLE_BYTES_MAX", BUFFER_BYTES + SMALL_BUFFER_BYTES)
+    monkeypatch.setattr(buffer_ring, "IDLE_BYTES_MAX", BUFFER_BYTES + SMALL_BUFFER_BYTES)
     pool = BufferPool()
     large = [pool.take(0), pool.take(1)]
     pool.used_bytes += LARGE_BYTES_MAX  # by others

@@ -3,9 +3,9 @@
 import asyncio
 import json
 
-from coordinator.accepting import GREED
-from coordinator.buffered import BUFFERED, BUFFERED_BYTES_MAX
-from coordinator.web import JSON_BYTES_MAX
+from coordinator.http.app import JSON_BYTES_MAX
+from coordinator.http.listener import GREED
+from coordinator.http.memory_quota import BUFFERED, BUFFERED_BYTES_MAX
 from tests.unit.body_shell import GET, HOST, LARGE_BYTES, Run, Shell, answer_of, put
 
 LARGE = b"GET /large HTTP/1.1\r\n" + HOST + b"\r\n"

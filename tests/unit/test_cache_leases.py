@@ -3,9 +3,9 @@
 import pytest
 
 from ca.errors import Unavailable
-from coordinator import cache_leases
-from coordinator.cache_leases import DRIFT_SHARE, LEASE_S, CacheLeases
-from coordinator.invalidation import EVERYTHING
+from coordinator.member import record_leases
+from coordinator.member.record_leases import DRIFT_SHARE, LEASE_S, CacheLeases
+from coordinator.protocol.invalidation import EVERYTHING
 
 TERM = 7
 KEYS = frozenset({"file:f"})
@@ -189,7 +189,7 @@ def test_only_blocks_are_told_at_once(leases: CacheLeases) -> None:
 def test_more_keys_than_an_answer_holds_are_everything(
     leases: CacheLeases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_leases, "KEYS_TOLD_MAX", 2)
+    monkeypatch.setattr(record_leases, "KEYS_TOLD_MAX", 2)
     blocks = [leases.block(frozenset({f"file:{n}"}), at_s=100.0) for n in range(3)]
 
     assert leases.news("a").blocked == list(EVERYTHING)
@@ -198,7 +198,7 @@ def test_more_keys_than_an_answer_holds_are_everything(
 
 
 def test_too_many_blocks_are_refused(leases: CacheLeases, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_leases, "BLOCKS_MAX", 2)
+    monkeypatch.setattr(record_leases, "BLOCKS_MAX", 2)
     leases.block(KEYS, at_s=100.0), leases.block(KEYS, at_s=100.0)
 
     with pytest.raises(Unavailable):
@@ -208,7 +208,7 @@ def test_too_many_blocks_are_refused(leases: CacheLeases, monkeypatch: pytest.Mo
 def test_too_many_subscribers_get_no_lease_until_others_have_ended(
     leases: CacheLeases, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_leases, "SUBSCRIBERS_MAX", 2)
+    monkeypatch.setattr(record_leases, "SUBSCRIBERS_MAX", 2)
     subscribe(leases, "a", 100.0), subscribe(leases, "b", 101.0)
 
     assert leases.grant("c", 0, 0, received_at_s=101.5).lease_s == 0

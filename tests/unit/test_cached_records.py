@@ -2,9 +2,9 @@
 
 import pytest
 
-from coordinator.calls import FollowReply
-from coordinator.records import Caller, ContentRecord
-from node.cached_records import CachedRecords, Reading
+from coordinator.model.records import Caller, ContentRecord
+from coordinator.protocol.calls import FollowReply
+from node.records.record_store import CachedRecords, Reading
 from tests.unit.file_records import available_file
 
 ALICE, BOB = Caller("alice", 1), Caller("bob", 1)

@@ -8,7 +8,7 @@ from aiohttp.http_parser import HttpRequestParser
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from coordinator.chunks import (
+from coordinator.http.chunked import (
     LINE_BYTES_MAX,
     LOOK_BYTES,
     TRAILER_BYTES_MAX,

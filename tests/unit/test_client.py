@@ -15,18 +15,24 @@ from ca.certificates import Authority
 from ca.errors import InvalidRequest, Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
-from coordinator import client as client_module
-from coordinator import peerlink, wire
-from coordinator.calls import AnyCall, HeartbeatCall, ProposeCall, ReadCall
-from coordinator.client import MetadataClient
-from coordinator.commands import SESSION_ENDED, SESSION_NUMBER_MIN, AddIntermediate, HashState, OpenSession
-from coordinator.link import dialling
-from coordinator.peerlink import LinkDown, PeerLink
-from coordinator.queries import CountSoleReplicas, GetView, ListNodes
+from coordinator.model.records import CoordinatorRecord
+from coordinator.protocol.calls import AnyCall, HeartbeatCall, ProposeCall, ReadCall
+from coordinator.protocol.commands import (
+    SESSION_ENDED,
+    SESSION_NUMBER_MIN,
+    AddIntermediate,
+    HashState,
+    OpenSession,
+)
+from coordinator.protocol.queries import CountSoleReplicas, GetView, ListNodes
 from coordinator.raft.core import NotLeader
-from coordinator.records import CoordinatorRecord
-from coordinator.rpc import Refused
-from coordinator.transport import peer_url
+from coordinator.rpc import client as client_module
+from coordinator.rpc import connection, wire
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.connection import LinkDown, PeerLink
+from coordinator.rpc.raft_transport import peer_url
+from coordinator.rpc.server import Refused
+from coordinator.rpc.websocket import dialling
 from tests.unit.peer_ports import CLUSTER, connected, contexts_of, serving
 from tests.unit.state import ADMIN
 
@@ -399,14 +405,14 @@ async def test_coordinator_that_was_reached_for_long_is_not_called_unreachable_a
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(peerlink, "UNREACHABLE_S", 0.5)
-    caplog.set_level("DEBUG", peerlink.__name__)
+    monkeypatch.setattr(connection, "UNREACHABLE_S", 0.5)
+    caplog.set_level("DEBUG", connection.__name__)
 
     def told(level: str) -> list[float]:
         return [
             each.created
             for each in caplog.records
-            if (each.name, each.levelname) == (peerlink.__name__, level)
+            if (each.name, each.levelname) == (connection.__name__, level)
         ]
 
     async with asyncio.timeout(DEADLINE_S), AsyncExitStack() as stack:
@@ -415,10 +421,10 @@ async def test_coordinator_that_was_reached_for_long_is_not_called_unreachable_a
             client = connected("n1", [record], tmp_path, peer_authority, role=Role.NODE)
             reading = await stack.enter_async_context(client)
             await reading.read(GetView(), str)
-            await asyncio.sleep(2 * peerlink.UNREACHABLE_S)
+            await asyncio.sleep(2 * connection.UNREACHABLE_S)
         while not told("WARNING"):
             await asyncio.sleep(0.05)
-    assert told("WARNING")[0] - told("DEBUG")[0] > peerlink.UNREACHABLE_S / 2
+    assert told("WARNING")[0] - told("DEBUG")[0] > connection.UNREACHABLE_S / 2
 
 
 async def test_session_whose_number_can_be_guessed_is_left_for_another(

@@ -3,8 +3,8 @@
 import pytest
 
 from ca.errors import Internal, Unavailable
-from coordinator.calls import AnyCall, ProposeCall
-from coordinator.client import MetadataClient
+from coordinator.protocol.calls import AnyCall, ProposeCall
+from coordinator.rpc.client import MetadataClient
 from tests.unit.test_client import Answering, change, client, coordinators, read
 
 __all__ = ["client", "coordinators"]  # fixtures

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.client_nodes import REST_S_MAX, REST_S_MIN, NodeChoice
+from node.base.source_choice import REST_S_MAX, REST_S_MIN, NodeChoice
 
 URLS = ("a", "b", "c")
 

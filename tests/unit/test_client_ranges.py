@@ -12,10 +12,10 @@ from aiohttp import web
 
 from ca.certificates import new_root
 from ca.errors import FilestoreError, Internal, PreconditionFailed, Unavailable
-from node.client import Client
-from node.client_download import Content
-from node.client_ranges import RANGE_BYTES_MAX, RANGE_BYTES_MIN, SEGMENT_BYTES, download_ranges, split
-from node.coverage import Coverage
+from node.base.spans import Coverage
+from node.client.client import Client
+from node.client.download import Content
+from node.client.ranges import RANGE_BYTES_MAX, RANGE_BYTES_MIN, SEGMENT_BYTES, download_ranges, split
 
 CONTENT = os.urandom(2 * RANGE_BYTES_MIN)
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

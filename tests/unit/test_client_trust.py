@@ -14,7 +14,7 @@ from ca.errors import FilestoreError, Unavailable
 from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential, server_context
-from node.client import Client, UntrustedServer
+from node.client.client import Client, UntrustedServer
 from tests.unit.peer_nodes import CLUSTER
 
 ANSWERED = {"file_uuid": "f"}

@@ -15,20 +15,21 @@ import msgspec
 import pytest
 
 from ca.errors import Unavailable
-from coordinator import commands, digests
-from coordinator.client import MetadataClient
-from coordinator.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.damage import StateDamaged
-from coordinator.digests import Digests, StateDiverged
-from coordinator.driver import Driver
-from coordinator.link import end
+from coordinator.member import state_digests
+from coordinator.member.driver import Driver
+from coordinator.member.rebuilding import rebuild
+from coordinator.member.state_digests import Digests, StateDiverged
+from coordinator.protocol import commands
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
-from coordinator.rebuilding import rebuild
-from coordinator.rpc import value_of
-from coordinator.snapshots import Chunk
-from coordinator.soundness import flaw_in
-from coordinator.state_view import StateView
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.server import value_of
+from coordinator.rpc.state_view import StateView
+from coordinator.rpc.websocket import end
+from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
+from coordinator.storage.snapshot_store import Chunk
+from coordinator.storage.soundness import flaw_in
+from coordinator.storage.state_damage import StateDamaged
 from tests.unit.state_damage import place_of_row
 from tests.unit.test_driver_group import (
     Group,
@@ -58,7 +59,7 @@ pytestmark = pytest.mark.timeout(DEADLINE_S + 10)
 class ComparingSeat(Seat):
     """One that compares its state with the others' for as long as it runs."""
 
-    digests: Digests
+    state_digests: Digests
     comparing: "asyncio.Task[None]"
     life: AsyncExitStack
     loses_first = False  # the first try of each report of the table that is damaged fails
@@ -206,7 +207,7 @@ async def came_through(seats: list[ComparingSeat]) -> None:
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A copied state is compared at once."""
-    monkeypatch.setattr(digests, "WHOLE_AGAIN_S", 0.5)
+    monkeypatch.setattr(state_digests, "WHOLE_AGAIN_S", 0.5)
 
 
 async def test_byte_of_a_row_that_flips_in_the_leader_does_not_spread(tmp_path: Path) -> None:

@@ -9,8 +9,15 @@ from hypothesis import strategies as st
 from multidict import CIMultiDict
 
 from ca.errors import PreconditionFailed
-from node import conditions
-from node.conditions import Outcome, content_disposition, evaluate, http_date, if_range_holds, parse_http_date
+from node.http import conditions
+from node.http.conditions import (
+    Outcome,
+    content_disposition,
+    evaluate,
+    http_date,
+    if_range_holds,
+    parse_http_date,
+)
 
 ETAG = '"' + "ab" * 32 + '"'
 OTHER = '"' + "cd" * 32 + '"'

@@ -5,7 +5,7 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from coordinator.rates import Patience
+from coordinator.http.rate_limits import Patience
 from tests.unit.body_shell import CONTENT, GET, HOST, LARGE_BYTES, Run, Shell, answer_of, put, told
 from tests.unit.standstill import again_after_standstill
 

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 import uvloop
 
-from coordinator.connector import Connector
+from coordinator.rpc.connector import Connector
 
 TRIES = 400
 RESET = struct.pack("ii", 1, 0)  # SO_LINGER: closed by a reset

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node.coverage import Coverage
+from node.base.spans import Coverage
 
 SIZE = 40
 SPANS = st.lists(st.tuples(st.integers(0, SIZE), st.integers(0, SIZE)).map(lambda span: sorted(span)))

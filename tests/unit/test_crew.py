@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.reconcile import crew
-from coordinator.reconcile.crew import LOOKS_PAST_MAX, Crew, work_through
+from coordinator.reconcile import target_queues
+from coordinator.reconcile.target_queues import LOOKS_PAST_MAX, Crew, work_through
 
 DEADLINE_S = 20.0
 
@@ -21,8 +21,8 @@ def listing(count: int) -> AsyncIterator[int]:
 
 
 async def test_what_is_busy_is_passed_over_and_done_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "READ_AGAIN_S", 0.01)
-    monkeypatch.setattr(crew, "READ_AGAIN_FACTOR", 0.0)
+    monkeypatch.setattr(target_queues, "READ_AGAIN_S", 0.01)
+    monkeypatch.setattr(target_queues, "READ_AGAIN_FACTOR", 0.0)
     done: Counter[int] = Counter()
     is_free, others_done = asyncio.Event(), asyncio.Event()
 
@@ -52,7 +52,7 @@ async def test_what_is_busy_is_passed_over_and_done_in_the_end(monkeypatch: pyte
 
 
 async def test_no_more_is_passed_over_than_was_saved_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "LOOKS_PAST_PER_S", 0.0)
+    monkeypatch.setattr(target_queues, "LOOKS_PAST_PER_S", 0.0)
     seen: set[int] = set()
     has_waited, is_free = asyncio.Event(), asyncio.Event()
 

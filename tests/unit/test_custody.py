@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from node import comparing
-from node.damage import miss, withdraw
-from node.durable import Disk
-from node.keeping import Stopped
-from node.quarantine import Quarantine
-from node.segments import BlobDamaged
-from node.uploads import UploadStore
+from node.custody import compare
+from node.custody.context import Stopped
+from node.diskio.durable import Disk
+from node.staging.upload_store import UploadStore
+from node.storage.damage import miss, withdraw
+from node.storage.quarantine import Quarantine
+from node.storage.segments import BlobDamaged
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import DAY_S, NODES, SIZE_BYTES, Keeper, cut, until_stopped
 
@@ -395,7 +395,7 @@ async def test_compare_that_finds_many_unknown_blobs_stops(keeper: Keeper) -> No
 async def test_comparison_ends_when_all_was_looked_at_however_much_it_keeps_in_memory(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparing, "FOUND_MAX", 3)
+    monkeypatch.setattr(compare, "FOUND_MAX", 3)
     missing, strays = [keeper.store() for _ in range(10)], [keeper.put(keeper.content()) for _ in range(8)]
     kept = keeper.store()
     for name in missing:
@@ -410,7 +410,7 @@ async def test_comparison_ends_when_all_was_looked_at_however_much_it_keeps_in_m
 async def test_comparison_that_finds_more_missing_than_it_keeps_in_memory_stops_all_the_same(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparing, "FOUND_MAX", 3)
+    monkeypatch.setattr(compare, "FOUND_MAX", 3)
     for _ in range(101):
         keeper.path(keeper.store()).unlink()
     with pytest.raises(Stopped, match="101 of 101"):

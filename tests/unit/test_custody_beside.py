@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from coordinator.view import View
-from node import comparing, losses
-from node.damage import withdraw
-from node.keeping import Pass
-from node.quarantine import Quarantine
-from node.segments import SEGMENT_BYTES, BlobDamaged
+from coordinator.rpc.view import View
+from node.custody import compare, loss_repair
+from node.custody.context import Pass
+from node.storage.damage import withdraw
+from node.storage.quarantine import Quarantine
+from node.storage.segments import SEGMENT_BYTES, BlobDamaged
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import Keeper
 
@@ -68,7 +68,7 @@ async def test_losses_orders_and_drops_do_not_wait_for_a_comparison_that_reads(
 ) -> None:
     """A node that brings a full disk along reads for hours."""
     gate = Gate(keeper, monkeypatch)
-    monkeypatch.setattr(losses, "CHECK_S", 0.1)
+    monkeypatch.setattr(loss_repair, "CHECK_S", 0.1)
     lost, gone = keeper.store(), keeper.store()
     brought = keeper.store(nodes=("n2", "n3"))
     comparison = keeper.custody.orders["compare"]
@@ -91,7 +91,7 @@ async def test_one_copy_that_takes_long_to_read_keeps_no_other_loss_from_being_r
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(keeper, monkeypatch)
-    monkeypatch.setattr(losses, "CHECK_S", 0.1)
+    monkeypatch.setattr(loss_repair, "CHECK_S", 0.1)
     large, missing = keeper.store(), keeper.store()
     async with kept(keeper, monkeypatch):
         await spoil(keeper, large)
@@ -107,7 +107,7 @@ async def test_copy_that_proves_to_be_sound_after_its_report_counts_again(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = Gate(keeper, monkeypatch)
-    monkeypatch.setattr(losses, "CHECK_S", 0.1)
+    monkeypatch.setattr(loss_repair, "CHECK_S", 0.1)
     name = keeper.store()
     async with kept(keeper, monkeypatch):
         assert Quarantine(keeper.blobs).take(name)
@@ -149,7 +149,7 @@ async def test_counts_of_a_comparison_move_with_each_page(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader gives up a pass whose counts stand still, and a disk of ten million blobs takes hours."""
-    monkeypatch.setattr(comparing, "PAGE_BLOBS", 2)
+    monkeypatch.setattr(compare, "PAGE_BLOBS", 2)
     for _ in range(6):
         keeper.store()
     run, told = Pass(), list[int]()

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from node.damage import miss, verify_blob
+from node.storage.damage import miss, verify_blob
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import DAY_S, SIZE_BYTES, Keeper, cut
 from tests.unit.state import Refusal

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from node.blobs import BlobStore
-from node.damage import verify_blob
-from node.peers import PeerFailed
-from node.quarantine import Quarantine
-from node.replication import _Attempt
-from node.segments import BlobDamaged, BlobMissing, FinishedBlob
+from node.peer.client import PeerFailed
+from node.storage.blobs import BlobStore
+from node.storage.damage import verify_blob
+from node.storage.quarantine import Quarantine
+from node.storage.segments import BlobDamaged, BlobMissing, FinishedBlob
+from node.uploads.replicate import _Attempt
 from tests.unit.peer_nodes import CONTENT, SHA256, Node, download, get
 
 BLOB = FinishedBlob(SHA256, len(CONTENT))

@@ -13,15 +13,15 @@ from ca.identity import Identity, Role
 from ca.keys import UnreadableKey, key_from_pem, key_to_pem, new_key
 from ca.secretfiles import UnsafeSecretFile, read_secret
 from ca.tls import UnusableCredential, read_roots
-from coordinator.authority import ClusterAuthority, KeyDamaged
-from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
-from coordinator.contexts import MemberContexts
-from coordinator.damage import unreadable_in
-from coordinator.digests import StateDiverged, check_not_diverged
-from coordinator.records import CoordinatorRecord
-from coordinator.setup import init_cluster
-from coordinator.store import Store
-from node.config import NodeFiles, NotJoined
+from coordinator.admin.authority import ClusterAuthority, KeyDamaged
+from coordinator.admin.setup import init_cluster
+from coordinator.member.state_digests import StateDiverged, check_not_diverged
+from coordinator.model.records import CoordinatorRecord
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
+from coordinator.storage.state_damage import unreadable_in
+from coordinator.storage.state_store import Store
+from node.base.config import NodeFiles, NotJoined
 from tests.unit.peer_ports import CLUSTER, contexts_of
 
 EIO = Path("/proc/self/mem")  # a read of what is mapped nowhere fails as one of a broken disk does

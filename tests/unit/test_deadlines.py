@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.deadlines import Deadlines
+from coordinator.rpc.deadlines import Deadlines
 
 DEADLINE_S = 20.0
 NEVER_S = 3600.0

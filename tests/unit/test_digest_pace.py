@@ -1,9 +1,9 @@
 """How fast the members compare their states."""
 
-from coordinator.commands import HashState
-from coordinator.config import DIGEST_S
-from coordinator.digests import pause_after
-from coordinator.machine.digests import TABLES
+from coordinator.machine.execution.digests import TABLES
+from coordinator.member.state_digests import pause_after
+from coordinator.protocol.commands import HashState
+from coordinator.runtime.config import DIGEST_S
 
 ROWS_OF_A_FILE = 6  # in files, project_files and blobs, and of three replicas
 HOUR_S = 3600.0

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from ca.secretfiles import make_directory
-from coordinator import setup
-from coordinator.config import CoordinatorFiles
-from coordinator.job_works import take_backup
-from coordinator.records import CoordinatorRecord
-from node.join import _own_directory
+from coordinator.admin import setup
+from coordinator.model.records import CoordinatorRecord
+from coordinator.reconcile.job_steps import take_backup
+from coordinator.runtime.config import CoordinatorFiles
+from node.membership.join import _own_directory
 from tests.unit.state import State
 
 

@@ -12,12 +12,12 @@ import pytest
 
 from ca import secretfiles
 from ca.errors import FilestoreError
-from node.damage import withdraw
-from node.directories import DiskFailed
-from node.durable import DirectorySyncs, Disk
-from node.partials import PartialStore
-from node.quarantine import Quarantine
-from node.segments import SEGMENT_BYTES, BlobDamaged, FinishedBlob
+from node.diskio.durable import DirectorySyncs, Disk
+from node.diskio.fs import DiskFailed
+from node.storage.damage import withdraw
+from node.storage.partial_store import PartialStore
+from node.storage.quarantine import Quarantine
+from node.storage.segments import SEGMENT_BYTES, BlobDamaged, FinishedBlob
 from tests.unit.custody_node import Keeper
 
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from ca.errors import InsufficientStorage
-from node.disk import DISK_THREADS, LONG_JOBS_MAX, DiskWorkers, write_overlapped
+from node.diskio.executor import DISK_THREADS, LONG_JOBS_MAX, DiskWorkers, write_overlapped
 
 
 async def test_cancelled_caller_goes_on_only_after_its_thread_has_ended() -> None:

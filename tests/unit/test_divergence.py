@@ -5,7 +5,7 @@ import itertools
 import msgspec
 import pytest
 
-from coordinator.divergence import (
+from coordinator.member.divergence import (
     INDEXES_MAX,
     REPORTERS_MAX,
     Divergence,
@@ -15,8 +15,8 @@ from coordinator.divergence import (
     confirmed_digest,
     majority_digest,
 )
-from coordinator.origins import UNKNOWN
-from coordinator.records import StateHash
+from coordinator.model.records import StateHash
+from coordinator.storage.snapshot_origins import UNKNOWN
 
 VOTERS = ("c1", "c2", "c3")
 

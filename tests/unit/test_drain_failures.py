@@ -5,17 +5,17 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from coordinator import commands
-from coordinator.driver import Driver
-from coordinator.job_runs import Progress
-from coordinator.node_orders import CopyState, Custody, OrderFailed, PassState
-from coordinator.queries import GetNodeReplicas
+from coordinator.member.driver import Driver
+from coordinator.model.records import NodeRecord, PlacedUpload
+from coordinator.model.replica_records import NodeReplicas
+from coordinator.protocol import commands
+from coordinator.protocol.queries import GetNodeReplicas
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.drain import drain
-from coordinator.reconcile.means import Means
+from coordinator.reconcile.job_runs import Progress
 from coordinator.reconcile.upload_moves import UPLOADS_AT_ONCE
-from coordinator.records import NodeRecord, PlacedUpload
-from coordinator.replica_records import NodeReplicas
-from coordinator.store import Store
+from coordinator.rpc.node_client import CopyState, Custody, OrderFailed, PassState
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, complete, create
 from tests.unit.test_job_runs import apply, member, trigger
 from tests.unit.test_repair_failures import DEADLINE_S, Targets, short_of_one

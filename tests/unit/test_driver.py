@@ -12,17 +12,17 @@ import pytest
 
 from ca.errors import Unavailable
 from ca.identity import Identity, Role
-from coordinator import commands
-from coordinator.cache_leases import LEASE_S
-from coordinator.clock import now_ms
-from coordinator.driver import Driver
-from coordinator.log import LogFailed, SegmentLog
-from coordinator.member_clocks import MemberClocks
+from coordinator.member.driver import Driver
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.member.record_leases import LEASE_S
+from coordinator.model.clock import now_ms
+from coordinator.protocol import commands
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind
-from coordinator.snapshots import SnapshotStore
-from coordinator.store import Store
+from coordinator.storage.raft_log import LogFailed, SegmentLog
+from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, bootstrap
 
 DEADLINE_S = 20.0

@@ -13,23 +13,23 @@ from pathlib import Path
 import pytest
 
 from ca.errors import Conflict, Unavailable
-from coordinator import commands
-from coordinator import driver as driver_module
-from coordinator.damage import StateDamaged
-from coordinator.disk import OsDirectory
-from coordinator.driver import Driver
-from coordinator.log import SegmentLog
-from coordinator.member import configured
-from coordinator.pinning import Pinned
+from coordinator.member import driver as driver_module
+from coordinator.member.driver import Driver
+from coordinator.member.member import configured
+from coordinator.model.records import CoordinatorRecord
+from coordinator.protocol import commands
 from coordinator.raft.config import Config
 from coordinator.raft.core import NotLeader
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Message, SnapshotOffer
 from coordinator.raft.progress import ProgressState
-from coordinator.records import CoordinatorRecord
-from coordinator.reopening import StateLost, recover
-from coordinator.segment import segment_name
-from coordinator.snapshots import Made, SnapshotStore
-from coordinator.store import Store
+from coordinator.storage.log_directory import OsDirectory
+from coordinator.storage.pinned_state import Pinned
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.reopening import StateLost, recover
+from coordinator.storage.segment import segment_name
+from coordinator.storage.snapshot_store import Made, SnapshotStore
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, bootstrap
 from tests.unit.state_damage import spoil
 

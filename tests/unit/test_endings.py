@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import setup
-from coordinator.config import CoordinatorFiles
-from coordinator.endings import AUTHORITY_WARNING_MS, LEAF_WARNING_MS, ending_soon
-from coordinator.ledger import Ledger, open_ledger
+from coordinator.admin import setup
+from coordinator.expiring_certificates import AUTHORITY_WARNING_MS, LEAF_WARNING_MS, ending_soon
+from coordinator.member.open_storage import Ledger, open_ledger
 from coordinator.member_metrics import expiries
-from coordinator.metrics import Metrics, timed_sync
-from coordinator.records import CoordinatorRecord
+from coordinator.model.records import CoordinatorRecord
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.runtime.metrics import Metrics, timed_sync
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator import commands
 from coordinator.machine.expiry import PUBLIC_TOKEN_KEPT_MS, PUT_OFF_MS
+from coordinator.protocol import commands
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create
 from tests.unit.test_machine_expiry import (
     DAY_MS,

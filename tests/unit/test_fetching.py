@@ -13,12 +13,12 @@ import pytest
 from ca.certificates import Authority
 from ca.errors import NotFound, Unavailable
 from ca.tls import Peer
-from coordinator.calls import AnyCall, SnapshotChunkCall
-from coordinator.fetching import Fetcher
-from coordinator.link import end
+from coordinator.member.snapshot_fetch import Fetcher
+from coordinator.model.records import CoordinatorRecord
+from coordinator.protocol.calls import AnyCall, SnapshotChunkCall
 from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
-from coordinator.records import CoordinatorRecord
-from coordinator.snapshots import SnapshotStore
+from coordinator.rpc.websocket import end
+from coordinator.storage.snapshot_store import SnapshotStore
 from tests.unit.peer_ports import connected, serving
 from tests.unit.state import State
 

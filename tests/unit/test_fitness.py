@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from ca.identity import Identity, Role
-from coordinator import driver as driver_module
-from coordinator.clock import now_ms
-from coordinator.driver import Driver
+from coordinator.member import driver as driver_module
+from coordinator.member.driver import Driver
+from coordinator.member.succession import ready_successor, successor, why_not
+from coordinator.model.clock import now_ms
 from coordinator.raft.core import MemberProgress, Status
 from coordinator.raft.core import Role as RaftRole
 from coordinator.raft.messages import Members, Reluctance
 from coordinator.raft.progress import ProgressState
-from coordinator.succession import ready_successor, successor, why_not
 from tests.unit.state import HOUR_MS
 from tests.unit.test_driver_group import Group, admit, three_voters
 

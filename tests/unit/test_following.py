@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 import pytest
 
-from coordinator import commands
-from coordinator.calls import FollowCall, FollowReply
-from coordinator.driver import Driver
-from coordinator.following import Following
+from coordinator.member.driver import Driver
+from coordinator.member.lease_subscribers import Following
+from coordinator.protocol import commands
+from coordinator.protocol.calls import FollowCall, FollowReply
 from coordinator.raft.core import NotLeader
 from tests.unit.state import ADMIN
 from tests.unit.test_driver import leading, reply_value, running

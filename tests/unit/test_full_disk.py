@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from ca.errors import InsufficientStorage
-from coordinator.disk import FILES_SPARE, writable_bytes
-from coordinator.health import NodeHealth
-from node.blobs import SPARE_BYTES, BlobStore
-from node.content.locks import UploadLocks
-from node.disk import DiskWorkers
-from node.durable import Disk
-from node.upload import Upload
-from node.uploads import UploadStore
-from node.watch import PROBE_S, DiskWatch
+from coordinator.rpc.node_health import NodeHealth
+from coordinator.storage.log_directory import FILES_SPARE, writable_bytes
+from node.diskio.durable import Disk
+from node.diskio.executor import DiskWorkers
+from node.membership.disk_monitor import PROBE_S, DiskWatch
+from node.staging.upload_file import Upload
+from node.staging.upload_store import UploadStore
+from node.storage.blobs import SPARE_BYTES, BlobStore
+from node.uploads.write_locks import UploadLocks
 from tests.cluster.failing_disk import failing_disk
 from tests.unit.node_records import node_record
 

@@ -11,12 +11,12 @@ import msgspec
 import pytest
 
 from ca.errors import Conflict
-from coordinator.commands import AnyCommand
-from coordinator.jobs import JobParameters
-from coordinator.node_orders import PassState
-from coordinator.queries import AnyQuery
-from coordinator.reconcile.means import Means
+from coordinator.model.jobs import JobParameters
+from coordinator.protocol.commands import AnyCommand
+from coordinator.protocol.queries import AnyQuery
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.passes import gc
+from coordinator.rpc.node_client import PassState
 from tests.unit import replica_acts as acts
 from tests.unit.state import HOUR_MS, State
 

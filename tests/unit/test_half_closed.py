@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 import pytest
 from aiohttp import web
 
-from coordinator.web import json_response, new_application, serve
-from node.content.upload import _connection_of
+from coordinator.http.app import json_response, new_application, serve
+from node.content.upload_session import _connection_of
 from tests.unit.body_shell import CONTENT, GET, PATIENCE, Shell, answer_of, chunked, put, told
 from tests.unit.hot_node import asking, exchange, hot_node, record, steady
 from tests.unit.peer_nodes import Node

@@ -13,13 +13,13 @@ import pytest
 from ca.certificates import Authority
 from ca.identity import Role
 from ca.tls import Peer
-from coordinator.calls import AnyCall, ProposeCall
-from coordinator.commands import OpenSession, RecordProgress, RewindUpload, TakeOverUpload
-from coordinator.records import BACKUP, Caller, UploadRecord
-from node import handover
-from node.handover import hand_over
-from node.holding import Holding
+from coordinator.model.records import BACKUP, Caller, UploadRecord
+from coordinator.protocol.calls import AnyCall, ProposeCall
+from coordinator.protocol.commands import OpenSession, RecordProgress, RewindUpload, TakeOverUpload
 from node.services import NodeServices
+from node.uploads import handover
+from node.uploads.handover import hand_over
+from node.uploads.holder import Holding
 from tests.unit.peer_nodes import Node
 from tests.unit.peer_ports import connected, serving
 

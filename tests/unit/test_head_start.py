@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ca import errors
-from node import durable, flushing
-from node.upload import Upload
+from node.diskio import durable, writeback
+from node.staging.upload_file import Upload
 from tests.unit.upload_machine import CONTENT, REFUSALS, SHA256, UUID, Machine, assert_goes_on, assert_stored
 
 PIECE = 10_000
@@ -19,9 +19,9 @@ PIECE = 10_000
 @pytest.fixture(autouse=True)
 def _small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds that little content reaches."""
-    monkeypatch.setattr(flushing, "HEAD_START_BYTES", 20_000)
-    monkeypatch.setattr(flushing, "BEHIND_BYTES", 100_000)
-    monkeypatch.setattr(flushing, "END_BYTES", 50_000)
+    monkeypatch.setattr(writeback, "HEAD_START_BYTES", 20_000)
+    monkeypatch.setattr(writeback, "BEHIND_BYTES", 100_000)
+    monkeypatch.setattr(writeback, "END_BYTES", 50_000)
 
 
 def append(upload: Upload, start: int, stop: int) -> None:

@@ -13,14 +13,14 @@ from ca.certificates import Authority
 from ca.errors import Unavailable
 from ca.identity import Role
 from ca.tls import Peer
-from coordinator.calls import AnyCall, ProposeCall
-from coordinator.commands import OpenSession
-from coordinator.records import Caller, UploadRecord
-from node import holding as holding_module
-from node.disk import LONG_JOBS_MAX
-from node.holding import Holding
-from node.recorded import Overtaken
-from node.takeover import give_up, has_prefix, is_reachable
+from coordinator.model.records import Caller, UploadRecord
+from coordinator.protocol.calls import AnyCall, ProposeCall
+from coordinator.protocol.commands import OpenSession
+from node.diskio.executor import LONG_JOBS_MAX
+from node.uploads import holder as holding_module
+from node.uploads.holder import Holding
+from node.uploads.recorded import Overtaken
+from node.uploads.takeover import give_up, has_prefix, is_reachable
 from tests.unit.peer_nodes import Node, introduce
 from tests.unit.peer_ports import connected, serving
 from tests.unit.upload_records import CONTENT, UUID, record_of

@@ -1,9 +1,10 @@
 """The rules of the chain against the real state machine: what was acknowledged stays on the write quorum.
 
-The nodes of the model follow `node/holding.py`, `node/link.py`, `node/takeover.py` and
-`node/upload_copies.py` step by step, the leader `coordinator/reconcile/upload_moves.py`; commands may come
-late, in any order, or never; links reach any node; whoever was a holder may act on what it knew. A node that
-is in no placement any more may leave, and come back with an empty disk.
+The nodes of the model follow `node/uploads/holder.py`, `node/uploads/chain_link.py`,
+`node/uploads/takeover.py` and `node/uploads/upload_copies.py` step by step, the leader
+`coordinator/reconcile/upload_moves.py`; commands may come late, in any order, or never; links reach any node;
+whoever was a holder may act on what it knew. A node that is in no placement any more may leave, and come back
+with an empty disk.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from coordinator import commands, queries
+from coordinator.protocol import commands, queries
 from tests.unit.state import ADMIN, Refusal, State, create
 
 NAMES = ("n1", "n2", "n3")

@@ -11,13 +11,20 @@ import msgspec
 import pytest
 
 from ca.errors import Forbidden, InvalidRequest
-from coordinator import wire
-from coordinator.calls import ProposeCall, RulesCall, SnapshotCall, SnapshotChunkCall
-from coordinator.commands import AnyCommand, Expire, HashState, RecordCoordinators, ReportHash, ReportLost
-from coordinator.contexts import MemberContexts
-from coordinator.link import dialling
+from coordinator.protocol.calls import ProposeCall, RulesCall, SnapshotCall, SnapshotChunkCall
+from coordinator.protocol.commands import (
+    AnyCommand,
+    Expire,
+    HashState,
+    RecordCoordinators,
+    ReportHash,
+    ReportLost,
+)
 from coordinator.raft.core import TERM_LEAP_MAX
 from coordinator.raft.messages import APPEND_ENTRIES_LIMIT, Entry, EntryKind, Message, MessageKind
+from coordinator.rpc import wire
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.rpc.websocket import dialling
 from tests.unit.coordinator_group import Coordinator, group_in, speaking
 from tests.unit.state import coordinator
 

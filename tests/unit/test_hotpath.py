@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.rates import Patience
-from node import sending
+from coordinator.http.rate_limits import Patience
+from node.sending import body_writer
 from tests.unit.hot_node import FILE, UUID, HotNode, asking, exchange, hot_node, record, steady, token
 from tests.unit.peer_nodes import CONTENT, Node
 
@@ -18,8 +18,8 @@ HOT = [
     asking("Range: bytes=0-0"),
     asking("Range: bytes=4194303-4194304"),
     asking("Range: bytes=8999999-99999999"),
-    asking(f"Range: bytes=1-{sending.SMALL_BYTES}"),
-    asking(f"Range: bytes=1-{sending.SMALL_BYTES + 1}"),
+    asking(f"Range: bytes=1-{body_writer.SMALL_BYTES}"),
+    asking(f"Range: bytes=1-{body_writer.SMALL_BYTES + 1}"),
     asking("Range: bytes=100-3000000"),
     asking("X-Request-Id: mine", "Accept: */*", "Range: bytes=7-9"),
 ]
@@ -91,8 +91,8 @@ async def test_over_tls_small_answers_are_hot_and_the_same(nodes: list[Node]) ->
 async def test_range_that_the_socket_takes_at_once_needs_no_task(
     running: HotNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.content.hotpath.FileSender", None)
-    request_bytes = asking(f"Range: bytes=5-{sending.SMALL_BYTES + 5}")
+    monkeypatch.setattr("node.content.fastpath.FileSender", None)
+    request_bytes = asking(f"Range: bytes=5-{body_writer.SMALL_BYTES + 5}")
     sent = [request_bytes, END]
     answer = await exchange(running.hot, sent)
     assert steady(answer) == steady(await exchange(running.ordinary, sent))
@@ -106,7 +106,7 @@ async def test_range_of_which_nothing_or_half_a_head_went_is_sent_by_a_task(
     def send_little(transport: asyncio.Transport, head: bytes, *_: object) -> int:
         return os.write(transport.get_extra_info("socket").fileno(), head[:sent_bytes]) if sent_bytes else 0
 
-    monkeypatch.setattr("node.content.hotpath.send_now", send_little)
+    monkeypatch.setattr("node.content.fastpath.send_now", send_little)
     sent = [HOT[5], HOT[5], END]
     assert steady(await exchange(running.hot, sent)) == steady(await exchange(running.ordinary, sent))
     assert running.taken == [HOT[5], HOT[5]]
@@ -274,7 +274,7 @@ async def test_client_that_goes_away_in_the_middle_ends_its_answer(running: HotN
 async def test_client_that_takes_nothing_is_cut_off(
     running: HotNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.content.hotpath.STALL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("node.content.fastpath.STALL_TIMEOUT_S", 0.1)
     reader, writer = await slow_connection(running)
     writer.write(asking("Range: bytes=0-7999999"))
     await reader.readuntil(b"\r\n\r\n")
@@ -286,7 +286,7 @@ async def test_client_that_takes_nothing_is_cut_off(
 
 
 async def test_client_that_reads_late_holds_little_and_gets_everything(running: HotNode) -> None:
-    request_bytes = asking(f"Range: bytes=0-{sending.SMALL_BYTES - 1}")
+    request_bytes = asking(f"Range: bytes=0-{body_writer.SMALL_BYTES - 1}")
     reader, writer = await slow_connection(running)
     count = 0
     while await is_answered(running, count):
@@ -295,11 +295,12 @@ async def test_client_that_reads_late_holds_little_and_gets_everything(running: 
     (connection,) = running.hot._connections.connections
     assert connection.transport is not None
     assert (
-        connection.transport.get_write_buffer_size() <= sending.WRITE_BUFFER_BYTES + 2 * sending.SMALL_BYTES
+        connection.transport.get_write_buffer_size()
+        <= body_writer.WRITE_BUFFER_BYTES + 2 * body_writer.SMALL_BYTES
     )
     for _ in range(count):
         await reader.readuntil(b"\r\n\r\n")
-        assert await reader.readexactly(sending.SMALL_BYTES) == CONTENT[: sending.SMALL_BYTES]
+        assert await reader.readexactly(body_writer.SMALL_BYTES) == CONTENT[: body_writer.SMALL_BYTES]
     assert 0 < len(running.taken) < count
     writer.close()
 

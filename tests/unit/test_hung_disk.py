@@ -8,9 +8,9 @@ from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
-from node import watch
-from node.takeover import is_reachable
-from node.watch import DiskWatch
+from node.membership import disk_monitor
+from node.membership.disk_monitor import DiskWatch
+from node.uploads.takeover import is_reachable
 from tests.unit.peer_nodes import CONTENT, Node, download
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"
@@ -36,9 +36,9 @@ def hanging(node: Node, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @asynccontextmanager
 async def watched(node: Node, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[DiskWatch]:
-    monkeypatch.setattr(watch, "HANG_S", 0.2)
-    monkeypatch.setattr(watch, "LOOK_S", 0.05)
-    monkeypatch.setattr(watch, "PROBE_S", 0.0)
+    monkeypatch.setattr(disk_monitor, "HANG_S", 0.2)
+    monkeypatch.setattr(disk_monitor, "LOOK_S", 0.05)
+    monkeypatch.setattr(disk_monitor, "PROBE_S", 0.0)
     services = node.services
     watching = DiskWatch(services.disk, services.blobs, services.locks)
     running = asyncio.create_task(watching.run())

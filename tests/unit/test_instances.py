@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ca.errors import Conflict, InvalidRequest
-from coordinator.instances import Instance, KnownInstances, count_start, parsed
+from coordinator.rpc.instances import Instance, KnownInstances, count_start, parsed
 
 FIRST = Instance("a" * 16, 5, "1" * 16)
 AGAIN = Instance("a" * 16, 6, "2" * 16)

@@ -5,9 +5,9 @@ from typing import get_args
 import msgspec
 import pytest
 
-from coordinator import commands
-from coordinator.invalidation import CLASSIFIED, EVERY_KEY, EVERYTHING, NOTHING, invalidated, keys_of
-from coordinator.records import Caller, FileRecord
+from coordinator.model.records import Caller, FileRecord
+from coordinator.protocol import commands
+from coordinator.protocol.invalidation import CLASSIFIED, EVERY_KEY, EVERYTHING, NOTHING, invalidated, keys_of
 from tests.unit.file_records import available_file
 from tests.unit.state import ADMIN
 

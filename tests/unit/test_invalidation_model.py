@@ -13,10 +13,10 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator import commands, queries
-from coordinator.invalidation import invalidated, keys_of
-from coordinator.records import Caller, FileRecord
-from coordinator.store import Store
+from coordinator.model.records import Caller, FileRecord
+from coordinator.protocol import commands, queries
+from coordinator.protocol.invalidation import invalidated, keys_of
+from coordinator.storage.state_store import Store
 from tests.unit.state import (
     ADMIN,
     HOUR_MS,

@@ -13,20 +13,20 @@ import msgspec
 import pytest
 
 from ca.errors import InvalidRequest, NotFound
-from coordinator import commands
-from coordinator.caution import clock_doubt, correction_ms
-from coordinator.clock import now_ms
-from coordinator.config import CoordinatorFiles
-from coordinator.driver import Driver
-from coordinator.job_runs import Interrupted, JobRuns, Progress, Work
-from coordinator.job_works import BACKUPS_KEPT, expire, take_backup
-from coordinator.jobs import JOBS, check_parameters, job_kind
-from coordinator.log import SegmentLog
-from coordinator.machine.rules import RULES
+from coordinator.machine.execution.rules import RULES
+from coordinator.member.driver import Driver
+from coordinator.model.clock import now_ms
+from coordinator.model.jobs import JOBS, check_parameters, job_kind
+from coordinator.model.safety_limits import clock_doubt, correction_ms
+from coordinator.protocol import commands
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState
-from coordinator.snapshots import SnapshotStore
-from coordinator.store import Store
+from coordinator.reconcile.job_runs import Interrupted, JobRuns, Progress, Work
+from coordinator.reconcile.job_steps import BACKUPS_KEPT, expire, take_backup
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, State, bootstrap, complete, create, join, join_token
 from tests.unit.test_driver import leading
 from tests.unit.test_driver_group import Group, caught_up, let_in

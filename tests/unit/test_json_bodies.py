@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from msgspec import Meta, Struct
 
 from ca.errors import InvalidRequest, RateLimited, RequestTimeout
-from coordinator.rates import BodyPace, TokenBuckets
-from coordinator.timestamps import parse_rfc3339, rfc3339
-from coordinator.web import decode_json
+from coordinator.http.app import decode_json
+from coordinator.http.rate_limits import BodyPace, TokenBuckets
+from coordinator.model.timestamps import parse_rfc3339, rfc3339
 from node.api.bodies.checks import (
     check_filename,
     check_label,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.instances import Instance, KnownInstances, copy_of, count_start
-from coordinator.json_files import decode_foreign, sealed, unsealed
-from coordinator.records import CoordinatorRecord
-from coordinator.roster import read_known, write_known
+from coordinator.model.records import CoordinatorRecord
+from coordinator.rpc.instances import Instance, KnownInstances, copy_of, count_start
+from coordinator.rpc.roster import read_known, write_known
+from coordinator.runtime.json_files import decode_foreign, sealed, unsealed
 
 INSTANCE = Instance("a" * 16, 5, "1" * 16)
 RECORD = CoordinatorRecord(coordinator_id="c1", address="127.0.0.1", peer_port=1, api_port=2)

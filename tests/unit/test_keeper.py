@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import commands
-from coordinator.calls import HeartbeatCall
-from coordinator.node_orders import Custody, NodeOrders, OrderFailed, PassState
+from coordinator.model.records import NodeRecord
+from coordinator.protocol import commands
+from coordinator.protocol.calls import HeartbeatCall
 from coordinator.reconcile import keeper
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.keeper import NodeKeeper
-from coordinator.reconcile.means import Means
-from coordinator.records import NodeRecord
+from coordinator.rpc.node_client import Custody, NodeOrders, OrderFailed, PassState
 from tests.unit.test_job_runs import apply, member
 from tests.unit.test_repair_failures import DEADLINE_S, Targets, short_of_one
 

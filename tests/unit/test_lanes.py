@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.lanes import Lanes
+from node.diskio.parallel import Lanes
 
 
 @pytest.fixture

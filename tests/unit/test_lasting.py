@@ -11,10 +11,11 @@ from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
 from ca.errors import FilestoreError
-from coordinator import answers, lasting
-from coordinator.audit import AuditLog
-from coordinator.lasting import LastingTroubles
-from node.directories import storage_error
+from coordinator.http import responses
+from coordinator.runtime import lasting_troubles
+from coordinator.runtime.audit import AuditLog
+from coordinator.runtime.lasting_troubles import LastingTroubles
+from node.diskio.fs import storage_error
 
 _log = logging.getLogger("tests.lasting")
 DEADLINE_S = 10.0
@@ -53,11 +54,13 @@ async def test_trouble_that_goes_on_does_not_end(caplog: pytest.LogCaptureFixtur
 async def test_disk_that_refuses_every_request_is_logged_once_and_told_to_each(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, fault: int
 ) -> None:
-    monkeypatch.setattr(answers, "_TROUBLES", LastingTroubles(answers._log, quiet_s=lasting.QUIET_S))
+    monkeypatch.setattr(
+        responses, "_TROUBLES", LastingTroubles(responses._log, quiet_s=lasting_troubles.QUIET_S)
+    )
     request, told = make_mocked_request("GET", "/"), []
     for _ in range(50):
-        error = answers.error_of(request, storage_error(OSError(fault, "x")))
-        told.append(answers.error_body(error, "r"))
+        error = responses.error_of(request, storage_error(OSError(fault, "x")))
+        told.append(responses.error_body(error, "r"))
     assert len(caplog.records) == 1
     assert "internal" not in json.dumps(caplog.records[0].__dict__, default=str)
     assert all("disk" in each["details"] for each in told)
@@ -66,7 +69,7 @@ async def test_disk_that_refuses_every_request_is_logged_once_and_told_to_each(
 async def test_other_faults_keep_a_line_for_each_request(caplog: pytest.LogCaptureFixture) -> None:
     request = make_mocked_request("GET", "/")
     for problem in (web.HTTPInternalServerError(), storage_error(OSError(errno.EISDIR, "x"))) * 2:
-        assert isinstance(answers.error_of(request, problem), FilestoreError)
+        assert isinstance(responses.error_of(request, problem), FilestoreError)
     assert [each.message for each in caplog.records] == ["request not served"] * 4
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.lifetime import COLLECT_AFTER, quieten_collector
+from coordinator.runtime.lifetime import COLLECT_AFTER, quieten_collector
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import asyncio
 
 import pytest
 
-from coordinator import link, wire
-from coordinator.link import OUTBOX_FRAMES_MAX, Outbox, OutboxFull, end
+from coordinator.rpc import websocket, wire
+from coordinator.rpc.websocket import OUTBOX_FRAMES_MAX, Outbox, OutboxFull, end
 
 
 class Sink:
@@ -65,13 +65,15 @@ class Stuck(Sink):
 
 
 async def test_peer_that_takes_nothing_ends_the_sending(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "SEND_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(websocket, "SEND_TIMEOUT_S", 0.05)
     outbox, stuck = Outbox(), Stuck(1)
     sending = asyncio.create_task(outbox.run(stuck))
     outbox.put(answer(1, 10))
     async with asyncio.timeout(20):
         await stuck.done.wait()
-        await asyncio.sleep(3 * link.SEND_TIMEOUT_S)  # with nothing to send: that is no fault of the peer
+        await asyncio.sleep(
+            3 * websocket.SEND_TIMEOUT_S
+        )  # with nothing to send: that is no fault of the peer
         assert not sending.done()
         outbox.put(answer(2, 10))
         with pytest.raises(TimeoutError):

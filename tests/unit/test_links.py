@@ -12,11 +12,12 @@ import pytest
 from prometheus_client import Counter
 
 from ca.errors import Conflict, InvalidRequest
-from node import link, pagecache
-from node.laid import LaidLinks, next_laid
-from node.link import OFFSET_HEADER, Link, LinkTerms, Source
-from node.peers import PeerFailed
-from node.upload import Upload
+from node.diskio import pagecache
+from node.peer.client import PeerFailed
+from node.staging.upload_file import Upload
+from node.uploads import chain_link
+from node.uploads.chain_link import OFFSET_HEADER, Link, LinkTerms, Source
+from node.uploads.link_fencing import LaidLinks, next_laid
 from tests.unit.peer_nodes import Node
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"
@@ -116,7 +117,7 @@ async def test_what_the_page_cache_has_not_is_read_from_the_disk(
 async def test_member_whose_disk_hangs_at_the_end_is_given_up(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "END_S", 0.6)
+    monkeypatch.setattr(chain_link, "END_S", 0.6)
     goes_on = threading.Event()
 
     def hang(_descriptor: int) -> None:

@@ -17,11 +17,12 @@ from aiohttp import web
 
 from ca.certificates import Authority
 from ca.tls import client_context
-from coordinator.records import ContentRecord
-from coordinator.web import Listener, new_application, serve
-from node import pagecache, sendfile, sending
+from coordinator.http.app import Listener, new_application, serve
+from coordinator.model.records import ContentRecord
 from node.content.download import serve_content
-from node.segments import SEGMENT_BYTES
+from node.diskio import pagecache
+from node.sending import body_writer, sendfile
+from node.storage.segments import SEGMENT_BYTES
 from tests.unit.file_records import available_file
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, introduce, running_node
 
@@ -67,7 +68,7 @@ def run_on_uvloop(main: Coroutine[None, None, None]) -> None:
 def test_ranges_of_every_size_come_unchanged_over_one_connection(
     tmp_path: Path, peer_authority: Authority, run: Runner
 ) -> None:
-    small = sending.SMALL_BYTES
+    small = body_writer.SMALL_BYTES
     spans = [
         (0, len(CONTENT)),
         (0, 1),
@@ -170,7 +171,7 @@ def test_over_tls_everybody_gets_the_right_bytes_at_any_pace(
     """What is sent is read into memory that all of them share."""
     real, calls = pagecache.read_now, itertools.count(1)
     monkeypatch.setattr(
-        sending, "read_now", lambda *asked: 0 if every and next(calls) % every == 0 else real(*asked)
+        body_writer, "read_now", lambda *asked: 0 if every and next(calls) % every == 0 else real(*asked)
     )
 
     async def read(port: int, context: ssl.SSLContext, number: int) -> None:
@@ -272,7 +273,7 @@ def test_client_that_stops_costs_no_descriptor(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(sending, "STALL_TIMEOUT_S", 0.1 if ending == "takes nothing" else 60.0)
+    monkeypatch.setattr(body_writer, "STALL_TIMEOUT_S", 0.1 if ending == "takes nothing" else 60.0)
 
     async def main() -> None:
         async with running_node("n1", tmp_path / "n1", peer_authority) as node:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ca.errors import Conflict
-from coordinator import segment
-from coordinator.log import LogDamaged, LogFailed, LogInUse, SegmentLog
 from coordinator.raft.messages import Entry, EntryKind, HardState
+from coordinator.storage import segment
+from coordinator.storage.raft_log import LogDamaged, LogFailed, LogInUse, SegmentLog
 
 SEGMENT_BYTES = 4096
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from coordinator import promises, segment
-from coordinator.log import Forgotten, LogDamaged, LogFailed, SegmentLog
 from coordinator.raft.messages import Entry, EntryKind, HardState
+from coordinator.storage import promises, segment
+from coordinator.storage.raft_log import Forgotten, LogDamaged, LogFailed, SegmentLog
 from tests.sim.disk import Crashed, SimulatedDirectory
 
 SEGMENT_BYTES = 700  # a few batches

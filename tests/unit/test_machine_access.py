@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from coordinator import commands, queries
-from coordinator.records import DEFAULT_BUCKET_ID, Caller
-from coordinator.store import Store
+from coordinator.model.records import DEFAULT_BUCKET_ID, Caller
+from coordinator.protocol import commands, queries
+from coordinator.storage.state_store import Store
 from tests.unit.state import (
     ADMIN,
     HOUR_MS,

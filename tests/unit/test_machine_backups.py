@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator import commands, queries
 from coordinator.machine import backups
-from coordinator.records import Caller
+from coordinator.model.records import Caller
+from coordinator.protocol import commands, queries
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_backup, grant
 
 FIELD = "parent_backup_uuid: "

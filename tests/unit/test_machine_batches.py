@@ -10,13 +10,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from coordinator import commands
-from coordinator.commands import AnyCommand, Envelope, OpenSession, encode_envelope
-from coordinator.machine import sessions
-from coordinator.machine.digests import TABLES
+from coordinator.machine.execution import sessions
+from coordinator.machine.execution.digests import TABLES
+from coordinator.model.records import Caller, Manifest
+from coordinator.protocol import commands
+from coordinator.protocol.commands import AnyCommand, Envelope, OpenSession, encode_envelope
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.records import Caller, Manifest
-from coordinator.store import Store
+from coordinator.storage.state_store import Store
 from tests.unit.state import (
     ADMIN,
     bootstrap,

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator import commands, queries
-from coordinator.machine import files, pages
-from coordinator.records import DEFAULT_BUCKET_ID, Caller
+from coordinator.machine import files
+from coordinator.machine.execution import pages
+from coordinator.model.records import DEFAULT_BUCKET_ID, Caller
+from coordinator.protocol import commands, queries
 from tests.unit.state import (
     ADMIN,
     HOUR_MS,

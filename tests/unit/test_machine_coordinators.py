@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import commands, queries
+from coordinator.model.records import CoordinatorRecord
+from coordinator.protocol import commands, queries
 from coordinator.raft.messages import Members
-from coordinator.records import CoordinatorRecord
 from tests.unit.state import State, coordinator, membership
 
 

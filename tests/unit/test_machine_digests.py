@@ -13,12 +13,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator import commands
-from coordinator.machine.digests import COLUMNS_LEFT_OUT, tables_of
-from coordinator.machine.rules import RULES
+from coordinator.machine.execution.digests import COLUMNS_LEFT_OUT, tables_of
+from coordinator.machine.execution.rules import RULES
+from coordinator.model.records import Manifest
+from coordinator.protocol import commands
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.records import Manifest
-from coordinator.store import Store
+from coordinator.storage.state_store import Store
 from tests.unit.state import (
     ADMIN,
     State,
@@ -92,7 +92,7 @@ def digests(slices: list[dict[str, Any]]) -> list[tuple[str, str]]:
 
 
 def test_every_table_of_the_schema_is_hashed() -> None:
-    schema = files("coordinator").joinpath("schema.sql").read_text("utf-8")
+    schema = files("coordinator.storage").joinpath("schema.sql").read_text("utf-8")
     tables = re.findall(r"CREATE TABLE IF NOT EXISTS (\w+)", schema)
     assert sorted([*TABLES, "rules"]) == sorted(tables)  # those are in every digest
 
@@ -127,7 +127,7 @@ def test_members_that_applied_the_same_log_agree_whatever_their_batches(
 
 def columns_of(table: str) -> list[tuple[str, str]]:
     """Name and type of each column that is hashed, but for the key of tables of one row."""
-    schema = files("coordinator").joinpath("schema.sql").read_text("utf-8")
+    schema = files("coordinator.storage").joinpath("schema.sql").read_text("utf-8")
     with closing(sqlite3.connect(":memory:")) as db:
         db.executescript(schema)
         described = db.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall()

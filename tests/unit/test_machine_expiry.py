@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from coordinator import commands, queries
 from coordinator.machine.expiry import JOIN_TOKEN_KEPT_MS, PUBLIC_TOKEN_KEPT_MS, PUT_OFF_MS
-from coordinator.records import DEFAULT_BUCKET_ID
-from coordinator.store import Store
+from coordinator.model.records import DEFAULT_BUCKET_ID
+from coordinator.protocol import commands, queries
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create, join, join_token
 
 DAY_MS = 24 * HOUR_MS

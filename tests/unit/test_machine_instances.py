@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from coordinator import commands, queries
-from coordinator.instance import Instance
 from coordinator.machine.cluster import KEYS_MAX
-from coordinator.records import Caller
+from coordinator.model.instance import Instance
+from coordinator.model.records import Caller
+from coordinator.protocol import commands, queries
 from tests.unit.state import ADMIN, State, certificate, complete, create, join, join_token
 
 HERE, COPY = "a" * 16, "b" * 16

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from coordinator import commands, queries
 from coordinator.machine.jobs import RUNS_KEPT
+from coordinator.protocol import commands, queries
 from tests.unit.state import ADMIN, State
 
 

@@ -15,10 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from coordinator import commands, machine, queries
-from coordinator.commands import Reply
-from coordinator.machine import pages
-from coordinator.records import Caller
+from coordinator import machine
+from coordinator.machine.execution import pages
+from coordinator.model.records import Caller
+from coordinator.protocol import commands, queries
+from coordinator.protocol.commands import Reply
 from tests.unit.state import ADMIN, State, complete, create, create_backup, create_vm
 from tests.unit.stored_kinds import KINDS, KindOfFile
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from coordinator import commands, queries
-from coordinator.commands import SESSIONS_MAX
-from coordinator.records import Caller
-from coordinator.store import Store
+from coordinator.model.records import Caller
+from coordinator.protocol import commands, queries
+from coordinator.protocol.commands import SESSIONS_MAX
+from coordinator.storage.state_store import Store
 from tests.unit.state import (
     ADMIN,
     HOUR_MS,

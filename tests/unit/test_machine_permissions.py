@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import commands
 from coordinator.machine import permissions
-from coordinator.records import DEFAULT_BUCKET_ID
+from coordinator.model.records import DEFAULT_BUCKET_ID
+from coordinator.protocol import commands
 from tests.unit.state import ADMIN, HOUR_MS, State, create, create_bucket, grant, list_permissions, withdraw
 
 TARGETS = pytest.mark.parametrize("on", ["file:f1", "bucket:b1"])

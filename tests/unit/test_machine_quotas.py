@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator import commands
-from coordinator.bounds import COUNT_MAX, TOTAL_BYTES_MAX
-from coordinator.machine.digests import COLUMNS_SINCE, TABLES
-from coordinator.machine.rules import QUOTAS_RESERVED
-from coordinator.store import Store
+from coordinator.machine.execution.digests import COLUMNS_SINCE, TABLES
+from coordinator.machine.execution.rules import QUOTAS_RESERVED
+from coordinator.model.bounds import COUNT_MAX, TOTAL_BYTES_MAX
+from coordinator.protocol import commands
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, HOUR_MS, Refusal, State, complete, create, create_bucket, dump
 from tests.unit.test_machine_uploads import sha256_of
 

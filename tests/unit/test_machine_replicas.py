@@ -7,8 +7,8 @@ import pytest
 
 from ca.errors import Forbidden
 from ca.identity import Identity, Role
-from coordinator import commands, queries
 from coordinator.machine.burials import KEPT_MS
+from coordinator.protocol import commands, queries
 from coordinator.service import require_own
 from tests.unit.replica_acts import (
     add,

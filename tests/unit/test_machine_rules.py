@@ -8,11 +8,11 @@ from typing import cast
 import msgspec
 import pytest
 
-from coordinator import commands
-from coordinator.commands import SESSION_NUMBER_MIN
-from coordinator.machine.rules import FIRST, RULES
-from coordinator.records import DEFAULT_BUCKET_ID
-from coordinator.store import Store, TooOld
+from coordinator.machine.execution.rules import FIRST, RULES
+from coordinator.model.records import DEFAULT_BUCKET_ID
+from coordinator.protocol import commands
+from coordinator.protocol.commands import SESSION_NUMBER_MIN
+from coordinator.storage.state_store import Store, TooOld
 from tests.unit.state import ADMIN, State, certificate, create, dump, join, join_token
 
 

@@ -8,10 +8,10 @@ import msgspec
 import pytest
 
 from ca.errors import Unavailable
-from coordinator import commands, queries
-from coordinator.invalidation import NOTHING, file_key, invalidated
-from coordinator.machine.rules import FIRST, RECORDS_TELL_STATES
-from coordinator.proposing import check_known
+from coordinator.machine.execution.rules import FIRST, RECORDS_TELL_STATES
+from coordinator.member.proposing import check_known
+from coordinator.protocol import commands, queries
+from coordinator.protocol.invalidation import NOTHING, file_key, invalidated
 from tests.unit.state import ADMIN, HOUR_MS, State, complete, create, create_bucket
 from tests.unit.stored_kinds import KINDS, KindOfFile
 

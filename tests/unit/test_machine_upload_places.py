@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from coordinator import commands, queries
-from coordinator.machine.rules import UPLOADS_ARE_GUARDED
+from coordinator.machine.execution.rules import UPLOADS_ARE_GUARDED
 from coordinator.machine.uploads import UPLOAD_LIFE_MS
+from coordinator.protocol import commands, queries
 from tests.unit.state import ADMIN, State, complete, create
 from tests.unit.test_machine_nodes import drain, remove
 from tests.unit.test_machine_uploads import progress, rewind, sha256_of, takeover, upload

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from ca.identity import Identity, Role
-from coordinator.member_clocks import HEARD_S, MemberClocks
+from coordinator.member.member_clocks import HEARD_S, MemberClocks
 
 HOUR_MS = 3_600_000
 NODES = tuple(Identity("lab", Role.NODE, name) for name in ("n1", "n2", "n3"))

@@ -10,14 +10,14 @@ import pytest
 
 from ca.errors import Conflict
 from ca.identity import Identity, Role
-from coordinator import wire
-from coordinator.calls import AnyCall, HeartbeatCall, ReadCall, SnapshotCall, SnapshotChunkCall
-from coordinator.clock import now_ms
-from coordinator.origins import UNKNOWN, read_origin, write_origin
-from coordinator.pinning import Pinned
-from coordinator.queries import GetView
+from coordinator.model.clock import now_ms
+from coordinator.protocol.calls import AnyCall, HeartbeatCall, ReadCall, SnapshotCall, SnapshotChunkCall
+from coordinator.protocol.queries import GetView
 from coordinator.raft.messages import SnapshotMeta
-from coordinator.snapshots import Made
+from coordinator.rpc import wire
+from coordinator.storage.pinned_state import Pinned
+from coordinator.storage.snapshot_origins import UNKNOWN, read_origin, write_origin
+from coordinator.storage.snapshot_store import Made
 from tests.unit.coordinator_group import CLUSTER, Coordinator, Spoken, group_in, speaking
 from tests.unit.state import HOUR_MS, coordinator
 

@@ -10,13 +10,13 @@ import pytest
 from ca.errors import Conflict, Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
-from coordinator import commands
-from coordinator.calls import HeartbeatCall, ReadCall, SnapshotCall
-from coordinator.health import PLACEABLE_S, REFUSED_S, NodeHealth
-from coordinator.instance import Instance
-from coordinator.membership import Membership
-from coordinator.queries import GetView
-from coordinator.state_view import StateView
+from coordinator.admission import Membership
+from coordinator.model.instance import Instance
+from coordinator.protocol import commands
+from coordinator.protocol.calls import HeartbeatCall, ReadCall, SnapshotCall
+from coordinator.protocol.queries import GetView
+from coordinator.rpc.node_health import PLACEABLE_S, REFUSED_S, NodeHealth
+from coordinator.rpc.state_view import StateView
 from tests.unit.state import ADMIN, State
 
 CLUSTER = "test"

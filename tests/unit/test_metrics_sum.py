@@ -7,7 +7,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from node.metrics_sum import Numbers, Tally, collected
+from node.workers.metrics_sum import Numbers, Tally, collected
 
 
 class Worker:

@@ -3,7 +3,7 @@
 import pytest
 
 from ca.errors import Unavailable
-from node.config import NodeConfig
+from node.base.config import NodeConfig
 from node.server import public_url
 from tests.unit.peer_nodes import Node, introduce
 

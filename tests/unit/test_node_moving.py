@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from ca.errors import Conflict, InvalidRequest
-from node.config import DataInUse, NodeConfig, NodeFiles, NotJoined
-from node.moving import move, take_blobs
+from node.base.config import DataInUse, NodeConfig, NodeFiles, NotJoined
+from node.membership.move import move, take_blobs
 
 CONFIG = NodeConfig(
     id="n1", cluster="lab", address="10.0.0.1", api_port=7443, peer_port=7444, coordinators=[]

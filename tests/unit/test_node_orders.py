@@ -10,14 +10,14 @@ import pytest
 from aiohttp import web
 
 from ca.certificates import Authority
-from coordinator import node_orders
-from coordinator.node_orders import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState, PullState
+from coordinator.http.app import json_response, new_application, serve
+from coordinator.model.records import NodeRecord, PlacedUpload
 from coordinator.reconcile.keeper import STOPPED_REST_S, Comparisons
-from coordinator.records import NodeRecord, PlacedUpload
-from coordinator.web import json_response, new_application, serve
-from node.lost import list_lost
-from node.orders import Orders
-from node.withdrawn import Loss
+from coordinator.rpc import node_client
+from coordinator.rpc.node_client import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState, PullState
+from node.custody.orders import Orders
+from node.storage.loss_notes import list_lost
+from node.storage.withdrawn import Loss
 from tests.unit.node_records import node_record
 from tests.unit.peer_nodes import CLUSTER, CONTENT, SHA256, Node, get, impostor
 from tests.unit.peer_ports import contexts_of
@@ -101,7 +101,7 @@ async def test_node_says_whether_it_holds_a_blob_and_notes_one_that_it_misses(
 async def test_node_that_hangs_takes_no_connection_from_another(
     nodes: list[Node], orders: NodeOrders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node_orders, "ANSWER_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(node_client, "ANSWER_TIMEOUT_S", 3600.0)
 
     async def hang(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, over: asyncio.Event) -> None:
         del reader, writer

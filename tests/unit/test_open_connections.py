@@ -10,8 +10,8 @@ import pytest
 
 from ca.errors import Gone
 from ca.identity import Identity, Role
-from coordinator import wire
-from coordinator.calls import (
+from coordinator.model.clock import now_ms
+from coordinator.protocol.calls import (
     AnyCall,
     FollowCall,
     HeartbeatCall,
@@ -21,12 +21,12 @@ from coordinator.calls import (
     SnapshotCall,
     SnapshotChunkCall,
 )
-from coordinator.clock import now_ms
-from coordinator.contexts import MemberContexts
-from coordinator.instances import Instance
-from coordinator.link import dialling
-from coordinator.queries import GetView
+from coordinator.protocol.queries import GetView
 from coordinator.raft.messages import Message, MessageKind
+from coordinator.rpc import wire
+from coordinator.rpc.instances import Instance
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.rpc.websocket import dialling
 from tests.unit.coordinator_group import CLUSTER, Coordinator, Spoken, group_in, speaking
 from tests.unit.state import HOUR_MS, coordinator
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from node.blobs import BlobStore
-from node.content.locks import UploadLocks
-from node.disk import DiskWorkers
-from node.openblobs import CONTENT_BYTES_MAX, OPEN_BLOBS_SHARE, OpenBlobs
-from node.quarantine import Quarantine
-from node.watch import DiskWatch
+from node.diskio.executor import DiskWorkers
+from node.membership.disk_monitor import DiskWatch
+from node.storage.blobs import BlobStore
+from node.storage.open_blobs import CONTENT_BYTES_MAX, OPEN_BLOBS_SHARE, OpenBlobs
+from node.storage.quarantine import Quarantine
+from node.uploads.write_locks import UploadLocks
 
 CONTENT = os.urandom(10_000)
 NAME = hashlib.sha256(CONTENT).hexdigest()
@@ -115,7 +115,7 @@ def read_when_trusted(store: BlobStore, name: str, start: int, stop: int) -> byt
 
 def test_small_blob_that_was_read_stays_in_memory(store: BlobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_when_trusted(store, NAME, 0, 10_000) == CONTENT
-    monkeypatch.setattr("node.openblobs.read_cached", lambda *_: b"")
+    monkeypatch.setattr("node.storage.open_blobs.read_cached", lambda *_: b"")
     assert store.opened.read_cached(NAME, 0, 10_000) == CONTENT
     assert store.opened.read_cached(NAME, 10, 20) == CONTENT[10:20]
     assert store.opened.read_cached(NAME, 0, 10_001) == b""
@@ -125,7 +125,7 @@ def test_large_blob_does_not(store: BlobStore, monkeypatch: pytest.MonkeyPatch) 
     content = os.urandom(CONTENT_BYTES_MAX + 1)
     name = put(store, content)
     assert read_when_trusted(store, name, 0, len(content)) == content
-    monkeypatch.setattr("node.openblobs.read_cached", lambda *_: b"")
+    monkeypatch.setattr("node.storage.open_blobs.read_cached", lambda *_: b"")
     assert store.opened.read_cached(name, 0, len(content)) == b""
 
 
@@ -138,7 +138,7 @@ def test_part_of_a_blob_is_not_taken_for_all_of_it(store: BlobStore) -> None:
 def test_bytes_in_memory_go_with_the_trust_in_the_file(
     store: BlobStore, tmp_path: Path, act: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.openblobs.LOOK_S", 0.0)
+    monkeypatch.setattr("node.storage.open_blobs.LOOK_S", 0.0)
     assert read_when_trusted(store, NAME, 0, 10_000) == CONTENT
     if act == "written":
         path_of(tmp_path).chmod(0o600)
@@ -153,7 +153,7 @@ def test_bytes_in_memory_go_with_the_trust_in_the_file(
 def test_file_of_bytes_in_memory_is_looked_at_once_after_the_reading_and_then_seldom(
     store: BlobStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.openblobs.LOOK_S", 1e9)
+    monkeypatch.setattr("node.storage.open_blobs.LOOK_S", 1e9)
     looks: list[int] = []
     fstat = os.fstat
 
@@ -161,14 +161,14 @@ def test_file_of_bytes_in_memory_is_looked_at_once_after_the_reading_and_then_se
         looks.append(descriptor)
         return fstat(descriptor)
 
-    monkeypatch.setattr("node.openblobs.os.fstat", look)
+    monkeypatch.setattr("node.storage.open_blobs.os.fstat", look)
     assert read_when_trusted(store, NAME, 0, 10_000) == CONTENT
     looks.clear()
     assert [store.opened.read_cached(NAME, 0, 10_000) for _ in range(3)] == [CONTENT] * 3
     assert len(looks) == 1
     path_of(tmp_path).chmod(0o600)
     assert store.opened.read_cached(NAME, 0, 10_000) == CONTENT
-    monkeypatch.setattr("node.openblobs.LOOK_S", 0.0)
+    monkeypatch.setattr("node.storage.open_blobs.LOOK_S", 0.0)
     assert store.opened.read_cached(NAME, 0, 10_000) == b""
 
 

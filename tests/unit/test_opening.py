@@ -9,14 +9,15 @@ from pathlib import Path
 import pytest
 
 from ca.errors import Unavailable
-from node import opening, segments
-from node.blobs import BlobStore
-from node.disk import LONG_JOBS_MAX, DiskWorkers
-from node.hashed import HashedUploads
-from node.opening import opened_in_steps
-from node.segments import SegmentHasher
-from node.upload import Upload
-from node.uploads import UploadStore
+from node.diskio.executor import LONG_JOBS_MAX, DiskWorkers
+from node.staging import opening
+from node.staging.opening import opened_in_steps
+from node.staging.resumed_hash import HashedUploads
+from node.staging.upload_file import Upload
+from node.staging.upload_store import UploadStore
+from node.storage import segments
+from node.storage.blobs import BlobStore
+from node.storage.segments import SegmentHasher
 
 MIB = 1 << 20
 CONTENT = os.urandom(9 * MIB + 17)

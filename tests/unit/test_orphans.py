@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from node.orphans import ORPHANS_MAX
-from node.unclaimed import forget_unclaimed, list_unclaimed
-from node.uploads import UploadStore
+from node.custody.orphans import ORPHANS_MAX
+from node.staging.upload_store import UploadStore
+from node.storage.unclaimed import forget_unclaimed, list_unclaimed
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import Keeper
 from tests.unit.test_custody import PIN_OVER_S, UUID

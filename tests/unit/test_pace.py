@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from coordinator.pace import CALM_S, HANGING_S, LATE_BATCHES, LATE_S, LEAD_S_MIN, Pace
+from coordinator.member.disk_pace import CALM_S, HANGING_S, LATE_BATCHES, LATE_S, LEAD_S_MIN, Pace
 
 SLOW_S, FAST_S = 0.7, 0.01
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import database
-from coordinator.damage import StateDamaged
-from coordinator.store import Store
+from coordinator.storage import database
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, State, create
 from tests.unit.state_damage import flip, pages_of, spoil, swap_pages, zero
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from deploy.partial import PartialFile, PartialState
-from node.client_download import Content
+from deploy.transfer.partial_file import PartialFile, PartialState
+from node.client.download import Content
 from tests.unit.upload_machine import CONTENT, SHA256
 
 HALF_BYTES = len(CONTENT) // 2

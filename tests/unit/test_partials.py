@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from ca.errors import ChecksumMismatch, InsufficientStorage, Internal, Unavailable
-from node.blobs import BlobStore
-from node.durable import Disk
-from node.partial import HEADER_BYTES, RECORD_BYTES, Partial, SegmentMismatch
-from node.partials import PartialStore
-from node.segments import SEGMENT_BYTES, FinishedBlob, SegmentHasher, SegmentSums
+from node.diskio.durable import Disk
+from node.storage.blobs import BlobStore
+from node.storage.partial_blob import HEADER_BYTES, RECORD_BYTES, Partial, SegmentMismatch
+from node.storage.partial_store import PartialStore
+from node.storage.segments import SEGMENT_BYTES, FinishedBlob, SegmentHasher, SegmentSums
 
 CONTENT = os.urandom(2 * SEGMENT_BYTES + 1000)
 

@@ -9,11 +9,11 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from coordinator.rates import BodyPace, Patience
-from coordinator.web import Listener, body_chunks, new_application, serve
-from node.content import passing
-from node.content.passing import PASSED_WITHIN, Holder, pass_on
-from node.peers import open_request
+from coordinator.http.app import Listener, body_chunks, new_application, serve
+from coordinator.http.rate_limits import BodyPace, Patience
+from node.peer.client import open_request
+from node.uploads import forwarding
+from node.uploads.forwarding import PASSED_WITHIN, Holder, pass_on
 
 ANSWER_S = 0.25  # for those that have nothing to complete
 TOLD = b"told\n"
@@ -35,8 +35,8 @@ class Passed:
     async def __aenter__(self) -> "Passed":
         self.session = aiohttp.ClientSession(skip_auto_headers={"Content-Type"})
         self._owner = await self._serve(self._take, Patience())
-        passing = await self._serve(self._pass, Patience(body_stall_s=STALL_S))
-        self.url = f"http://127.0.0.1:{passing.port}/link"
+        forwarding = await self._serve(self._pass, Patience(body_stall_s=STALL_S))
+        self.url = f"http://127.0.0.1:{forwarding.port}/link"
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -131,7 +131,7 @@ async def test_only_what_may_complete_an_upload_is_waited_for_as_long_as_that_ta
     monkeypatch: pytest.MonkeyPatch, method: str, is_waited_for: bool
 ) -> None:
     """Also a request without a body: it completes an upload that lacks nothing else."""
-    monkeypatch.setattr(passing, "STALL_TIMEOUT_S", ANSWER_S)
+    monkeypatch.setattr(forwarding, "STALL_TIMEOUT_S", ANSWER_S)
     async with Passed() as passed, asyncio.timeout(20):
         passed.thinks_s = 4 * ANSWER_S
         async with passed.session.request(method, passed.url) as answer:

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 import pytest
 
 from ca.errors import Unavailable
-from coordinator import patience
-from coordinator.patience import bounded_s, client_sends, failing, is_client_waiting, moved, patient
-from node.content import passing
-from node.content.passing import Holder, _while_reachable
-from node.peers import PeerFailed
-from node.segments import FinishedBlob
+from coordinator.model import time_limits
+from coordinator.model.time_limits import bounded_s, client_sends, failing, is_client_waiting, moved, patient
+from node.peer.client import PeerFailed
+from node.storage.segments import FinishedBlob
+from node.uploads import forwarding
+from node.uploads.forwarding import Holder, _while_reachable
 from tests.unit.peer_nodes import CONTENT, Node
 from tests.unit.test_silence import hung
 from tests.unit.upload_records import UUID, chain_of_all, store_upload
@@ -27,7 +27,7 @@ DEADLINE_S = 30.0
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patience, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(time_limits, "PATIENCE_S", PATIENCE_S)
 
 
 @contextmanager
@@ -89,7 +89,7 @@ async def test_what_a_request_leaves_behind_has_bounds_of_its_own() -> None:
 async def test_copy_beyond_the_write_quorum_is_not_waited_for_when_its_node_hangs(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.replication.SPARE_S", PATIENCE_S)
+    monkeypatch.setattr("node.uploads.replicate.SPARE_S", PATIENCE_S)
     nodes[0].store(CONTENT[:1000])
     blob = FinishedBlob(hashlib.sha256(CONTENT[:1000]).hexdigest(), 1000)
     async with hung(nodes, "n2"), asyncio.timeout(DEADLINE_S):
@@ -129,8 +129,8 @@ async def test_members_that_hang_keep_a_client_waiting_no_longer_than_one_and_ar
 async def test_holder_that_nobody_reaches_is_given_up_and_one_that_answers_is_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(passing, "PATIENCE_S", PATIENCE_S)
-    monkeypatch.setattr(passing, "_WATCH_S", PATIENCE_S / 4)
+    monkeypatch.setattr(forwarding, "PATIENCE_S", PATIENCE_S)
+    monkeypatch.setattr(forwarding, "_WATCH_S", PATIENCE_S / 4)
     answers = True
 
     async def is_reachable() -> bool:

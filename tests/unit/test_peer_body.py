@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import pytest
 
-from node import peers
-from node.peer_body import Piece, Stretch
-from node.peers import PeerFailed
+from node.peer import client
+from node.peer.client import PeerFailed
+from node.peer.request_body import Piece, Stretch
 from tests.unit.peer_nodes import Answering, Node, impostor, introduce
 
 UNTAKEN_BYTES_MAX = 16 << 20  # in the buffers of two processes and of the kernel
@@ -105,7 +105,7 @@ async def test_body_beyond_its_length_is_not_sent(nodes: list[Node]) -> None:
 async def test_stretch_waits_for_a_peer_that_takes_nothing(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(peers, "STALL_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(client, "STALL_TIMEOUT_S", 1.0)
 
     async def take_nothing(
         _reader: asyncio.StreamReader, _writer: asyncio.StreamWriter, over: asyncio.Event

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from node import replication
-from node.peers import PeerFailed, pieces
-from node.segments import FinishedBlob
+from node.peer.client import PeerFailed, pieces
+from node.storage.segments import FinishedBlob
+from node.uploads import replicate
 from tests.unit.peer_nodes import CONTENT, SHA256, Answering, Node, get, impostor, introduce
 from tests.unit.standstill import again_after_standstill
 
@@ -31,8 +31,8 @@ def answering(answer: bytes) -> Answering:
 async def test_copies_that_hang_are_given_up_once_enough_were_taken(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replication, "GRACE_S", 0.2)
-    monkeypatch.setattr(replication, "ASK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(replicate, "GRACE_S", 0.2)
+    monkeypatch.setattr(replicate, "ASK_TIMEOUT_S", 0.2)
     nodes[0].store()
     async with impostor(nodes[2], answering(b"")) as port:
         introduce(nodes, ports={"n3": port})
@@ -59,7 +59,7 @@ async def take_slowly(reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 async def test_slow_copy_that_makes_progress_is_waited_for(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replication, "GRACE_S", 0.3)
+    monkeypatch.setattr(replicate, "GRACE_S", 0.3)
     nodes[0].store()
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)  # or the kernel takes it all
@@ -68,7 +68,7 @@ async def test_slow_copy_that_makes_progress_is_waited_for(
         started_s = time.monotonic()
         copies = await nodes[0].services.replication._copy_to(["n2", "n3"], BLOB, needed=1)
         assert copies == ["n2", "n3"]
-        assert time.monotonic() - started_s > 3 * replication.GRACE_S
+        assert time.monotonic() - started_s > 3 * replicate.GRACE_S
 
 
 @pytest.mark.parametrize("size_bytes", [140_000, 200_000, 250_000])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.calls import HeartbeatCall
-from coordinator.health import NodeHealth
-from coordinator.placement import Candidate, choose
-from coordinator.records import NodeRecord
+from coordinator.model.placement import Candidate, choose
+from coordinator.model.records import NodeRecord
+from coordinator.protocol.calls import HeartbeatCall
+from coordinator.rpc.node_health import NodeHealth
 from tests.unit.node_records import node_record
 
 GIB = 1 << 30

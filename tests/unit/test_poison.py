@@ -12,19 +12,19 @@ import msgspec
 import pytest
 
 from ca.errors import Unavailable
-from coordinator.calls import HeartbeatCall
-from node.blobs import INCOMING, SIDECAR, BlobStore
-from node.content.locks import UploadLocks
-from node.directories import DiskRefused
-from node.durable import Disk
-from node.partials import PartialStore
-from node.pins import finished_blobs
-from node.poison import ITEMS_MAX, PoisonItems
-from node.quarantine import Quarantine
-from node.scrub import Cycle
-from node.segments import BlobMissing, FinishedBlob, SegmentHasher
-from node.sweep import sweep
-from node.watch import POISON_SHOWN, DiskWatch
+from coordinator.protocol.calls import HeartbeatCall
+from node.custody.scrub import Cycle
+from node.diskio.durable import Disk
+from node.diskio.fs import DiskRefused
+from node.diskio.unusable_paths import ITEMS_MAX, PoisonItems
+from node.membership.disk_monitor import POISON_SHOWN, DiskWatch
+from node.storage.blobs import INCOMING, SIDECAR, BlobStore
+from node.storage.partial_store import PartialStore
+from node.storage.pins import finished_blobs
+from node.storage.quarantine import Quarantine
+from node.storage.segments import BlobMissing, FinishedBlob, SegmentHasher
+from node.uploads.sweep import sweep
+from node.uploads.write_locks import UploadLocks
 from tests.cluster.faulty_disk import injected
 from tests.cluster.immutable import immutable
 from tests.unit import replica_acts as acts
@@ -48,7 +48,7 @@ def blobs(tmp_path: Path) -> Iterator[BlobStore]:
 
 def test_item_is_logged_once_and_leaves_when_it_can_be_used(caplog: pytest.LogCaptureFixture) -> None:
     items = PoisonItems()
-    with caplog.at_level(logging.INFO, "node.poison"):
+    with caplog.at_level(logging.INFO, "node.diskio.unusable_paths"):
         for _ in range(3):
             with items.skipping("quarantine", "x"):
                 raise broken("x")
@@ -477,7 +477,7 @@ def test_stale_leftover_that_does_not_go_is_told_once(
     blobs = BlobStore(tmp_path)
     stale = tmp_path / "uploads" / f"{INCOMING}a"
     stale.touch()
-    with immutable(stale), caplog.at_level(logging.INFO, "node.poison"):
+    with immutable(stale), caplog.at_level(logging.INFO, "node.diskio.unusable_paths"):
         for _ in range(3):
             blobs.leftovers.retry()
             blobs.leftovers.find_stale(INCOMING, 0.0, at_s=stale.stat().st_mtime + 1)

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from ca.errors import Unavailable
-from node import pulls
-from node.pulls import Pulls
-from node.segments import FinishedBlob
+from node.peer import pulls
+from node.peer.pulls import Pulls
+from node.storage.segments import FinishedBlob
 from tests.unit.peer_nodes import CONTENT, SHA256, Node
 
 BLOB = FinishedBlob(SHA256, len(CONTENT))

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ca.errors import InvalidRequest, RangeNotSatisfiable
-from node.ranges import (
+from node.http.ranges import (
     RANGES_MAX,
     ByteRange,
     ContentRange,

@@ -2,8 +2,8 @@
 
 import pytest
 
-from deploy.processes import free_ports
-from node.reach import FAILURES_MIN, Reach
+from deploy.dev.processes import free_ports
+from node.peer.reachability import FAILURES_MIN, Reach
 from tests.unit.peer_nodes import Node, introduce
 
 
@@ -37,7 +37,7 @@ async def test_node_that_has_gone_is_forgotten(nodes: list[Node]) -> None:
 async def test_those_that_were_not_asked_for_longest_are_asked_first(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.reach.LOOKS_MAX", 1)
+    monkeypatch.setattr("node.peer.reachability.LOOKS_MAX", 1)
     introduce(nodes, ports={name: free_ports(1)[0] for name in ("n2", "n3")})
     reach = reach_of(nodes[0])
     for looks in range(1, 2 * FAILURES_MIN + 1):

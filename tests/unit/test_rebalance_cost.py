@@ -9,21 +9,21 @@ from pathlib import Path
 import pytest
 import uuid_utils
 
-from coordinator import commands
-from coordinator.calls import HeartbeatCall
-from coordinator.driver import Driver
-from coordinator.health import NodeHealth
-from coordinator.job_runs import Progress
-from coordinator.jobs import REBALANCE
-from coordinator.member_clocks import MemberClocks
-from coordinator.node_orders import PullState
-from coordinator.queries import AnyQuery, FindBlob, GetNodeReplicas, ListReplicas
-from coordinator.reconcile.means import Means
-from coordinator.reconcile.works import Reconcilers
-from coordinator.records import NodeRecord
-from coordinator.replica_records import NodeReplicas, ReplicaPage
-from coordinator.state_view import StateView
-from coordinator.store import Store
+from coordinator.member.driver import Driver
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.model.jobs import REBALANCE
+from coordinator.model.records import NodeRecord
+from coordinator.model.replica_records import NodeReplicas, ReplicaPage
+from coordinator.protocol import commands
+from coordinator.protocol.calls import HeartbeatCall
+from coordinator.protocol.queries import AnyQuery, FindBlob, GetNodeReplicas, ListReplicas
+from coordinator.reconcile.context import Means
+from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.jobs import Reconcilers
+from coordinator.rpc.node_client import PullState
+from coordinator.rpc.node_health import NodeHealth
+from coordinator.rpc.state_view import StateView
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, complete, create, join, join_token
 from tests.unit.test_job_runs import apply, member, trigger
 from tests.unit.test_rounds import Disks

@@ -8,20 +8,20 @@ import pytest
 
 from ca.certificates import Authority
 from ca.identity import Identity, Role
-from coordinator import rebuilding
-from coordinator.client import MetadataClient
-from coordinator.config import CoordinatorConfig, CoordinatorFiles
-from coordinator.damage import StateDamaged
-from coordinator.ledger import Ledger, open_ledger
-from coordinator.log import SegmentLog
-from coordinator.origins import write_origin
+from coordinator.member import rebuilding
+from coordinator.member.open_storage import Ledger, open_ledger
+from coordinator.member.rebuilding import note_damage, rebuild
+from coordinator.model.records import CoordinatorRecord
 from coordinator.raft.messages import Entry, HardState
-from coordinator.rebuilding import note_damage, rebuild
-from coordinator.records import CoordinatorRecord
-from coordinator.reopening import StateLost
-from coordinator.snapshots import SnapshotStore
-from coordinator.store import Store
-from coordinator.stored_sums import SUMS
+from coordinator.rpc.client import MetadataClient
+from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.reopening import StateLost
+from coordinator.storage.snapshot_origins import write_origin
+from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_store import Store
+from coordinator.storage.stored_sums import SUMS
 from tests.unit.peer_ports import CLUSTER, contexts_of
 from tests.unit.snapshot_peers import peer
 from tests.unit.state import ADMIN, State, create, dump

@@ -8,11 +8,11 @@ import threading
 
 import pytest
 
-from coordinator import body_ring
-from coordinator.answers import ClientGone
-from coordinator.body_ring import BUFFER_BYTES, BUFFERS_MAX, POOL
-from coordinator.rates import Patience
-from coordinator.receiving import RING_BYTES_MIN
+from coordinator.http import buffer_ring
+from coordinator.http.buffer_ring import BUFFER_BYTES, BUFFERS_MAX, POOL
+from coordinator.http.rate_limits import Patience
+from coordinator.http.request_body import RING_BYTES_MIN
+from coordinator.http.responses import ClientGone
 from tests.unit.body_shell import (
     CONTENT,
     EXPECTING,
@@ -229,7 +229,7 @@ def test_what_came_is_handed_on_before_its_buffer_is_full(run: Run) -> None:
         async with asyncio.timeout(10):
             await shell.begun.wait()
         writer.write(b"x" * 100)  # past the parser now
-        await asyncio.sleep(body_ring.FILL_S * 10)
+        await asyncio.sleep(buffer_ring.FILL_S * 10)
         writer.transport.abort()
         async with asyncio.timeout(10):
             assert await shell.ended.get() == ("ClientGone", 200)

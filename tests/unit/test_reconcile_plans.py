@@ -4,19 +4,19 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.calls import HeartbeatCall
-from coordinator.caution import is_too_many
-from coordinator.health import NodeHealth
-from coordinator.placement import Candidate
+from coordinator.model.placement import Candidate
+from coordinator.model.records import BlobRecord, NodeRecord
+from coordinator.model.replica_records import ShortBlob
+from coordinator.model.safety_limits import is_too_many
+from coordinator.protocol.calls import HeartbeatCall
 from coordinator.reconcile.drain import draining, plan_release
 from coordinator.reconcile.facts import Facts
+from coordinator.reconcile.jobs import shape
 from coordinator.reconcile.passes import unasked
 from coordinator.reconcile.rebalance import Levels, find_imbalances, plan_move
 from coordinator.reconcile.repair import lacks_room, plan_repair
 from coordinator.reconcile.states import TICK_S_MAX, Attention
-from coordinator.reconcile.works import shape
-from coordinator.records import BlobRecord, NodeRecord
-from coordinator.replica_records import ShortBlob
+from coordinator.rpc.node_health import NodeHealth
 from tests.unit.node_records import node_record
 
 GIB = 1 << 30

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import segment as form
-from coordinator.driver import Driver
-from coordinator.log import SegmentLog
+from coordinator.member.driver import Driver
+from coordinator.storage import segment as form
+from coordinator.storage.raft_log import SegmentLog
 from tests.unit.test_driver_group import (
     DEADLINE_S,
     Group,

@@ -9,8 +9,8 @@ from ca.certificates import Authority
 from ca.errors import FilestoreError, Gone, Unauthorized, Unavailable
 from ca.identity import Role
 from ca.tls import Peer
-from coordinator.calls import AnyCall, HeartbeatCall
-from coordinator.view import View
+from coordinator.protocol.calls import AnyCall, HeartbeatCall
+from coordinator.rpc.view import View
 from tests.unit.peer_ports import connected, serving
 
 DEADLINE_S = 20.0

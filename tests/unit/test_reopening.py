@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import segment as form
-from coordinator.config import CoordinatorFiles
-from coordinator.ledger import open_ledger
-from coordinator.log import SegmentLog
-from coordinator.member import Member, configured
-from coordinator.promises import NAME, SLOT_BYTES, Promised, Promises
+from coordinator.member.member import Member, configured
+from coordinator.member.open_storage import open_ledger
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, SnapshotMeta
-from coordinator.reopening import StateLost, recover
-from coordinator.snapshots import SnapshotStore
-from coordinator.store import Store
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage import segment as form
+from coordinator.storage.promises import NAME, SLOT_BYTES, Promised, Promises
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.reopening import StateLost, recover
+from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.state_store import Store
 from tests.sim.disk import Crashed, SimulatedDirectory
 from tests.unit.snapshot_files import fetch, meta_of
 from tests.unit.state import ADMIN, State, create, dump

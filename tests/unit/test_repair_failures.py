@@ -11,22 +11,22 @@ from types import SimpleNamespace
 
 import pytest
 
-from coordinator import commands
-from coordinator.calls import HeartbeatCall
-from coordinator.driver import Driver
-from coordinator.health import NodeHealth
-from coordinator.job_runs import Progress
-from coordinator.jobs import REPAIR
-from coordinator.member_clocks import MemberClocks
-from coordinator.node_orders import NodeOrders, OrderFailed, PullState
-from coordinator.queries import GetReplicaCounts
-from coordinator.reconcile import copies, works
-from coordinator.reconcile.means import Means
+from coordinator.member.driver import Driver
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.model.jobs import REPAIR
+from coordinator.model.records import NodeRecord
+from coordinator.model.replica_records import ReplicaCounts
+from coordinator.protocol import commands
+from coordinator.protocol.calls import HeartbeatCall
+from coordinator.protocol.queries import GetReplicaCounts
+from coordinator.reconcile import copies, jobs
+from coordinator.reconcile.context import Means
+from coordinator.reconcile.job_runs import Progress
 from coordinator.reconcile.repair import repair
-from coordinator.records import NodeRecord
-from coordinator.replica_records import ReplicaCounts
-from coordinator.state_view import StateView
-from coordinator.store import Store
+from coordinator.rpc.node_client import NodeOrders, OrderFailed, PullState
+from coordinator.rpc.node_health import NodeHealth
+from coordinator.rpc.state_view import StateView
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, complete, create, join, join_token
 from tests.unit.test_job_runs import apply, member, trigger
 
@@ -230,8 +230,8 @@ async def test_small_blobs_do_not_wait_for_large_ones(tmp_path: Path) -> None:
 async def test_blob_that_comes_while_a_copy_lasts_does_not_wait_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coordinator.reconcile.crew.READ_AGAIN_S", 0.0)
-    monkeypatch.setattr("coordinator.reconcile.crew.READ_AGAIN_FACTOR", 0.0)
+    monkeypatch.setattr("coordinator.reconcile.target_queues.READ_AGAIN_S", 0.0)
+    monkeypatch.setattr("coordinator.reconcile.target_queues.READ_AGAIN_FACTOR", 0.0)
     goes_on = asyncio.Event()
 
     async def first_lasts(sha256: str, sources: Sequence[str]) -> PullState:
@@ -258,7 +258,7 @@ async def test_blob_that_comes_while_a_copy_lasts_does_not_wait_for_it(
 async def test_blob_that_nobody_can_help_does_not_keep_the_next_one_waiting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(works, "WAIT_S_MIN", 3600.0)
+    monkeypatch.setattr(jobs, "WAIT_S_MIN", 3600.0)
 
     async def refuse_the_first(sha256: str, sources: Sequence[str]) -> PullState:
         del sources
@@ -269,7 +269,7 @@ async def test_blob_that_nobody_can_help_does_not_keep_the_next_one_waiting(
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         targets = Targets(n3=refuse_the_first)
         means = await short_of_one(driver, store, targets, NODES[:3], sizes=[5])
-        reconcilers = works.Reconcilers(means)
+        reconcilers = jobs.Reconcilers(means)
         await apply(driver, trigger(REPAIR, "r1"))
         (record,) = store.running_runs()
         await reconcilers.works()[REPAIR](Progress("c1", driver, record))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import logs
+from coordinator.runtime import logs
 
 PATHS = [
     "/api/v1/files/01930000-0000-7000-8000-00000000000a",

@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from coordinator.metrics import Metrics
+from coordinator.runtime.metrics import Metrics
 
 DURATIONS_S = (0.0005, 0.001, 0.0011, 700.0)  # a bucket holds its bound
 

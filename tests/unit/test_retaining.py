@@ -12,16 +12,16 @@ import pytest
 
 from ca.certificates import Authority
 from ca.errors import Unavailable
-from coordinator import commands
-from coordinator.bounds import NODES_MAX
-from coordinator.commands import Envelope, decode_envelope, encode_envelope
-from coordinator.queries import ListReplicas
-from coordinator.records import ContentRecord
-from node import dropping, reporting
-from node.keeping import Pass
-from node.retaining import record_completion
-from node.segments import FinishedBlob
-from node.transfer import transfer_routes
+from coordinator.model.bounds import NODES_MAX
+from coordinator.model.records import ContentRecord
+from coordinator.protocol import commands
+from coordinator.protocol.commands import Envelope, decode_envelope, encode_envelope
+from coordinator.protocol.queries import ListReplicas
+from node.custody import collect, reporter
+from node.custody.context import Pass
+from node.peerapi.blobs import transfer_routes
+from node.storage.segments import FinishedBlob
+from node.uploads.retaining import record_completion
 from tests.unit import peer_nodes
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import DAY_S, Keeper, Log
@@ -209,8 +209,8 @@ async def test_completion_of_content_that_very_many_nodes_hold_is_one_that_the_l
 async def test_list_is_read_only_when_the_report_of_what_was_retained_is_answered(
     keeper: Keeper, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dropping, "RETAIN_S", 0.05)
-    monkeypatch.setattr(reporting, "RETRY_S", 0.01)
+    monkeypatch.setattr(collect, "RETAIN_S", 0.05)
+    monkeypatch.setattr(reporter, "RETRY_S", 0.01)
     name = keeper.store()
     await keeper.collect()  # fences it
     keeper.doom(name)

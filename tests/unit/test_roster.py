@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from coordinator.records import LEARNER, VOTER, CoordinatorRecord
-from coordinator.roster import Roster
+from coordinator.model.records import LEARNER, VOTER, CoordinatorRecord
+from coordinator.rpc.roster import Roster
 
 DEADLINE_S = 10.0
 

@@ -8,25 +8,25 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-from coordinator import commands
-from coordinator.calls import HeartbeatCall
-from coordinator.caution import CAUTION_BLOBS
-from coordinator.driver import Driver
-from coordinator.health import NodeHealth
-from coordinator.job_runs import Progress, applied
-from coordinator.member_clocks import MemberClocks
-from coordinator.node_orders import Custody, NodeOrders, OrderFailed, PassState
-from coordinator.queries import GetNodeReplicas, GetReplicaCounts, ListDoomed
-from coordinator.reconcile.crew import Crew
+from coordinator.member.driver import Driver
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.model.records import NodeRecord
+from coordinator.model.replica_records import DoomedPage, Dropped, HeldReplica, NodeReplicas, ReplicaCounts
+from coordinator.model.safety_limits import CAUTION_BLOBS
+from coordinator.protocol import commands
+from coordinator.protocol.calls import HeartbeatCall
+from coordinator.protocol.queries import GetNodeReplicas, GetReplicaCounts, ListDoomed
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.drain import RELEASED_MAX, RELEASES_AT_ONCE, Rounds
-from coordinator.reconcile.means import Means
-from coordinator.reconcile.recounting import STEP_ROWS, recount
+from coordinator.reconcile.job_runs import Progress, applied
+from coordinator.reconcile.recount import STEP_ROWS, recount
+from coordinator.reconcile.target_queues import Crew
 from coordinator.reconcile.trim import count_surplus
-from coordinator.records import NodeRecord
-from coordinator.replica_records import DoomedPage, Dropped, HeldReplica, NodeReplicas, ReplicaCounts
-from coordinator.state_view import StateView
-from coordinator.store import Store
-from node.keeping import Pass, Stopped
+from coordinator.rpc.node_client import Custody, NodeOrders, OrderFailed, PassState
+from coordinator.rpc.node_health import NodeHealth
+from coordinator.rpc.state_view import StateView
+from coordinator.storage.state_store import Store
+from node.custody.context import Pass, Stopped
 from tests.unit.state import ADMIN, complete, create, join, join_token
 from tests.unit.test_job_runs import apply, member, trigger
 
@@ -35,7 +35,7 @@ BLOBS = 3 * CAUTION_BLOBS
 
 
 class Disks(NodeOrders):
-    """What nodes do about what is doomed, as node/dropping.py decides it.
+    """What nodes do about what is doomed, as node/custody/collect.py decides it.
 
     Those in `dead` do not get to it; those in `empty` have lost their disk, and the log does not know it.
     With `is_young` all came a moment ago, and is spared.

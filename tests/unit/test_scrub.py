@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from node import scrub
-from node.budget import LOOK_S, RATE_MAX, Budget
-from node.scrub import SCRUB_S, Cycle
-from node.segments import SEGMENT_BYTES
+from node.custody import scrub
+from node.custody.scrub import SCRUB_S, Cycle
+from node.peer.rate_budget import LOOK_S, RATE_MAX, Budget
+from node.storage.segments import SEGMENT_BYTES
 from tests.unit.custody_node import SIZE_BYTES, Keeper
 
 TOLD_S = 10.0

@@ -7,9 +7,9 @@ import pytest
 from aiohttp import web
 
 from ca.errors import Unavailable
-from coordinator.web import new_application, serve
-from node import sending
-from node.sending import send_body
+from coordinator.http.app import new_application, serve
+from node.sending import body_writer
+from node.sending.body_writer import send_body
 from tests.unit.standstill import again_after_standstill
 
 SIZE_BYTES = 64 << 20  # more than the kernel's buffers on both sides take
@@ -43,7 +43,7 @@ async def failing(size_bytes: int) -> AsyncIterator[bytes]:
 
 
 async def test_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "STALL_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(body_writer, "STALL_TIMEOUT_S", 0.1)
     done = asyncio.Event()
     listener = await serve(
         await answer_of(zeros(SIZE_BYTES), done), host="127.0.0.1", port=0, ssl_context=None
@@ -58,7 +58,7 @@ async def test_client_that_takes_nothing_is_cut_off(monkeypatch: pytest.MonkeyPa
 
 @again_after_standstill(0.2)
 async def test_slow_client_gets_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "STALL_TIMEOUT_S", 0.4)
+    monkeypatch.setattr(body_writer, "STALL_TIMEOUT_S", 0.4)
     listener = await serve(
         await answer_of(zeros(SIZE_BYTES), asyncio.Event()), host="127.0.0.1", port=0, ssl_context=None
     )

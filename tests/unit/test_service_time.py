@@ -10,8 +10,9 @@ import pytest
 
 from ca.errors import Forbidden, Gone, Unauthorized
 from ca.identity import Identity, Role
-from coordinator import wire
-from coordinator.calls import (
+from coordinator.model.clock import now_ms
+from coordinator.model.records import DEFAULT_BUCKET_ID, Caller, UserRecord
+from coordinator.protocol.calls import (
     AnyCall,
     HeartbeatCall,
     HeartbeatReply,
@@ -20,13 +21,12 @@ from coordinator.calls import (
     ProposeCall,
     ReadCall,
 )
-from coordinator.clock import now_ms
-from coordinator.commands import AdmitUser, Expire, PutUser, RecordCoordinators, decode_envelope
-from coordinator.queries import CheckAdmin, GetProjectFile, GetPublicContent
+from coordinator.protocol.commands import AdmitUser, Expire, PutUser, RecordCoordinators, decode_envelope
+from coordinator.protocol.queries import CheckAdmin, GetProjectFile, GetPublicContent
 from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import EntryKind
-from coordinator.records import DEFAULT_BUCKET_ID, Caller, UserRecord
-from coordinator.rpc import value_of
+from coordinator.rpc import wire
+from coordinator.rpc.server import value_of
 from tests.unit.coordinator_group import CLUSTER, Coordinator, Spoken, group_in, speaking
 from tests.unit.state import HOUR_MS, complete, coordinator, create, grant, public_token
 

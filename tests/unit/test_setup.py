@@ -16,21 +16,21 @@ from ca.certificates import certificates_in
 from ca.errors import Conflict, InvalidRequest
 from ca.keys import key_from_pem
 from ca.secretfiles import UnsafeSecretFile, write_secret
-from coordinator import restoring, setup
-from coordinator.authority import make_intermediate
-from coordinator.clock import now_ms
-from coordinator.commands import AddIntermediate, AnyCommand, Envelope, PutUser, encode_envelope
-from coordinator.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
-from coordinator.digests import StateDiverged, check_not_diverged, mark_diverged
-from coordinator.doctor import examine
-from coordinator.filedigests import digest_beside
-from coordinator.ledger import open_ledger
-from coordinator.log import SegmentLog
-from coordinator.metrics import Metrics, timed_sync
+from coordinator.admin import restore, setup
+from coordinator.admin.authority import make_intermediate
+from coordinator.admin.doctor import examine
+from coordinator.member.open_storage import open_ledger
+from coordinator.member.state_digests import StateDiverged, check_not_diverged, mark_diverged
+from coordinator.model.clock import now_ms
+from coordinator.model.records import VOTER, Caller, CoordinatorRecord
+from coordinator.protocol.commands import AddIntermediate, AnyCommand, Envelope, PutUser, encode_envelope
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.records import VOTER, Caller, CoordinatorRecord
-from coordinator.roster import read_known, write_known
-from coordinator.store import Store
+from coordinator.rpc.roster import read_known, write_known
+from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
+from coordinator.runtime.metrics import Metrics, timed_sync
+from coordinator.storage.file_digests import digest_beside
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.state_store import Store
 from deploy.commands.coordinator import coordinator
 from tests.unit.state import ADMIN
 
@@ -57,7 +57,7 @@ def files(tmp_path: Path) -> CoordinatorFiles:
 
 def later_bundle(files: CoordinatorFiles) -> Path:
     path = files.data.parent / "later.bundle"
-    restoring.write_bundle(files.data, path)
+    restore.write_bundle(files.data, path)
     return path
 
 
@@ -120,7 +120,7 @@ def test_certificates_are_signed_by_the_newest_intermediate_that_bundle_or_state
     later = CoordinatorFiles(tmp_path / "c3")
     setup.init_from_bundle(later.data, later_bundle(files), "c3", record("c3"))
     assert later.credential().chain()[1:] == newest
-    restoring.begin_again(files.data, record("c4"))
+    restore.begin_again(files.data, record("c4"))
     assert files.credential().chain()[1:] == newest
 
 
@@ -210,12 +210,12 @@ def test_directory_of_a_coordinator_is_not_used_twice(files: CoordinatorFiles) -
     with pytest.raises(Conflict):
         setup.init_from_bundle(files.data, files.bundle, "c2")
     with pytest.raises(Conflict):
-        restoring.write_bundle(files.data, files.bundle)
+        restore.write_bundle(files.data, files.bundle)
 
 
 def snapshot_of(files: CoordinatorFiles) -> Path:
     path = files.data.parent / "kept.snapshot"
-    restoring.write_snapshot(files.data, path)
+    restore.write_snapshot(files.data, path)
     return path
 
 
@@ -223,7 +223,7 @@ def test_restored_cluster_has_one_member_and_remembers_the_others(files: Coordin
     data = files.data.parent / "r1"
     snapshot = snapshot_of(files)
     assert snapshot.stat().st_mode & 0o777 == 0o600
-    token = restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+    token = restore.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
     assert token is not None
     assert token.read_text().startswith("eyJ")
     ledger = open_ledger(CoordinatorFiles(data), timed_sync(Metrics("test").registry))
@@ -245,7 +245,7 @@ def test_snapshot_is_restored_only_whole_of_this_cluster_and_under_a_new_id(
         other.data, coordinator_id="o1", cluster="other", members=[record("o1")], development=True
     )
     later = tmp_path / "other.bundle"
-    restoring.write_bundle(other.data, later)
+    restore.write_bundle(other.data, later)
     torn = tmp_path / "torn"
     torn.write_bytes(snapshot.read_bytes()[:5000])
     text = tmp_path / "text"
@@ -258,15 +258,13 @@ def test_snapshot_is_restored_only_whole_of_this_cluster_and_under_a_new_id(
         (snapshot, files.bundle, "c2"),
     ):
         with pytest.raises(InvalidRequest):
-            restoring.restore(
-                tmp_path / "r1", snapshot=source, bundle_path=bundle, own=record(coordinator_id)
-            )
+            restore.restore(tmp_path / "r1", snapshot=source, bundle_path=bundle, own=record(coordinator_id))
         assert not CoordinatorFiles(tmp_path / "r1").config.exists()
         assert not CoordinatorFiles(tmp_path / "r1").state.exists()
     with pytest.raises(Conflict):
-        restoring.restore(files.data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+        restore.restore(files.data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
     with pytest.raises(Conflict):
-        restoring.write_snapshot(files.data, snapshot)
+        restore.write_snapshot(files.data, snapshot)
 
 
 def test_snapshot_is_restored_only_as_it_was_written(files: CoordinatorFiles, tmp_path: Path) -> None:
@@ -278,10 +276,10 @@ def test_snapshot_is_restored_only_as_it_was_written(files: CoordinatorFiles, tm
     whole = snapshot.read_bytes()
     snapshot.write_bytes(whole.replace(b"127.0.0.1", b"127.0.0.7"))  # a sound database for SQLite
     with pytest.raises(InvalidRequest, match="damaged"):
-        restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+        restore.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
     assert list(data.iterdir()) == []
     snapshot.write_bytes(whole)
-    restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+    restore.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
 
 
 def test_digest_of_an_earlier_snapshot_is_not_taken_for_the_new_ones(files: CoordinatorFiles) -> None:
@@ -299,10 +297,10 @@ def test_snapshot_without_room_for_its_digest_leaves_nothing(
         raise OSError(errno.ENOSPC, "no room")
 
     with monkeypatch.context() as patch:
-        patch.setattr(restoring, "write_digest", fail)
+        patch.setattr(restore, "write_digest", fail)
         with pytest.raises(OSError, match="no room"):
             snapshot_of(files)
-    restoring.restore(
+    restore.restore(
         files.data.parent / "r1", snapshot=snapshot_of(files), bundle_path=files.bundle, own=record("r1")
     )
 
@@ -312,7 +310,7 @@ def test_coordinator_begins_again_beside_what_it_was(files: CoordinatorFiles) ->
     files.write_config(msgspec.structs.replace(files.read_config(), **settings))
     files.diverged.write_text("odd")
     (files.log / "extra").write_text("kept")
-    aside = restoring.begin_again(files.data, record("c3"))
+    aside = restore.begin_again(files.data, record("c3"))
     config = files.read_config()
     assert (config.id, config.own) == ("c3", record("c3"))
     assert {name: getattr(config, name) for name in settings} == settings
@@ -343,33 +341,33 @@ def test_coordinator_older_than_its_first_intermediate_begins_again_after_an_int
     aside.mkdir()
     for path in files.data.glob("state.sqlite*"):
         path.rename(aside / path.name)
-    restoring.check_rebuildable(files, record("c9"))
+    restore.check_rebuildable(files, record("c9"))
     with monkeypatch.context() as patch:  # the new state is there, and knows the first intermediate alone
         patch.setattr(setup, "new_leaf", lambda *_: (tmp_path / "not there").read_text())
         with pytest.raises(FileNotFoundError):
-            restoring.begin_again(files.data, record("c9"))
+            restore.begin_again(files.data, record("c9"))
     assert files.state.exists()
-    restoring.check_rebuildable(files, record("c9"))
+    restore.check_rebuildable(files, record("c9"))
     files.state.unlink()
     for path in files.data.glob("damaged-*/state.sqlite"):
         path.write_bytes(b"no database")
     with pytest.raises(InvalidRequest, match="make a bundle on another coordinator"):
-        restoring.check_rebuildable(files, record("c9"))
+        restore.check_rebuildable(files, record("c9"))
 
 
 def test_coordinator_does_not_begin_again_while_it_runs_or_under_a_known_id(files: CoordinatorFiles) -> None:
     for known in ("c1", "c2"):
         with pytest.raises(InvalidRequest):
-            restoring.begin_again(files.data, record(known))
+            restore.begin_again(files.data, record(known))
     log = SegmentLog.open(files.log)
     try:
         with pytest.raises(Conflict, match="is in use"):
-            restoring.begin_again(files.data, record("c3"))
+            restore.begin_again(files.data, record("c3"))
     finally:
         log.close()
     files.genesis.unlink()
     with pytest.raises(NotInitialised):
-        restoring.begin_again(files.data, record("c3"))
+        restore.begin_again(files.data, record("c3"))
     assert files.read_config().id == "c1"
 
 
@@ -399,7 +397,7 @@ def test_damaged_first_entry_makes_no_bundle_and_no_coordinator(
         later_bundle(files)
     assert not (tmp_path / "later.bundle").exists()
     with pytest.raises(InvalidRequest, match=told):
-        restoring.begin_again(files.data, record("c3"))
+        restore.begin_again(files.data, record("c3"))
     if kind == "key":
         return
     assert (files.read_config().id, files.log.is_dir()) == ("c1", True)
@@ -416,14 +414,14 @@ def test_restore_that_fails_leaves_nothing_and_can_be_tried_again(
     wrong = tmp_path / "wrong.bundle"
     write_secret(wrong, msgspec.msgpack.encode(msgspec.structs.replace(bundle, cluster_key=key)))
     with pytest.raises(InvalidRequest, match="its key does not open"):
-        restoring.restore(data, snapshot=snapshot, bundle_path=wrong, own=record("r1"))
+        restore.restore(data, snapshot=snapshot, bundle_path=wrong, own=record("r1"))
     assert list(data.iterdir()) == []
     with monkeypatch.context() as patch:  # the very last step
-        patch.setattr(restoring, "mint_admin_token", lambda _: (data / "not there").read_text())
+        patch.setattr(restore, "mint_admin_token", lambda _: (data / "not there").read_text())
         with pytest.raises(FileNotFoundError):
-            restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+            restore.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
     assert list(data.iterdir()) == []
-    restoring.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
+    restore.restore(data, snapshot=snapshot, bundle_path=files.bundle, own=record("r1"))
 
 
 def test_restore_of_a_cluster_whose_first_admin_is_disabled_comes_without_a_token(
@@ -464,7 +462,7 @@ def test_coordinator_does_not_begin_again_under_an_id_that_its_state_remembers(
     with closing(sqlite3.connect(files.state)) as state, state:
         state.execute("UPDATE coordinators SET coordinator_id = 'c9' WHERE coordinator_id = 'c2'")
     with pytest.raises(InvalidRequest, match="is or was another"):
-        restoring.check_rebuildable(files, record("c9"))
+        restore.check_rebuildable(files, record("c9"))
 
 
 def test_first_entry_of_an_older_version_is_kept_beside_the_log(files: CoordinatorFiles) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from coordinator.web import Listener, new_application, serve_on
-from node.blobs import INCOMING, BlobStore
-from node.peers import PeerFailed, pieces
-from node.siblings import Siblings, owner_of
+from coordinator.http.app import Listener, new_application, serve_on
+from node.peer.client import PeerFailed, pieces
+from node.storage.blobs import INCOMING, BlobStore
+from node.workers.siblings import Siblings, owner_of
 
 
 def test_every_upload_has_one_owner_and_all_workers_have_a_share() -> None:

@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 import msgspec
 import pytest
 
-from node import silence
-from node.chain import Chain
-from node.link import END_S, Link, LinkTerms, Source
-from node.peers import PeerFailed
-from node.segments import FinishedBlob
-from node.silence import SilentPeers
-from node.takeover import has_prefix, who_has_prefix
+from node.peer import silence
+from node.peer.client import PeerFailed
+from node.peer.silence import SilentPeers
+from node.storage.segments import FinishedBlob
+from node.uploads.chain import Chain
+from node.uploads.chain_link import END_S, Link, LinkTerms, Source
+from node.uploads.takeover import has_prefix, who_has_prefix
 from tests.unit.peer_nodes import Node, impostor, introduce
 from tests.unit.upload_records import CONTENT, UUID, chain_of_all, record_of, store_upload
 
@@ -114,7 +114,7 @@ async def test_one_that_falls_silent_again_is_left_out_for_longer(monkeypatch: p
         rests.append(delay_s)
         await slept(0)
 
-    monkeypatch.setattr("node.silence.asyncio.sleep", sleep)
+    monkeypatch.setattr("node.peer.silence.asyncio.sleep", sleep)
     answers = iter([True, False, True, True])
 
     async def ask(_name: str) -> bool:
@@ -159,7 +159,7 @@ async def finished(node: Node, member: str) -> None:
 async def test_no_wait_for_a_peer_grows_with_the_size(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch, wait: Callable[[Node, str], Awaitable[None]]
 ) -> None:
-    monkeypatch.setattr("node.replication.FINISH_S", 2.0)
+    monkeypatch.setattr("node.uploads.replicate.FINISH_S", 2.0)
     async with hung(nodes, "n2"):
         await wait(nodes[0], "n2")
 
@@ -231,7 +231,7 @@ async def test_prefix_that_takes_long_to_read_is_told_to_who_comes_back_for_it(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store_upload(nodes[1])
-    monkeypatch.setattr("node.prefixes.ANSWER_S", 0.1)
+    monkeypatch.setattr("node.staging.prefixes.ANSWER_S", 0.1)
     uploads, goes_on, reads = nodes[1].services.uploads, threading.Event(), []
     hash_prefix = uploads.hash_prefix
 

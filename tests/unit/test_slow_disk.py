@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ca.errors import Unavailable
-from coordinator import pace
-from coordinator.driver import SILENT_AFTER_S, Driver
+from coordinator.member import disk_pace
+from coordinator.member.driver import SILENT_AFTER_S, Driver
 from coordinator.raft.core import NotLeader
 from tests.unit.test_driver_group import DEADLINE_S, Group, admit, leading, three_voters
 
@@ -66,7 +66,7 @@ async def test_nobody_waits_for_more_than_the_sync_under_way_of_a_slow_leader(gr
 async def test_leader_that_is_clearly_slower_hands_over_and_does_not_get_the_lead_back(
     group: Group, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pace, "LEAD_S_MIN", 0.1)
+    monkeypatch.setattr(disk_pace, "LEAD_S_MIN", 0.1)
     seats = [group.seat(name) for name in ("c1", "c2", "c3")]
     async with asyncio.timeout(DEADLINE_S), seats[0].run() as first, seats[1].run(), seats[2].run():
         await three_voters(first)
@@ -84,14 +84,14 @@ async def test_leader_that_is_clearly_slower_hands_over_and_does_not_get_the_lea
 
 
 async def test_lead_stays_where_all_disks_are_slow(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pace, "LEAD_S_MIN", 0.1)
+    monkeypatch.setattr(disk_pace, "LEAD_S_MIN", 0.1)
     seats = [group.seat(name) for name in ("c1", "c2", "c3")]
     async with asyncio.timeout(DEADLINE_S), seats[0].run() as first, seats[1].run(), seats[2].run():
         await three_voters(first)
         term = first.status().term
         for seat in seats:
-            seat.disk.sync_s = pace.LATE_S + 0.1
-        for number in range(pace.LATE_BATCHES + 2):
+            seat.disk.sync_s = disk_pace.LATE_S + 0.1
+        for number in range(disk_pace.LATE_BATCHES + 2):
             await first.propose(admit(f"user-{number}"))
         assert (first.is_leader, first.status().term) == (True, term)
 

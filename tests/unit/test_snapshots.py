@@ -15,16 +15,17 @@ import msgspec
 import pytest
 
 from ca.errors import InsufficientStorage, InvalidRequest, NotFound
-from coordinator import commands, snapshots
+from coordinator.protocol import commands
 from coordinator.raft.messages import Members, SnapshotMeta
-from coordinator.snapshots import (
+from coordinator.storage import snapshot_store
+from coordinator.storage.snapshot_store import (
     CHUNK_BYTES_MAX,
     SNAPSHOT_BYTES_MAX,
     Chunk,
     SnapshotStore,
     describe,
 )
-from coordinator.store import Store
+from coordinator.storage.state_store import Store
 from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk
 from tests.unit.state import ADMIN, State, coordinator, create, dump, membership
 
@@ -120,7 +121,7 @@ def test_snapshot_of_another_entry_is_not_found(source: SnapshotStore) -> None:
 def test_snapshot_is_not_begun_without_room(
     tmp_path: Path, state: State, source: SnapshotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshots, "SNAPSHOT_RESERVE_BYTES", shutil.disk_usage(tmp_path).total)
+    monkeypatch.setattr(snapshot_store, "SNAPSHOT_RESERVE_BYTES", shutil.disk_usage(tmp_path).total)
     with pytest.raises(InsufficientStorage):
         source.take(origin="")
 
@@ -333,11 +334,11 @@ def test_verified_snapshot_whose_name_was_not_durable_is_when_it_is_finished_aga
     def refuse(_directory: Path) -> None:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    monkeypatch.setattr(snapshots, "sync_directory", refuse)
+    monkeypatch.setattr(snapshot_store, "sync_directory", refuse)
     for _ in range(2):
         with pytest.raises(OSError, match="Input/output"):
             incoming.finish()
-    monkeypatch.setattr(snapshots, "sync_directory", synced.append)
+    monkeypatch.setattr(snapshot_store, "sync_directory", synced.append)
     incoming.finish()
     assert synced != []
 
@@ -380,7 +381,7 @@ def test_snapshot_whose_sync_failed_comes_again(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     with monkeypatch.context() as patched:
-        patched.setattr(snapshots, "_sync_file", fail)
+        patched.setattr(snapshot_store, "_sync_file", fail)
         with pytest.raises(OSError, match="Input/output error"):
             fetch(source, target)
     assert target.incoming(meta_of(source)).offset == 0

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.log import SegmentLog
 from coordinator.raft.messages import Entry, EntryKind, HardState, SnapshotMeta
-from coordinator.reopening import recover
-from coordinator.snapshots import Disk, SnapshotStore
-from coordinator.store import Store
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.reopening import recover
+from coordinator.storage.snapshot_store import Disk, SnapshotStore
+from coordinator.storage.state_store import Store
 from tests.unit.snapshot_files import fetch, meta_of
 from tests.unit.state import ADMIN, State, create, dump
 

@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 from ca.errors import InvalidRequest
-from coordinator import commands
-from coordinator.damage import StateDamaged
-from coordinator.pinning import Pinned, content_digest, up_to_whole_hash
+from coordinator.protocol import commands
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.snapshots import SnapshotStore
-from coordinator.soundness import flaw_in
-from coordinator.store import Store
+from coordinator.storage.pinned_state import Pinned, content_digest, up_to_whole_hash
+from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.soundness import flaw_in
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_store import Store
 from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk
 from tests.unit.state import ADMIN, State, create
 from tests.unit.state_damage import spoil

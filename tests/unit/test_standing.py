@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.calls import CoordinatorStatus, HeartbeatCall, NodeStatus, StatusReply
-from coordinator.health import NodeHealth
-from coordinator.jobs import Amounts, amounts_of
-from coordinator.records import CoordinatorRecord
-from coordinator.replica_records import ReplicaCounts
+from coordinator.model.jobs import Amounts, amounts_of
+from coordinator.model.records import CoordinatorRecord
+from coordinator.model.replica_records import ReplicaCounts
+from coordinator.protocol.calls import CoordinatorStatus, HeartbeatCall, NodeStatus, StatusReply
+from coordinator.rpc.node_health import NodeHealth
 from deploy.commands.status import progress_of
 from node.api.bodies.coordinators import CoordinatorState, EndingCertificate, NodeState
-from node.api.standing import findings_of, members_are_well, since_of
+from node.api.cluster_health import findings_of, members_are_well, since_of
 from tests.unit.node_records import node_record
 
 

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.damage import StateDamaged
-from coordinator.snapshots import SnapshotStore
-from coordinator.store import Store
-from coordinator.stored_sums import SUMS, StoredSums
+from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_store import Store
+from coordinator.storage.stored_sums import SUMS, StoredSums
 from tests.unit.snapshot_files import fetch
 from tests.unit.state import ADMIN, State, create
 from tests.unit.state_damage import flip, pages_of, swap_pages, zero
@@ -26,7 +26,9 @@ from tests.unit.state_damage import flip, pages_of, swap_pages, zero
 FILES = 600
 SEEDS = 4
 STEPS = 40
-BESIDE = "import pathlib, sys, coordinator.store as s; s.Store(pathlib.Path(sys.argv[1])).close()"
+BESIDE = (
+    "import pathlib, sys, coordinator.storage.state_store as s; s.Store(pathlib.Path(sys.argv[1])).close()"
+)
 ENDINGS = ("", "-wal", SUMS)
 
 

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import commands, queries
+from coordinator.protocol import commands, queries
 from coordinator.raft.messages import Entry, EntryKind
-from coordinator.store import CHECKPOINT_CHANGES, Store
+from coordinator.storage.state_store import CHECKPOINT_CHANGES, Store
 from tests.unit.replica_acts import add, collect, delete, dropped, lost, mark, put, recount, release, spared
 from tests.unit.state import ADMIN, State, create
 from tests.unit.test_driver import DEADLINE_S, leading, running

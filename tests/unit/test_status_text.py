@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
+from deploy.base.terminal import table_console
 from deploy.commands import damaged
 from deploy.commands.status import print_status
-from deploy.progress import table_console
 
 ANSWER: dict[str, Any] = {
     "cluster": "lab",

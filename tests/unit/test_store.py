@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from coordinator import commands
-from coordinator.commands import Envelope, encode_envelope
-from coordinator.copying import copy_database
-from coordinator.damage import StateDamaged
-from coordinator.database import WAL_BYTES_MAX
-from coordinator.queries import ListUsers
+from coordinator.protocol import commands
+from coordinator.protocol.commands import Envelope, encode_envelope
+from coordinator.protocol.queries import ListUsers
 from coordinator.raft.messages import Entry, EntryKind, Members
-from coordinator.store import CHECKPOINT_CHANGES, Store, StoreFull
+from coordinator.storage.database import WAL_BYTES_MAX
+from coordinator.storage.state_backup import copy_database
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_store import CHECKPOINT_CHANGES, Store, StoreFull
 from tests.unit.state import ADMIN, State, coordinator, create, dump, membership
 from tests.unit.state_damage import spoil
 

@@ -12,9 +12,9 @@ from aiohttp import web
 
 from ca.certificates import new_root
 from ca.errors import Unavailable
-from coordinator.telling import connection_trouble, counted
-from deploy.processes import free_ports
-from node.client import Client
+from coordinator.runtime.wording import connection_trouble, counted
+from deploy.dev.processes import free_ports
+from node.client.client import Client
 
 LOOPBACK = "127.0.0.1"
 

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.web import Listener, new_application, serve_on
-from node.blobs import BlobStore
-from node.damage import verify_blob
-from node.lost import note_lost
-from node.peers import PeerFailed
-from node.segments import BlobDamaged, BlobMissing
+from coordinator.http.app import Listener, new_application, serve_on
+from node.peer.client import PeerFailed
+from node.peerapi.losses import LOSSES_TOLD_MAX, loss_routes, tell
 from node.services import NodeServices, provide
-from node.siblings import Siblings
-from node.telling_losses import LOSSES_TOLD_MAX, loss_routes, tell
-from node.withdrawn import Loss
+from node.storage.blobs import BlobStore
+from node.storage.damage import verify_blob
+from node.storage.loss_notes import note_lost
+from node.storage.segments import BlobDamaged, BlobMissing
+from node.storage.withdrawn import Loss
+from node.workers.siblings import Siblings
 from tests.cluster.immutable import immutable
 from tests.unit.peer_nodes import SHA256, Node
 
@@ -66,7 +66,7 @@ async def test_loss_is_told_until_the_first_worker_has_it(nodes: list[Node], tmp
 async def test_hung_first_worker_is_not_waited_for_for_ever(
     nodes: list[Node], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("node.telling_losses.ANSWER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("node.peerapi.losses.ANSWER_TIMEOUT_S", 0.2)
     first, second = (Siblings(number, 2, tmp_path / "run") for number in range(2))
     for worker in (first, second):
         await worker.start()

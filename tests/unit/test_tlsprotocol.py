@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from coordinator import tlsprotocol
-from coordinator.tlsprotocol import TlsListening
+from coordinator.http import tls
+from coordinator.http.tls import TlsListening
 from tests.unit.tls_pairs import (
     BIG,
     SHUTDOWN_S,
@@ -97,7 +97,7 @@ def test_paused_protocol_gets_nothing_until_it_resumes(run: Run, context: ssl.SS
             protocol: Any = taker.transport
             while protocol._ssl_protocol._transport.is_reading():
                 await asyncio.sleep(0.001)
-            assert protocol.get_read_buffer_size() < tlsprotocol.TAKEN_BYTES + tlsprotocol.RECEIVED_BYTES_MAX
+            assert protocol.get_read_buffer_size() < tls.TAKEN_BYTES + tls.RECEIVED_BYTES_MAX
             taker.transport.resume_reading()
             assert await taker.until(10 + len(BIG)) == b"waits here" + BIG
             await sending
@@ -418,6 +418,6 @@ def test_client_that_asks_for_keys_and_takes_none_is_cut_off(run: Run, context: 
         async with connection(context, buffer_bytes=20_000) as (taker, client):
             asking = asyncio.create_task(asyncio.to_thread(update_keys, client, 1_000_000))
             assert isinstance(await taker.lost, ConnectionAbortedError)
-            assert await asking > tlsprotocol.UNTAKEN_BYTES_MAX // 100
+            assert await asking > tls.UNTAKEN_BYTES_MAX // 100
 
     run(test())

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from coordinator import commands
-from coordinator.machine import touched
-from coordinator.machine.digests import tables_of
-from coordinator.machine.rules import RULES
-from coordinator.store import Store
+from coordinator.machine.execution import touched
+from coordinator.machine.execution.digests import tables_of
+from coordinator.machine.execution.rules import RULES
+from coordinator.protocol import commands
+from coordinator.storage.state_store import Store
 from tests.unit.state import ADMIN, State, create, dump
 
 TABLES = tables_of(RULES)

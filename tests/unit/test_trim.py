@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import commands
-from coordinator.caution import CAUTION_BLOBS
-from coordinator.job_runs import Progress
-from coordinator.queries import GetNodeReplicas, GetReplicaCounts
+from coordinator.model.replica_records import NodeReplicas, ReplicaCounts
+from coordinator.model.safety_limits import CAUTION_BLOBS
+from coordinator.protocol import commands
+from coordinator.protocol.queries import GetNodeReplicas, GetReplicaCounts
 from coordinator.reconcile import trim
+from coordinator.reconcile.context import Means
 from coordinator.reconcile.drain import RELEASED_MAX
 from coordinator.reconcile.facts import SOURCES_MAX
-from coordinator.reconcile.means import Means
-from coordinator.reconcile.recounting import recount
+from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.recount import recount
 from coordinator.reconcile.trim import BLOBS_AT_ONCE, TRIED_S, Trimmer, count_surplus, rank_surplus
-from coordinator.replica_records import NodeReplicas, ReplicaCounts
 from tests.unit.test_job_runs import apply, member, trigger
 from tests.unit.test_reconcile_plans import GIB, blob, facts, node
 from tests.unit.test_rounds import BLOBS, NODES, Disks, surplus

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from node.blobs import BlobStore
-from node.segments import SEGMENT_BYTES, BlobDamaged, OpenBlob
-from node.trust import SETTLED_NS, TRUSTED_S, FileIdentity, TrustedSegments
+from node.storage.blobs import BlobStore
+from node.storage.segments import SEGMENT_BYTES, BlobDamaged, OpenBlob
+from node.storage.verified_segments import SETTLED_NS, TRUSTED_S, FileIdentity, TrustedSegments
 
 CONTENT = bytes(range(256)) * (SEGMENT_BYTES // 256) + b"tail"
 SHA256 = sha256(CONTENT).hexdigest()

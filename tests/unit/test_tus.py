@@ -15,9 +15,9 @@ from ca.errors import (
     PreconditionFailed,
     UnsupportedMediaType,
 )
-from coordinator.records import UploadRecord
+from coordinator.model.records import UploadRecord
 from node.content import tus
-from node.content.digests import (
+from node.http.digests import (
     TUS_ALGORITHMS,
     piece_checksums,
     piece_digest,
@@ -26,7 +26,7 @@ from node.content.digests import (
     tus_checksum,
     whole_digest,
 )
-from node.ranges import SIZE_BYTES_MAX
+from node.http.ranges import SIZE_BYTES_MAX
 
 GOOD = {
     "Tus-Resumable": "1.0.0",

@@ -9,10 +9,10 @@ import pytest
 from ca.certificates import Authority
 from ca.errors import InvalidRequest, Unavailable
 from ca.tls import Peer
-from coordinator.calls import AnyCall, RulesCall
-from coordinator.commands import AddIntermediate, RaiseRules
-from coordinator.machine.rules import FIRST, RULES, SINCE
-from coordinator.upgrades import Upgrades
+from coordinator.machine.execution.rules import FIRST, RULES, SINCE
+from coordinator.member.rules_upgrade import Upgrades
+from coordinator.protocol.calls import AnyCall, RulesCall
+from coordinator.protocol.commands import AddIntermediate, RaiseRules
 from tests.unit.peer_ports import connected, serving
 from tests.unit.state import ADMIN, cluster_view, coordinator
 from tests.unit.test_job_runs import member
@@ -68,7 +68,7 @@ async def test_coordinator_that_does_not_answer_is_waited_for(
     other = Other(RULES)
     assert await rules_in_the_end(tmp_path, peer_authority, other, "c3") == FIRST
     assert other.asked >= LOOKS
-    told = [record for record in caplog.records if record.name == "coordinator.upgrades"]
+    told = [record for record in caplog.records if record.name == "coordinator.member.rules_upgrade"]
     waited_for = [vars(record)["coordinators"] for record in told if record.levelname == "WARNING"]
     assert waited_for in ([["c3"]], [["c2", "c3"], ["c3"]])
 

@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from ca.errors import Conflict, NotFound, Unavailable
-from node.peers import pieces
-from node.upload_copies import CopyOrder
+from node.peer.client import pieces
+from node.uploads.upload_copies import CopyOrder
 from tests.unit.peer_nodes import Node
 from tests.unit.test_links import UUID, held, store
 

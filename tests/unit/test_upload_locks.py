@@ -6,8 +6,8 @@ from contextlib import ExitStack
 import pytest
 
 from ca.errors import RateLimited, UploadLocked
-from node.content import locks
-from node.content.locks import UploadLocks
+from node.uploads import write_locks
+from node.uploads.write_locks import UploadLocks
 
 ID = "0192f0c0-0000-7000-8000-000000000000"
 
@@ -55,7 +55,7 @@ async def test_writer_waits_for_the_end_of_a_request_whose_client_is_gone() -> N
 
 
 async def test_writer_ends_a_silent_request_and_takes_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "TAKEOVER_STALL_S", 0.0)
+    monkeypatch.setattr(write_locks, "TAKEOVER_STALL_S", 0.0)
     table, silent, begun = UploadLocks(), Connection(), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(use(table, silent, begun=begun, receiving=True))
@@ -66,7 +66,7 @@ async def test_writer_ends_a_silent_request_and_takes_over(monkeypatch: pytest.M
 
 
 async def test_completing_request_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "TAKEOVER_STALL_S", 0.0)
+    monkeypatch.setattr(write_locks, "TAKEOVER_STALL_S", 0.0)
     table, first, begun = UploadLocks(), Connection(), asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(use(table, first, begun=begun, receiving=False))
@@ -99,7 +99,7 @@ async def test_who_asks_is_answered_while_a_request_goes_on() -> None:
 async def test_writers_of_one_principal_are_bounded_and_leave_room_for_others() -> None:
     table = UploadLocks()
     with ExitStack() as held:
-        for number in range(locks.WRITERS_MAX):
+        for number in range(write_locks.WRITERS_MAX):
             held.enter_context(table.writer("alice", f"file {number}"))
         with pytest.raises(RateLimited) as caught, table.writer("alice", "another"):
             pass

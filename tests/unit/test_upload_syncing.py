@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from ca import errors
-from deploy.processes import wait_until
-from node import upload as upload_module
-from node.durable import Disk
-from node.upload import Upload
+from deploy.dev.processes import wait_until
+from node.diskio.durable import Disk
+from node.staging import upload_file as upload_module
+from node.staging.upload_file import Upload
 from tests.unit.upload_machine import (
     CONTENT,
     REFUSALS,

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from ca import errors
-from node import upload as upload_module
-from node import uploads
-from node.blobs import BlobStore
-from node.segments import BlobDamaged, FinishedBlob
+from node.staging import upload_file as upload_module
+from node.staging import upload_store
+from node.storage.blobs import BlobStore
+from node.storage.segments import BlobDamaged, FinishedBlob
 from tests.unit.upload_machine import (
     CONTENT,
     OTHER,
@@ -67,7 +67,7 @@ def test_finish_asked_again_answers_the_same_also_after_a_restart(machine: Machi
 def test_finished_content_gives_way_to_an_upload_of_what_it_began_with(
     machine: Machine, monkeypatch: pytest.MonkeyPatch, stop: int, prefix_bytes_max: int, kept_bytes: int
 ) -> None:
-    monkeypatch.setattr(uploads, "PREFIX_BYTES_MAX", prefix_bytes_max)
+    monkeypatch.setattr(upload_store, "PREFIX_BYTES_MAX", prefix_bytes_max)
     finished = machine.uploads.open(UUID, None)
     finished.append(CONTENT)
     finished.finish()
@@ -443,7 +443,7 @@ def test_few_are_kept_open_where_a_process_may_have_few_descriptors(tmp_path: Pa
     store = BlobStore(tmp_path)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
-        kept = uploads.UploadStore(store)
+        kept = upload_store.UploadStore(store)
         for number in range(100):
             with kept.open(str(uuid.UUID(int=number)), None) as upload:
                 upload.append(b"0123456789")

@@ -14,11 +14,11 @@ from ca.certificates import Authority
 from ca.errors import Unauthorized, Unavailable
 from ca.tls import Peer
 from ca.usertoken import mint, new_signing_key, public_jwk
-from coordinator import view as view_module
-from coordinator.calls import AnyCall, HeartbeatCall, HeartbeatReply
-from coordinator.client import MetadataClient
-from coordinator.clock import now_ms
-from coordinator.view import View
+from coordinator.model.clock import now_ms
+from coordinator.protocol.calls import AnyCall, HeartbeatCall, HeartbeatReply
+from coordinator.rpc import view as view_module
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.view import View
 from tests.unit.peer_ports import CLUSTER, connected, serving
 from tests.unit.state import cluster_view
 

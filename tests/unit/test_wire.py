@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from msgspec import inspect
 
 from ca.errors import InvalidRequest
-from coordinator import commands, wire
-from coordinator.calls import ProposeCall
-from coordinator.commands import OpenSession
+from coordinator.protocol import commands
+from coordinator.protocol.calls import ProposeCall
+from coordinator.protocol.commands import OpenSession
 from coordinator.raft.messages import Message, MessageKind
+from coordinator.rpc import wire
 
 PROPOSAL = ProposeCall(0, 0, 0, OpenSession(nonce="n"))
 CALL = wire.CallFrame(1, 2000, wire.encode_call(PROPOSAL))

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.queries import ListDamagedCopies
-from node.damage import set_aside_again, verify_blob, withdraw
-from node.damaged_copies import RETELL_S
-from node.lost import NOTES_MAX, list_lost, note_lost, retry_notes
-from node.salvage import local_segment, local_sums
-from node.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, segment_digest
-from node.withdrawn import LOSSES_MAX, Loss
+from coordinator.protocol.queries import ListDamagedCopies
+from node.custody.damaged_copies import RETELL_S
+from node.peer.salvage import local_segment, local_sums
+from node.storage.damage import set_aside_again, verify_blob, withdraw
+from node.storage.loss_notes import NOTES_MAX, list_lost, note_lost, retry_notes
+from node.storage.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, segment_digest
+from node.storage.withdrawn import LOSSES_MAX, Loss
 from tests.cluster.faulty_disk import injected
 from tests.cluster.immutable import immutable
 from tests.unit.custody_node import Keeper

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from coordinator.worker import Worker
+from coordinator.member.thread import Worker
 
 DEADLINE_S = 20.0
 

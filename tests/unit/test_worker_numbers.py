@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
-from coordinator.web import new_application, serve_on
-from node import worker_numbers
-from node.siblings import Siblings
-from node.worker_numbers import WorkerNumbers
+from coordinator.http.app import new_application, serve_on
+from node.workers import stats
+from node.workers.siblings import Siblings
+from node.workers.stats import WorkerNumbers
 
 
 async def test_worker_that_answers_no_more_hangs_and_one_that_never_did_is_only_being_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_numbers, "HUNG_S", 0.3)
-    monkeypatch.setattr(worker_numbers, "LOOK_S", 0.02)
+    monkeypatch.setattr(stats, "HUNG_S", 0.3)
+    monkeypatch.setattr(stats, "LOOK_S", 0.02)
     first, second = Siblings(0, 3, tmp_path / "run"), Siblings(1, 3, tmp_path / "run")
     for each in (first, second):
         await each.start()
@@ -26,7 +26,7 @@ async def test_worker_that_answers_no_more_hangs_and_one_that_never_did_is_only_
     hung: asyncio.Queue[int] = asyncio.Queue()
     running = asyncio.create_task(numbers.run(hung.put_nowait))
     async with asyncio.timeout(20):
-        await asyncio.sleep(2 * worker_numbers.HUNG_S)
+        await asyncio.sleep(2 * stats.HUNG_S)
         assert hung.empty()
         await listener.close()
         assert await hung.get() == 1

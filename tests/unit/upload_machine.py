@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from ca import errors
-from node.blobs import BlobStore
-from node.durable import SLOT_BYTES, Disk, Octets, preallocate, write_out
-from node.uploads import UploadStore
+from node.diskio.durable import SLOT_BYTES, Disk, Octets, preallocate, write_out
+from node.staging.upload_store import UploadStore
+from node.storage.blobs import BlobStore
 
 UUID = "0192d3a4-0000-7000-8000-000000000001"
 OTHER = "0192d3a4-0000-7000-8000-000000000002"

@@ -3,10 +3,10 @@
 import hashlib
 import os
 
-from coordinator.records import BACKUP, UploadRecord
-from node.chain import Chain
-from node.link import LinkTerms, Source
-from node.upload import Upload
+from coordinator.model.records import BACKUP, UploadRecord
+from node.staging.upload_file import Upload
+from node.uploads.chain import Chain
+from node.uploads.chain_link import LinkTerms, Source
 from tests.unit.peer_nodes import Node
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"

@@ -6,7 +6,7 @@ from typing import Final
 from aiohttp import web
 
 from ca.errors import InvalidRequest, NotFound
-from node.names import is_sha256, is_uuid
+from node.base.identifiers import is_sha256, is_uuid
 
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # C0, C1, and the line ends of Unicode
 # RFC 9110, section 8.3.1, without quoted parameters' escapes: it goes back out in a header as it came.

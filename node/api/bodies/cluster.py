@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from coordinator.bounds import PEM_CHARS_MAX, WRAPPED_BYTES_MAX
+from coordinator.model.bounds import PEM_CHARS_MAX, WRAPPED_BYTES_MAX
 from node.api.bodies.fields import (
     Amount,
     Count,

@@ -4,8 +4,8 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from coordinator.health import NODE_STATES
-from coordinator.records import DOWN, HEALTHY, RETURNING
+from coordinator.model.records import DOWN, HEALTHY, RETURNING
+from coordinator.rpc.node_health import NODE_STATES
 from node.api.bodies.cluster import NodeId, NodeUrl, PeerPort, Weight, Zone
 from node.api.bodies.fields import (
     Amount,

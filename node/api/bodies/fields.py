@@ -19,7 +19,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta
 
-from coordinator.bounds import TEXT_CHARS_MAX
+from coordinator.model.bounds import TEXT_CHARS_MAX
 
 SIZE_BYTES_MAX: Final = 2**53 - 1  # what a JSON number holds exactly everywhere
 RETENTION_HOURS_MAX: Final = 876_000  # a hundred years

@@ -4,8 +4,8 @@ from typing import Annotated, TypedDict
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from coordinator.records import DEFAULT_BUCKET_ID, FileRecord
-from coordinator.timestamps import rfc3339
+from coordinator.model.records import DEFAULT_BUCKET_ID, FileRecord
+from coordinator.model.timestamps import rfc3339
 from node.api.bodies.fields import (
     BlobSha256,
     BucketId,

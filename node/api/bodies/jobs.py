@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from coordinator.jobs import GRACE_S_MAX
+from coordinator.model.jobs import GRACE_S_MAX
 from node.api.bodies.fields import (
     Amount,
     Count,

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from coordinator.records import DEFAULT_BUCKET_ID
+from coordinator.model.records import DEFAULT_BUCKET_ID
 from node.api.bodies.fields import (
     BucketId,
     Count,

@@ -1,0 +1,201 @@
+"""The internal CA and the signer of user tokens, as a coordinator holds them: keys unwrapped from
+replicated state.
+"""
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+from ca import usertoken
+from ca.certificates import (
+    Authority,
+    LeafCertificate,
+    UntrustedCertificate,
+    certificates_in,
+    check_authority,
+    new_intermediate,
+)
+from ca.errors import Internal, InvalidRequest
+from ca.identity import Identity
+from ca.keys import UnreadableKey, WrongClusterKey, key_from_pem, key_to_pem, unwrap, wrap
+from ca.tls import Credential
+from ca.usertoken import SigningKey
+from coordinator.model.clock import now_ms
+from coordinator.storage.state_store import Store
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    from ca.keys import PublicKey
+
+INTERMEDIATE_PURPOSE = "intermediate"
+USER_TOKEN_PURPOSE = "user_token"  # noqa: S105 (a purpose, not a password)
+_DAMAGED = "state.sqlite is damaged: set this member up again with `filestore coordinator rebuild`."
+
+
+class KeyDamaged(Internal):
+    """A key that the state holds is not what was written there; the process must not run on it."""
+
+
+class Intermediate(NamedTuple):
+    """What signs leaves: its certificate, and its private key wrapped under the cluster key."""
+
+    pem: str
+    wrapped: bytes
+
+
+class TokenKey(NamedTuple):
+    """What signs user tokens; its private half is wrapped under the cluster key."""
+
+    kid: str
+    jwk: dict[str, str]
+    wrapped: bytes
+
+
+def make_intermediate(
+    root_pem: str,
+    root_key: "ec.EllipticCurvePrivateKey",
+    cluster: str,
+    cluster_key: bytes,
+    *,
+    now: datetime,
+) -> Intermediate:
+    """A new one, signed with the root's key. Raises UntrustedCertificate for the key of another root."""
+    pem, key = new_intermediate(root_pem, root_key, cluster, now=now)
+    return Intermediate(pem, wrap(cluster_key, key_to_pem(key), purpose=INTERMEDIATE_PURPOSE))
+
+
+def check_intermediate(
+    intermediate: Intermediate, *, root_pem: str, cluster: str, cluster_key: bytes, now: datetime
+) -> None:
+    """Raises InvalidRequest unless this cluster can sign with it from now on."""
+    try:
+        check_authority(opened(intermediate, cluster_key, root_pem), cluster, now=now)
+    except (UntrustedCertificate, UnreadableKey, WrongClusterKey) as error:
+        raise InvalidRequest(f"intermediate: {error.details}") from error
+
+
+class ClusterAuthority:
+    """Signs leaves and user tokens. The private keys are read when needed and kept nowhere else."""
+
+    def __init__(
+        self,
+        store: Store,
+        cluster_key: bytes,
+        cluster: str,
+        root_pem: str,
+        *,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        """`clock_ms`: the time that is signed."""
+        self._clock_ms = clock_ms
+        self._store = store
+        self._cluster_key = cluster_key
+        self._cluster = cluster
+        self.root_pem = root_pem
+
+    def require_key(self) -> None:
+        """Raises WrongClusterKey for the key of another cluster, KeyDamaged when a key in the state is not
+        what was written: both would show when this member leads.
+        """
+        opened_by_purpose, failure = {}, None
+        for purpose in (INTERMEDIATE_PURPOSE, USER_TOKEN_PURPOSE):
+            try:
+                opened_by_purpose[purpose] = unwrap(
+                    self._cluster_key, self._stored(purpose)[2], purpose=purpose
+                )
+            except WrongClusterKey as error:
+                failure = error
+        if failure is not None and not opened_by_purpose:
+            raise failure  # of both: it is the key file
+        if failure is not None:
+            raise KeyDamaged(f"{failure.details}, which opens another one. {_DAMAGED}") from failure
+        try:
+            newest = Authority(
+                self.root_pem, self._newest().pem, key_from_pem(opened_by_purpose[INTERMEDIATE_PURPOSE])
+            )
+            is_sound = certificates_in(newest.intermediate_pem)[0].public_key() == (
+                newest.intermediate_key.public_key()
+            )
+            kid, _, _ = self._stored(USER_TOKEN_PURPOSE)
+            usertoken.public_jwk(SigningKey(kid, opened_by_purpose[USER_TOKEN_PURPOSE]))
+        except (UntrustedCertificate, UnreadableKey) as error:
+            raise KeyDamaged(f"A stored key is damaged: {error.details}. {_DAMAGED}") from error
+        if not is_sound:
+            raise KeyDamaged(f"The stored intermediate certificate is not for the stored key. {_DAMAGED}")
+
+    def _stored(self, purpose: str) -> tuple[str, str, bytes]:
+        """The newest key with this purpose. Raises KeyDamaged without one that is well formed."""
+        try:
+            return self._store.key(purpose)
+        except (Internal, TypeError, ValueError) as error:
+            raise KeyDamaged(f"There is no {purpose} key in the state. {_DAMAGED}") from error
+
+    def sign_leaf(self, public_key: "PublicKey", identity: Identity, address: str) -> LeafCertificate:
+        """A leaf for a member, signed by the newest intermediate."""
+        authority = opened(self._newest(), self._cluster_key, self.root_pem)
+        return authority.sign_leaf(public_key, identity, address, now=self._now())
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self._clock_ms() / 1000, UTC)
+
+    def is_newer_than(self, credential: Credential) -> bool:
+        """Whether the newest intermediate begins after the one that signed this certificate on disk."""
+        try:
+            signed_by = credential.chain()[1]
+        except (OSError, IndexError, UntrustedCertificate):
+            return False  # what a renewal would say of it is said when one is due
+        newest = certificates_in(self._newest().pem)[0]
+        return newest.not_valid_before_utc > signed_by.not_valid_before_utc
+
+    def check_intermediate(self, intermediate: Intermediate) -> None:
+        """Raises InvalidRequest unless this cluster can sign with it from now on."""
+        check_intermediate(
+            intermediate,
+            root_pem=self.root_pem,
+            cluster=self._cluster,
+            cluster_key=self._cluster_key,
+            now=self._now(),
+        )
+
+    def new_token_key(self) -> TokenKey:
+        """Another one to sign user tokens with, wrapped as the present one is."""
+        key = usertoken.new_signing_key()
+        wrapped = wrap(self._cluster_key, key.private_pem, purpose=USER_TOKEN_PURPOSE)
+        return TokenKey(key.kid, usertoken.public_jwk(key), wrapped)
+
+    def _newest(self) -> Intermediate:
+        _, pem, wrapped = self._store.key(INTERMEDIATE_PURPOSE)
+        return Intermediate(pem, wrapped)
+
+    def sign_user_token(
+        self,
+        *,
+        subject: str,
+        generation: int,
+        roles: tuple[str, ...],
+        groups: tuple[str, ...],
+        at_ms: int,
+        ttl_seconds: int,
+        token_id: str,
+    ) -> str:
+        """A user token, signed by the newest key."""
+        kid, _, wrapped = self._store.key(USER_TOKEN_PURPOSE)
+        private_pem = unwrap(self._cluster_key, wrapped, purpose=USER_TOKEN_PURPOSE)
+        return usertoken.mint(
+            SigningKey(kid, private_pem),
+            cluster=self._cluster,
+            subject=subject,
+            generation=generation,
+            roles=roles,
+            groups=groups,
+            now_ms=at_ms,
+            ttl_seconds=ttl_seconds,
+            token_id=token_id,
+        )
+
+
+def opened(intermediate: Intermediate, cluster_key: bytes, root_pem: str) -> Authority:
+    """What signs with it. Raises WrongClusterKey, UnreadableKey."""
+    pem = unwrap(cluster_key, intermediate.wrapped, purpose=INTERMEDIATE_PURPOSE)
+    return Authority(root_pem, intermediate.pem, key_from_pem(pem))

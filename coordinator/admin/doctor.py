@@ -1,0 +1,262 @@
+"""An offline check of a coordinator's data directory: log, database, snapshots, secrets, markers.
+
+It reads with the code that reads at a start, and changes nothing: the log's directory takes no writes here,
+and the database is looked at in a copy, since SQLite writes beside a database even to read it.
+"""
+
+import os
+import shutil
+import sqlite3
+import tempfile
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Final
+
+from ca.errors import InvalidRequest
+from ca.keys import WrongClusterKey, unwrap
+from ca.secretfiles import UnsafeSecretFile, systemd_credential
+from coordinator.admin.authority import INTERMEDIATE_PURPOSE
+from coordinator.admin.findings import (
+    Findings,
+    check_credential,
+    check_known,
+    check_private_directory,
+    check_secret,
+)
+from coordinator.admin.setup import read_genesis
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.runtime.wording import counted
+from coordinator.storage.log_directory import File, OsFile, kept_still
+from coordinator.storage.raft_log import SEGMENT_BYTES
+from coordinator.storage.raft_log_index import LogIndex
+from coordinator.storage.recovery import recover
+from coordinator.storage.segment import LogDamaged
+from coordinator.storage.snapshot_store import damage_of
+from coordinator.storage.state_store import newest_key
+
+_REBUILD: Final = (
+    "Do not repair it by hand and do not start it: set this member up again from its peers with"
+    " `filestore coordinator rebuild`, under a new name."
+)
+_DATABASE_MESSAGES_MAX: Final = 10
+
+
+def examine(files: CoordinatorFiles, *, deep: bool) -> Findings:
+    """Everything that can be known without its peers. `deep` reads snapshots whole, too.
+
+    Raises NotInitialised, Conflict while the coordinator runs.
+    """
+    config = files.read_config()
+    findings = Findings()
+    findings.fact(f"coordinator {config.id} of the cluster {config.cluster}")
+    _check_secrets(findings, files)
+    check_credential(findings, files, config.identity, config.own.address)
+    check_known(findings, files.known)
+    if files.diverged.exists():
+        findings.problem(files.diverged, "this member's state differed from that of the majority", _REBUILD)
+    if not files.log.is_dir():
+        findings.problem(files.log, "is missing: the log was lost", _REBUILD)
+        return findings
+    with kept_still(files.log):
+        known = _check_log(findings, files.log)
+        applied = _check_database(findings, files)
+        if known is not None and applied is not None:
+            _compare(findings, files, *known, applied)
+    _check_snapshots(findings, files.snapshots, deep=deep)
+    return findings
+
+
+def _check_secrets(findings: Findings, files: CoordinatorFiles) -> None:
+    check_private_directory(findings, files.data.resolve())
+    handed_over = systemd_credential(files.cluster_key.name)
+    if handed_over is not None:
+        check_secret(findings, handed_over, required=True)
+        if files.cluster_key.exists():
+            findings.fact(f"{files.cluster_key} is not used: systemd hands the key over")
+    elif not files.cluster_key.is_symlink():  # systemd hands it over, and may have taken it away again
+        check_secret(findings, files.cluster_key, required=True)
+    for path in (files.root_key, files.bundle, files.admin_token, files.genesis):
+        check_secret(findings, path, required=False)
+    if files.genesis.exists():
+        _check_genesis(findings, files)
+    if files.root_key.exists():
+        findings.fact(f"{files.root_key} is here: keep it offline, and only there")
+
+
+def _check_genesis(findings: Findings, files: CoordinatorFiles) -> None:
+    """It is read for bundles only, which would be worthless, as a backup too. That it is open was told."""
+    try:
+        with suppress(UnsafeSecretFile):
+            read_genesis(files)
+    except InvalidRequest:
+        advice = "Copy it from another coordinator of this cluster, where it is the same; remove its .sha256."
+        findings.problem(files.genesis, "is damaged, or of another cluster: no bundle can be made", advice)
+
+
+class _ReadOnlyDirectory:
+    """A log's directory for `recover`, which would mend it: here nothing is mended. See
+    coordinator.storage.log_directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def names(self) -> list[str]:
+        return sorted(os.listdir(self._path))
+
+    def open(self, name: str) -> File:
+        descriptor = os.open(self._path / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return _ReadOnlyFile(descriptor, lambda _: None)
+
+    def create(self, name: str) -> File:
+        raise AssertionError(f"a check makes no {name}")
+
+    def rename(self, source: str, target: str) -> None:
+        raise AssertionError(f"a check does not rename {source} to {target}")
+
+    def remove(self, name: str) -> None:
+        """What a start would remove stays."""
+
+    def sync(self) -> None:
+        """Nothing was changed."""
+
+    def lock(self) -> None:
+        """`kept_still` does that."""
+
+    def free_bytes(self) -> int:
+        return 0
+
+    def path(self, name: str) -> Path:
+        return self._path / name
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _ReadOnlyFile(OsFile):
+    """A segment that is read alone."""
+
+    __slots__ = ()
+
+    def write(self, offset: int, data: bytes) -> None:
+        """A start would write its end once more."""
+
+    def allocate(self, size_bytes: int) -> None:
+        """A start would."""
+
+    def truncate(self, size_bytes: int) -> None:
+        """A start would cut a torn tail."""
+
+    def sync(self) -> None:
+        """Nothing was changed."""
+
+
+def _check_log(findings: Findings, path: Path) -> tuple[LogIndex, int] | None:
+    """What the log holds, and the term of which it knows."""
+    index = LogIndex()
+    try:
+        recovered = recover(_ReadOnlyDirectory(path), index, SEGMENT_BYTES)
+    except LogDamaged as damage:
+        findings.problem(damage.path, damage.details, _REBUILD)
+        return None
+    except OSError as error:
+        findings.problem(
+            path, f"cannot be read: {error.strerror}", "Look at the disk, and at who owns the files."
+        )
+        return None
+    for each in index.segments:
+        each.file.close()
+    if not index.segments:
+        findings.problem(path, "holds no segment: the log was lost", _REBUILD)
+        return None
+    findings.fact(
+        f"log: {counted(len(index.segments), 'segment', 'segments')}, entries {index.first} to {index.last},"
+        f" term {recovered.hard_state.term}, committed {recovered.hard_state.commit}"
+    )
+    if recovered.hard_state.commit > index.last:
+        findings.problem(path, "entries that were committed are missing", _REBUILD)
+    return index, recovered.hard_state.term
+
+
+def _check_database(findings: Findings, files: CoordinatorFiles) -> tuple[int, int] | None:
+    """(index, term) of the last entry in a database that is sound; (0, 0) for one that is not there."""
+    if not files.state.exists():
+        findings.fact("database: none; a start makes it from the log")
+        return 0, 0
+    parts = [
+        path for path in (files.state, files.state.with_name(f"{files.state.name}-wal")) if path.exists()
+    ]
+    needed_bytes = sum(path.stat().st_size for path in parts)
+    with tempfile.TemporaryDirectory(prefix="filestore-doctor-") as directory:
+        if shutil.disk_usage(directory).free < needed_bytes:
+            advice = f"Set TMPDIR to a directory with {needed_bytes} free bytes, and run this again."
+            findings.problem(files.state, "was not checked: there is no room for a copy", advice)
+            return None
+        for path in parts:
+            shutil.copyfile(path, Path(directory) / path.name)
+        copy = Path(directory) / files.state.name
+        found = _examine_database(findings, files.state, copy)
+        if found is not None and found[0]:
+            _check_cluster_key(findings, files, copy)
+        return found
+
+
+def _check_cluster_key(findings: Findings, files: CoordinatorFiles, copy: Path) -> None:
+    """It opens what the state has sealed with it. One that cannot be read was told of before."""
+    with suppress(UnsafeSecretFile), closing(sqlite3.connect(copy)) as db:
+        key, newest = files.read_cluster_key(), newest_key(db, INTERMEDIATE_PURPOSE)
+        if newest is None:
+            return
+        try:
+            unwrap(key, newest[2], purpose=INTERMEDIATE_PURPOSE)
+        except WrongClusterKey as error:
+            advice = "Copy it from another coordinator of this cluster: it is the same on all."
+            findings.problem(files.cluster_key, error.details, advice)
+
+
+def _examine_database(findings: Findings, shown: Path, copy: Path) -> tuple[int, int] | None:
+    try:
+        with closing(sqlite3.connect(copy, isolation_level=None)) as db:
+            rows = db.execute(f"PRAGMA integrity_check({_DATABASE_MESSAGES_MAX})").fetchall()
+            messages = [str(row[0]) for row in rows if row[0] != "ok"]
+            strays = db.execute("PRAGMA foreign_key_check").fetchmany(_DATABASE_MESSAGES_MAX)
+            messages += [f"a row of {row[0]} refers to one of {row[2]} that is not there" for row in strays]
+            index, term = db.execute("SELECT log_index, term FROM applied").fetchone()
+    except (sqlite3.Error, TypeError) as error:  # TypeError: no row
+        findings.problem(shown, f"cannot be read: {error}", _REBUILD)
+        return None
+    for message in messages:
+        findings.problem(shown, message, _REBUILD)
+    findings.fact(f"database: holds entries up to {index}, of term {term}; {shown.stat().st_size} bytes")
+    return None if messages else (index, term)
+
+
+def _compare(
+    findings: Findings, files: CoordinatorFiles, index: LogIndex, known_term: int, applied: tuple[int, int]
+) -> None:
+    """Log and database as `coordinator.member.member.recover` takes them at a start."""
+    at, term = applied
+    if at < index.first - 1:
+        what = f"ends at entry {at}, and the log begins at {index.first}: it was lost or replaced"
+        findings.problem(files.state, what, _REBUILD)
+    elif at and index.last == 0:
+        findings.problem(files.log, "is empty, and the database is not: the log was lost", _REBUILD)
+    elif known_term < term:
+        what = f"knows of no term beyond {known_term}, and the database is of {term}: its end was lost"
+        findings.problem(files.log, what, _REBUILD)
+    elif at > index.last or index.term(at) != term:
+        findings.fact(
+            f"the log ends at {index.last}: a start goes on behind the snapshot in the database; or, if none"
+            " was being installed, without a vote until a leader of a later term has brought it up to date"
+        )
+
+
+def _check_snapshots(findings: Findings, directory: Path, *, deep: bool) -> None:
+    if not directory.is_dir():
+        return
+    paths = sorted(directory.glob("*.snapshot"))
+    for path in paths:
+        if what := damage_of(path, deep=deep):
+            advice = "Delete it, with the .json beside it: a new one is made when somebody needs it."
+            findings.problem(path, what, advice)
+    findings.fact(f"snapshots: {len(paths)}")

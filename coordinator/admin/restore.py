@@ -1,0 +1,293 @@
+"""What an operator does with one coordinator's directory: bundle, snapshot, restore, begin again.
+
+Blocking, no network. A snapshot is a copy of the database: with the bundle of its cluster it makes a new
+cluster of one coordinator, to which others are added. A damaged coordinator begins again under a new id:
+under the old one it would have forgotten its votes.
+"""
+
+import contextlib
+import errno
+import os
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from ca.certificates import certificates_in
+from ca.errors import Conflict, Internal, InvalidRequest
+from ca.keys import WrongClusterKey, unwrap
+from ca.secretfiles import SECRET_MODE, create_secret, reserve_secret, write_secret
+from coordinator.admin.authority import INTERMEDIATE_PURPOSE, ClusterAuthority, Intermediate
+from coordinator.admin.setup import (
+    COPY_GENESIS,
+    AdminDisabled,
+    Bundle,
+    begin,
+    bootstrap_of,
+    check_empty,
+    check_signs,
+    config_of,
+    mint_admin_token,
+    new_leaf,
+    prepare,
+    read_bundle,
+    read_genesis,
+    write_identity,
+)
+from coordinator.model.clock import now_ms
+from coordinator.model.records import VOTER, CoordinatorRecord
+from coordinator.protocol.commands import Envelope, RecordCoordinators, encode_envelope
+from coordinator.raft.membership import encode_membership
+from coordinator.raft.messages import Entry, EntryKind, HardState, Members, MembershipChange, SnapshotMeta
+from coordinator.rpc.roster import read_known
+from coordinator.runtime.config import CoordinatorConfig, CoordinatorFiles, NotInitialised
+from coordinator.storage.file_digests import digest_beside, matches_digest, write_digest
+from coordinator.storage.log_directory import kept_still
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.snapshot_store import describe
+from coordinator.storage.state_backup import copy_database
+from coordinator.storage.state_store import Store, newest_key
+from coordinator.storage.stored_sums import SUMS
+
+COPY_BYTES = 1 << 20
+STATE_FILES = tuple(
+    f"state.sqlite{ending}" for ending in ("", "-wal", "-shm", SUMS, ".install", ".install.sha256", ".origin")
+)
+_NEWER_ELSEWHERE = (
+    "What this directory knew of later certificates cannot be read: make a bundle on another coordinator, and"
+    " add a new one with it, in a directory of its own."
+)
+_ASIDE = "damaged-"  # directories of what was set aside, followed by its name
+_INSTANCE_FILES = ("instance.json", "instance.json.copy", "instances.json")  # of who was here before
+_MARKS = ("diverged", "differences.json", "state.damaged", "state.rebuilt")
+SET_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", *_MARKS)
+
+
+def write_bundle(data: Path, output: Path) -> None:
+    """A bundle of the present, for a coordinator that is added later. It is secret. Raises Conflict,
+    InvalidRequest when nobody could begin with it.
+    """
+    files = CoordinatorFiles(data)
+    bundle = _own_bundle(files, files.read_config())
+    check_signs(bundle)
+    create_secret(output, msgspec.msgpack.encode(bundle))
+
+
+def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
+    """Copy the state of this coordinator, while it runs or not; where in the log the copy stands.
+
+    The file is for its owner alone: it holds wrapped keys and digests of tokens. Its sha256 comes to lie
+    beside it. Raises Conflict if it exists.
+    """
+    files = CoordinatorFiles(data)
+    files.read_config()
+    if not files.state.exists():
+        raise NotInitialised(f"{files.state} is missing: this coordinator has no state to copy")
+    if (digest := digest_beside(output)).exists():  # after a crash it would be taken for the new one's
+        raise Conflict(f"{digest} exists already and is not replaced")
+    try:
+        reserve_secret(output)
+    except FileExistsError as error:
+        raise Conflict(f"{output} exists already and is not replaced") from error
+    try:
+        copy_database(files.state, output)
+    except sqlite3.Error as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(output)) from error
+        raise Internal(f"{files.state} cannot be copied: {error}.") from error
+    try:
+        write_digest(output)
+    except BaseException:
+        output.unlink(missing_ok=True)
+        raise
+    return describe(output)
+
+
+def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRecord) -> Path | None:
+    """Make a new cluster of this one coordinator from a snapshot; where its admin token lies, None when the
+    first admin is disabled: others have tokens.
+
+    Files, users and tokens are those of the snapshot; the coordinators of then are removed ones. The id must
+    be none of theirs. Raises Conflict, InvalidRequest.
+    """
+    files = CoordinatorFiles(data)
+    check_empty(files)
+    bundle = read_bundle(bundle_path)
+    own = msgspec.structs.replace(own, role=VOTER)
+    config = msgspec.structs.replace(config_of(bundle, own.coordinator_id, own), members=[own])
+    prepare(files)
+    before = set(os.listdir(data))
+    try:
+        copy = files.data / "state.sqlite.restoring"
+        _copy(snapshot, copy)
+        taken = _checked(copy, snapshot, bundle, own)
+        copy.replace(files.state)
+        write_identity(files, bundle)
+        _begin_alone(files, config, bundle, taken.index + 1, taken.term + 1)
+        files.write_config(config)
+        with contextlib.suppress(AdminDisabled):
+            write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for name in set(os.listdir(data)) - before:  # so that it can be tried again
+                _remove(data / name)
+        raise
+    return files.admin_token if files.admin_token.exists() else None
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def begin_again(data: Path, own: CoordinatorRecord) -> Path:
+    """Set log and state of this coordinator aside and begin anew under another id; where the old ones lie.
+
+    It must have been removed from the cluster under its old id, must not run, and waits to be added. Raises
+    Conflict, InvalidRequest, NotInitialised.
+    """
+    files = CoordinatorFiles(data)
+    earlier = files.read_config()
+    config = check_rebuildable(files, own)
+    bundle = _own_bundle(files, earlier)
+    aside = data / f"{_ASIDE}{earlier.id}-{now_ms()}"
+    aside.mkdir(mode=0o700)
+    for name in SET_ASIDE:
+        if (data / name).exists():
+            (data / name).rename(aside / name)
+    begin(files, config, bundle)
+    return aside
+
+
+def has_begun_again(data: Path) -> bool:
+    """Whether `begin_again` has set a log and a state aside here."""
+    return any(data.glob(f"{_ASIDE}*"))
+
+
+def check_rebuildable(files: CoordinatorFiles, own: CoordinatorRecord) -> CoordinatorConfig:
+    """What coordinator.json will say after `begin_again`, which would raise the same as this."""
+    earlier = files.read_config()
+    bundle = _own_bundle(files, earlier)
+    config = config_of(bundle, own.coordinator_id, own)
+    try:
+        check_signs(bundle)
+    except InvalidRequest as error:
+        if bundle.intermediate is not None:
+            raise
+        raise InvalidRequest(f"{error.details}. {_NEWER_ELSEWHERE}") from error
+    _check_new_id(files.state, own.coordinator_id)
+    if files.log.is_dir():
+        with kept_still(files.log):
+            pass
+    return msgspec.structs.replace(
+        earlier, id=config.id, members=config.members, own_record=config.own_record
+    )
+
+
+def _check_new_id(state: Path, coordinator_id: str) -> None:
+    """As far as this state can be read, and is not too old; the cluster knows for certain."""
+    with contextlib.suppress(sqlite3.Error), closing(_opened(state)) as db:
+        if _knows(db, coordinator_id):
+            raise InvalidRequest(f"id: {coordinator_id} is or was another coordinator of this cluster")
+
+
+def _knows(db: sqlite3.Connection, coordinator_id: str) -> bool:
+    row = db.execute("SELECT 1 FROM coordinators WHERE coordinator_id = ?", (coordinator_id,)).fetchone()
+    return row is not None
+
+
+def _opened(state: Path) -> sqlite3.Connection:
+    """While its coordinator runs or not; it is not made when it is missing."""
+    return sqlite3.connect(f"{state.absolute().as_uri()}?mode=rw", uri=True)
+
+
+def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
+    if not files.genesis.exists():
+        raise NotInitialised(f"{files.genesis} is missing: {COPY_GENESIS}")
+    return Bundle(
+        cluster_key=files.read_cluster_key(),
+        genesis=read_genesis(files),
+        members=read_known(files.known, config.members),
+        intermediate=_own_intermediate(files),
+    )
+
+
+def _own_intermediate(files: CoordinatorFiles) -> Intermediate | None:
+    """The latest of those in the state, and in what a `begin_again` that was interrupted has set aside. None
+    if nothing of it can be read.
+    """
+    aside = [each / files.state.name for each in files.data.glob(f"{_ASIDE}*")]
+    found = [each for each in map(_newest_intermediate, (files.state, *aside)) if each is not None]
+    return max(found, key=lambda each: certificates_in(each.pem)[0].not_valid_after_utc, default=None)
+
+
+def _newest_intermediate(state: Path) -> Intermediate | None:
+    """As this state has it, while its coordinator runs or not; None if the state cannot be read."""
+    try:
+        with closing(_opened(state)) as db:
+            found = newest_key(db, INTERMEDIATE_PURPOSE)
+    except sqlite3.Error:
+        return None
+    return None if found is None else Intermediate(*found[1:])
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Blocks until the copy is durable. Its owner alone may read it."""
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, SECRET_MODE)
+    with source.open("rb") as original, open(descriptor, "wb") as copy:
+        shutil.copyfileobj(original, copy, COPY_BYTES)
+        copy.flush()
+        os.fsync(copy.fileno())
+
+
+def _checked(copy: Path, snapshot: Path, bundle: Bundle, own: CoordinatorRecord) -> SnapshotMeta:
+    """Where a snapshot stands that is whole and of this cluster. Raises InvalidRequest."""
+    if not matches_digest(copy, kept_as=snapshot):
+        raise InvalidRequest(
+            f"snapshot: {snapshot} is damaged: it is not what {digest_beside(snapshot)} says"
+        )
+    command = bootstrap_of(bundle.genesis)
+    try:
+        with closing(sqlite3.connect(f"{copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+                raise InvalidRequest(f"snapshot: {snapshot} is damaged")
+            root_pem = db.execute("SELECT root_pem FROM cluster").fetchone()[0]
+            is_known = _knows(db, own.coordinator_id)
+            newest = newest_key(db, INTERMEDIATE_PURPOSE)
+    except (sqlite3.Error, TypeError) as error:
+        raise InvalidRequest(f"snapshot: {snapshot} is no snapshot of a coordinator") from error
+    if root_pem != command.root_pem:
+        raise InvalidRequest("snapshot: it is of another cluster than the bundle")
+    if is_known:
+        raise InvalidRequest(f"id: {own.coordinator_id} is or was another coordinator of this cluster")
+    try:
+        unwrap(bundle.cluster_key, newest[2] if newest else b"", purpose=INTERMEDIATE_PURPOSE)
+    except WrongClusterKey as error:
+        raise InvalidRequest("bundle: its key does not open what the snapshot holds") from error
+    return describe(copy)
+
+
+def _begin_alone(
+    files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle, index: int, term: int
+) -> None:
+    """The first change of the new cluster: this coordinator is all of it. The log begins behind it."""
+    own = config.own
+    payload = encode_envelope(Envelope(0, 0, 0, now_ms(), RecordCoordinators(coordinators=[own])))
+    change = MembershipChange(Members((own.coordinator_id,)), payload)
+    store = Store(files.state)
+    try:
+        store.apply([Entry(index, term, EntryKind.MEMBERSHIP, encode_membership(change))])
+        root_pem = bootstrap_of(bundle.genesis).root_pem
+        authority = ClusterAuthority(store, bundle.cluster_key, config.cluster, root_pem)
+        new_leaf(files, config, authority.sign_leaf)
+    finally:
+        store.close()
+    log = SegmentLog.open(files.log)
+    try:
+        log.reset(HardState(term, "", index), index, term)
+    finally:
+        log.close()

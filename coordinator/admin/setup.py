@@ -1,0 +1,377 @@
+"""How a coordinator comes to be: `init` makes a cluster, a bundle makes its other members. Blocking, no
+network.
+
+The first entry of every member's log is the same Bootstrap command, so that they agree from the start. The
+bundle holds it together with the cluster key, which unwraps the CA's and the token signer's private keys:
+whoever has the bundle is a coordinator. It is copied by the operator over a channel that she trusts, and
+deleted. A member that comes later begins with the same entry, is no member by it, and waits to be added.
+"""
+
+import functools
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import uuid_utils
+from msgspec import Struct
+
+from ca import keys, usertoken
+from ca.certificates import Authority, LeafCertificate, new_root
+from ca.certificates import new_intermediate as sign_intermediate
+from ca.errors import Conflict, InvalidRequest
+from ca.identity import Identity, check_address, check_cluster_name, check_member_id
+from ca.secretfiles import create_secret, make_directory, read_secret, write_durable, write_secret
+from ca.tls import read_roots
+from coordinator.admin.authority import (
+    INTERMEDIATE_PURPOSE,
+    USER_TOKEN_PURPOSE,
+    ClusterAuthority,
+    Intermediate,
+    check_intermediate,
+    make_intermediate,
+    opened,
+)
+from coordinator.machine.execution.rules import RULES
+from coordinator.model.clock import now_ms
+from coordinator.model.records import CoordinatorRecord
+from coordinator.protocol.commands import Bootstrap, Envelope, decode_envelope, encode_envelope
+from coordinator.raft.messages import Entry, EntryKind, HardState
+from coordinator.rpc.roster import write_known
+from coordinator.runtime.config import COORDINATORS_MAX, CoordinatorConfig, CoordinatorFiles
+from coordinator.storage.file_digests import digest_beside, matches_digest, write_digest
+from coordinator.storage.log_directory import kept_still
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.state_store import Store
+
+ADMIN_USER_ID = "admin"
+REPLICAS_MAX = 7
+COPY_GENESIS = "copy it from another coordinator of this cluster"
+_EMPTY = {"lost+found"}  # a file system of its own has that; systemd's key lies elsewhere
+
+
+class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What another coordinator needs to begin. `genesis` is the encoded envelope of the Bootstrap command.
+
+    `members` are the coordinators at the time, in a bundle that was written after the cluster began;
+    `intermediate` signs then, where that of the first entry does no more.
+    """
+
+    cluster_key: bytes
+    genesis: bytes
+    members: list[CoordinatorRecord] | None = None
+    intermediate: Intermediate | None = None
+
+
+def init_cluster(
+    data: Path,
+    *,
+    coordinator_id: str,
+    cluster: str,
+    members: Sequence[CoordinatorRecord],
+    replicas: int = 3,
+    write_quorum: int = 2,
+    development: bool = False,
+) -> Path:
+    """Make a cluster with this coordinator as one of `members`; where the first admin token lies.
+
+    Raises Conflict if the directory holds a coordinator already, InvalidRequest for a bad argument.
+    """
+    files = CoordinatorFiles(data)
+    _check_arguments(cluster, coordinator_id, members, replicas, write_quorum, development=development)
+    check_empty(files)
+    cluster_key = keys.new_cluster_key()
+    genesis, root_key_pem = _genesis(
+        cluster, members, cluster_key, replicas, write_quorum, development=development
+    )
+    bundle = Bundle(cluster_key=cluster_key, genesis=genesis)
+    prepare(files)
+    create_secret(files.root_key, root_key_pem)
+    if len(members) > 1:
+        create_secret(files.bundle, msgspec.msgpack.encode(bundle))
+    begin(files, config_of(bundle, coordinator_id), bundle)
+    write_secret(files.admin_token, mint_admin_token(data).encode("ascii") + b"\n")
+    return files.admin_token
+
+
+def init_from_bundle(
+    data: Path, bundle_path: Path, coordinator_id: str, own: CoordinatorRecord | None = None
+) -> None:
+    """Make another coordinator of the cluster that wrote the bundle; `own` says where it will listen, if it
+    comes later than those that `init` named.
+
+    Raises Conflict if the directory holds a coordinator already, InvalidRequest if the bundle does not fit.
+    A member that lost its disk must not begin again under its old id: it would forget whom it voted for.
+    """
+    files = CoordinatorFiles(data)
+    check_empty(files)
+    bundle = read_bundle(bundle_path)
+    config = config_of(bundle, coordinator_id, own)
+    check_signs(bundle)
+    prepare(files)
+    begin(files, config, bundle)
+
+
+def read_bundle(path: Path) -> Bundle:
+    """Raises InvalidRequest for anything else, UnsafeSecretFile if others could read it."""
+    try:
+        bundle = msgspec.msgpack.decode(read_secret(path), type=Bundle)
+        bootstrap_of(bundle.genesis)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise InvalidRequest(f"bundle: {path} is no bundle of `filestore coordinator`") from error
+    return bundle
+
+
+def read_genesis(files: CoordinatorFiles) -> bytes:
+    """The first entry, as every coordinator keeps it. Raises InvalidRequest when it is damaged, or another
+    cluster's; UnsafeSecretFile when others could read it.
+    """
+    genesis = read_secret(files.genesis)
+    try:
+        root = bootstrap_of(genesis).root_pem.encode("ascii")
+    except (msgspec.MsgspecError, UnicodeError, InvalidRequest) as error:
+        raise InvalidRequest(f"{files.genesis} is damaged: {COPY_GENESIS}") from error
+    if files.root.exists() and files.root.read_bytes().split() != root.split():
+        raise InvalidRequest(f"{files.genesis} is not of the cluster of {files.root}: {COPY_GENESIS}")
+    if not matches_digest(files.genesis):
+        noted = digest_beside(files.genesis)
+        raise InvalidRequest(f"{files.genesis} is not what {noted} says: {COPY_GENESIS}, without the latter")
+    return genesis
+
+
+def bootstrap_of(genesis: bytes) -> Bootstrap:
+    """The command that began the cluster. Raises InvalidRequest, msgspec.MsgspecError."""
+    command = decode_envelope(genesis).command
+    if not isinstance(command, Bootstrap):
+        raise InvalidRequest("bundle: its first entry begins no cluster")
+    return command
+
+
+def config_of(bundle: Bundle, coordinator_id: str, own: CoordinatorRecord | None = None) -> CoordinatorConfig:
+    """What coordinator.json will say. Raises InvalidRequest if this id cannot begin with this bundle."""
+    command = bootstrap_of(bundle.genesis)
+    known = {member.coordinator_id for member in (*command.members, *(bundle.members or []))}
+    if own is None:
+        if bundle.members is not None:
+            raise InvalidRequest("address: a coordinator that comes later needs one")
+        if coordinator_id not in known:
+            raise InvalidRequest(f"id: {coordinator_id} is no member of the cluster {command.cluster}")
+    else:
+        if coordinator_id in known:
+            raise InvalidRequest(f"id: {coordinator_id} is or was another coordinator of this cluster")
+        check_member_id(coordinator_id)
+        check_address(own.address, development=command.development, field="address")
+    return CoordinatorConfig(
+        id=coordinator_id, cluster=command.cluster, members=command.members, own_record=own
+    )
+
+
+def check_signs(bundle: Bundle) -> None:
+    """Raises InvalidRequest when no certificate can be made with this bundle: it may be older than a year.
+
+    Also when the keys that it begins with do not open: it, or the cluster key, is damaged.
+    """
+    command = bootstrap_of(bundle.genesis)
+    wrapped = {
+        INTERMEDIATE_PURPOSE: command.intermediate_wrapped,
+        USER_TOKEN_PURPOSE: command.user_token_wrapped,
+    }
+    for purpose, key in wrapped.items():
+        try:
+            keys.unwrap(bundle.cluster_key, key, purpose=purpose)
+        except keys.WrongClusterKey as error:
+            raise InvalidRequest(f"bundle: {error.details}") from error
+    check_intermediate(
+        _intermediate_of(bundle),
+        root_pem=command.root_pem,
+        cluster=command.cluster,
+        cluster_key=bundle.cluster_key,
+        now=datetime.now(UTC),
+    )
+
+
+def _intermediate_of(bundle: Bundle) -> Intermediate:
+    """What signs with this bundle: that of the first entry, unless there is a newer one."""
+    command = bootstrap_of(bundle.genesis)
+    return bundle.intermediate or Intermediate(command.intermediate_pem, command.intermediate_wrapped)
+
+
+def new_intermediate(data: Path, root_key: Path) -> Intermediate:
+    """What signs leaves for another year, if the cluster of this coordinator takes it. `root_key` is the file
+    that `init` made.
+
+    Raises NotInitialised, UnsafeSecretFile, UnreadableKey; UntrustedCertificate for the key of another root.
+    """
+    files = CoordinatorFiles(data)
+    cluster, cluster_key = files.read_config().cluster, files.read_cluster_key()
+    key = keys.key_from_pem(read_secret(root_key))
+    return make_intermediate(read_roots(files.root), key, cluster, cluster_key, now=datetime.now(UTC))
+
+
+def renew_certificate(data: Path, root_key: Path) -> None:
+    """Give this coordinator another certificate by an intermediate that is used for nothing else: without
+    one, no coordinator takes the entry that would bring all of them a new intermediate.
+
+    Raises as `new_intermediate` does, and Conflict while the coordinator runs: that one would know nothing
+    of it.
+    """
+    files, now = CoordinatorFiles(data), datetime.now(UTC)
+    config = files.read_config()
+    with kept_still(files.log):
+        root_pem = read_roots(files.root)
+        key = keys.key_from_pem(read_secret(root_key))
+        authority = Authority(root_pem, *sign_intermediate(root_pem, key, config.cluster, now=now))
+        new_leaf(files, config, functools.partial(authority.sign_leaf, now=now))
+
+
+class AdminDisabled(Conflict):
+    """The first admin was removed or disabled, by another admin."""
+
+
+def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX) -> str:
+    """A token for the first admin, signed with the key that this coordinator holds; works while nothing runs.
+
+    Raises AdminDisabled.
+    """
+    files = CoordinatorFiles(data)
+    config = files.read_config()
+    store = Store(files.state)
+    try:
+        authority = ClusterAuthority(store, files.read_cluster_key(), config.cluster, read_roots(files.root))
+        generation = store.token_generation(ADMIN_USER_ID)
+        if generation is None:
+            raise AdminDisabled(
+                f"the user {ADMIN_USER_ID} does not exist or is disabled: take the token of another admin"
+            )
+        return authority.sign_user_token(
+            subject=ADMIN_USER_ID,
+            generation=generation,
+            roles=("admin",),
+            groups=(),
+            at_ms=now_ms(),
+            ttl_seconds=ttl_seconds,
+            token_id=str(uuid_utils.uuid7()),
+        )
+    finally:
+        store.close()
+
+
+def admin_generation(data: Path) -> int | None:
+    """What a live token of the first admin carries, as far as this coordinator has applied the log."""
+    store = Store(CoordinatorFiles(data).state)
+    try:
+        return store.token_generation(ADMIN_USER_ID)
+    finally:
+        store.close()
+
+
+def new_leaf(
+    files: CoordinatorFiles,
+    config: CoordinatorConfig,
+    sign_leaf: Callable[[keys.PublicKey, Identity, str], LeafCertificate],
+) -> None:
+    """Give this coordinator a new key and certificate."""
+    key = keys.new_key()
+    leaf = sign_leaf(key.public_key(), config.identity, config.own.address)
+    files.credential().write(key, leaf.pem)
+
+
+def _check_arguments(
+    cluster: str,
+    coordinator_id: str,
+    members: Sequence[CoordinatorRecord],
+    replicas: int,
+    write_quorum: int,
+    *,
+    development: bool,
+) -> None:
+    check_cluster_name(cluster)
+    ids = [check_member_id(member.coordinator_id, "member") for member in members]
+    if coordinator_id not in ids:
+        raise InvalidRequest(f"member: {coordinator_id} is not among the members {', '.join(ids)}")
+    if len(set(ids)) != len(ids) or not 1 <= len(ids) <= COORDINATORS_MAX:
+        raise InvalidRequest(f"member: 1 to {COORDINATORS_MAX} different ids are needed")
+    places = [(m.address, port) for m in members for port in (m.peer_port, m.api_port)]
+    if len(set(places)) != len(places):
+        raise InvalidRequest("member: two of them would listen at one address and port")
+    for member in members:
+        check_address(member.address, development=development, field="member")
+    if not 1 <= write_quorum <= replicas <= REPLICAS_MAX:
+        raise InvalidRequest(f"write_quorum: 1 <= write quorum <= replicas <= {REPLICAS_MAX} must hold")
+    if 2 * write_quorum <= replicas:
+        raise InvalidRequest("write_quorum: it must be a majority of the replicas")
+
+
+def check_empty(files: CoordinatorFiles) -> None:
+    """Raises Conflict if a coordinator is there, or anything else: the directory becomes its own."""
+    if files.config.exists() or files.log.exists():
+        raise Conflict(f"{files.data} holds a coordinator already, or what an `init` that failed has left")
+    if files.data.is_dir() and set(os.listdir(files.data)) - _EMPTY:
+        raise Conflict(f"{files.data} is not empty: a coordinator has a directory of its own")
+
+
+def prepare(files: CoordinatorFiles) -> None:
+    """Make the directory, for its owner alone."""
+    make_directory(files.data)
+    files.data.chmod(0o700)
+
+
+def _genesis(
+    cluster: str,
+    members: Sequence[CoordinatorRecord],
+    cluster_key: bytes,
+    replicas: int,
+    write_quorum: int,
+    *,
+    development: bool,
+) -> tuple[bytes, bytes]:
+    """The encoded first entry, and the root key in PEM."""
+    now = datetime.now(UTC)
+    root_pem, root_key = new_root(cluster, now=now)
+    intermediate = make_intermediate(root_pem, root_key, cluster, cluster_key, now=now)
+    signing_key = usertoken.new_signing_key()
+    command = Bootstrap(
+        rules=RULES,
+        cluster=cluster,
+        root_pem=root_pem,
+        members=list(members),
+        replicas=replicas,
+        write_quorum=write_quorum,
+        development=development,
+        intermediate_pem=intermediate.pem,
+        intermediate_wrapped=intermediate.wrapped,
+        user_token_kid=signing_key.kid,
+        user_token_jwk=usertoken.public_jwk(signing_key),
+        user_token_wrapped=keys.wrap(cluster_key, signing_key.private_pem, purpose=USER_TOKEN_PURPOSE),
+        admin_user_id=ADMIN_USER_ID,
+    )
+    return encode_envelope(Envelope(0, 0, 0, now_ms(), command)), keys.key_to_pem(root_key)
+
+
+def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) -> None:
+    """Write key, certificate, log, state and, last of all, coordinator.json, which makes the directory a
+    coordinator. There must be no log yet.
+    """
+    write_identity(files, bundle)
+    if bundle.members is not None:
+        write_known(files.known, bundle.members)
+    first = Entry(1, 1, EntryKind.COMMAND, bundle.genesis)
+    SegmentLog.bootstrap(files.log, HardState(1, "", 1), [first])
+    store = Store(files.state)
+    try:
+        store.apply([first])
+    finally:
+        store.close()
+    command = bootstrap_of(bundle.genesis)
+    authority = opened(_intermediate_of(bundle), bundle.cluster_key, command.root_pem)
+    new_leaf(files, config, functools.partial(authority.sign_leaf, now=datetime.now(UTC)))
+    files.write_config(config)
+
+
+def write_identity(files: CoordinatorFiles, bundle: Bundle) -> None:
+    """What every coordinator of the cluster has: its key, its root, its first entry."""
+    write_secret(files.cluster_key, bundle.cluster_key)
+    write_secret(files.genesis, bundle.genesis)
+    write_digest(files.genesis)
+    write_durable(files.root, bootstrap_of(bundle.genesis).root_pem.encode("ascii"))

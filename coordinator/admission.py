@@ -1,0 +1,134 @@
+"""Who may speak on the peer port of a coordinator, as its state has it: members with a live certificate, and
+of a node the one process that speaks for it.
+
+A certificate lies in a directory, and a directory can be copied. So each start of a node says which directory
+and which start it is (`coordinator.model.instance`), with every connection, and announces itself: that is in
+the log. An earlier start, and another directory, are refused everywhere from then on; a later start of the
+same directory is taken once nobody was heard of the one before for PLACEABLE_S, or when the same directory on
+the same machine says that it has ended. Who is refused is told to the operator. No I/O here but reads of the
+state.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+
+from ca.errors import Conflict, Gone, InvalidRequest, Unauthorized, Unavailable
+from ca.identity import Identity, Role
+from ca.tls import Peer
+from coordinator.model.instance import contradiction, parsed
+from coordinator.model.records import ClusterView, NodeRecord
+from coordinator.protocol.calls import AnyCall, HeartbeatCall, ReadCall, RulesCall
+from coordinator.protocol.commands import AnnounceNode, AnyCommand, OpenSession
+from coordinator.protocol.queries import GetView
+from coordinator.rpc.node_health import PLACEABLE_S, NodeHealth
+from coordinator.storage.state_store import Store
+
+_log = logging.getLogger(__name__)
+
+
+class Membership:
+    """On the event loop. `clock_s`: any steady clock's."""
+
+    def __init__(
+        self,
+        own: Identity,
+        store: Store,
+        view: Callable[[], ClusterView],
+        health: NodeHealth,
+        *,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._own = own
+        self._store = store
+        self._view = view
+        self._health = health
+        self._clock_s = clock_s
+        self._started_s = clock_s()
+        self._version = -1
+        self._nodes: dict[str, NodeRecord] = {}
+        self._told: dict[str, str] = {}  # of each node, the last that was refused and is in our log
+
+    def check(self, peer: Peer) -> None:
+        """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
+        state has it; Gone for one that was removed, so that it can tell whoever looks; Conflict for a process
+        that does not speak for its node.
+        """
+        identity = peer.identity
+        if identity.cluster != self._own.cluster:
+            raise Unauthorized("a certificate of another cluster")
+        if identity.role is Role.COORDINATOR:
+            if identity.id in self._view().removed_coordinators:
+                raise Gone("This coordinator was removed from the cluster.")
+            return
+        node = self._node(identity.id)
+        if not self._store.certificate_is_live(identity.id, peer.serial):
+            if node is None:
+                raise Gone("This node was removed from the cluster.")
+            raise Unauthorized(f"the certificate of {identity.uri} is revoked or unknown")
+        if node is not None and (why := contradiction(node.speaker, peer.instance)):
+            self._refuse(node, peer.instance, why)
+            raise Conflict(f"This process is not taken for the node {identity.id}: {why}.")
+
+    def require_known(self, peer: Peer, call: AnyCall) -> None:
+        """Raises Unavailable for a coordinator that this one does not know, or not yet: a certificate alone
+        gives it nothing but the view of the cluster.
+        """
+        if peer.identity.role is not Role.COORDINATOR or peer.identity == self._own:
+            return
+        known = self._view().coordinators
+        is_open = isinstance(call, (HeartbeatCall, RulesCall)) or (
+            isinstance(call, ReadCall) and isinstance(call.query, GetView)
+        )
+        if not is_open and known and all(each.coordinator_id != peer.identity.id for each in known):
+            raise Unavailable(f"The coordinator {peer.identity.id} is not known here.")
+
+    def require_speaker(self, peer: Peer, command: AnyCommand) -> None:
+        """Raises Unavailable while another process speaks for the node, and has not ended for certain."""
+        node = self._node(peer.identity.id)
+        if peer.identity.role is not Role.NODE or node is None or isinstance(command, OpenSession):
+            return
+        if not isinstance(command, AnnounceNode):
+            if not self.speaks(peer):
+                raise Unavailable(f"This process is not announced as the node {node.node_id} yet.")
+            return
+        if command.instance and command.instance != peer.instance:
+            raise InvalidRequest("instance: another one than the connection tells")
+        self.require_ended(peer, succeeds=command.succeeds)
+
+    def require_ended(self, peer: Peer, *, succeeds: str = "") -> None:
+        """Raises Unavailable while another process of this node is heard, or was a moment ago."""
+        node = self._node(peer.identity.id)
+        if node is None or self.speaks(peer) or parsed(node.speaker).process == succeeds:
+            return
+        heard = self._health.last(node.node_id)
+        since_s = self._started_s if heard is None else heard.at_s
+        silent_s = self._clock_s() - since_s
+        if silent_s < PLACEABLE_S:
+            if heard is not None:
+                self._refuse(node, peer.instance, "another process speaks for it, and is heard")
+            raise Unavailable(f"Another process spoke as the node {node.node_id} {silent_s:.1f} s ago.")
+
+    def speaks(self, peer: Peer) -> bool:
+        """Whether the process speaks for its node, as far as that is known."""
+        node = self._node(peer.identity.id)
+        return node is None or not node.speaker or peer.instance in ("", node.speaker)
+
+    def _node(self, node_id: str) -> NodeRecord | None:
+        view = self._view()
+        if view.version != self._version:
+            self._nodes = {node.node_id: node for node in view.nodes}
+            self._version = view.version
+        return self._nodes.get(node_id)
+
+    def _refuse(self, node: NodeRecord, instance: str, why: str) -> None:
+        """To be told to operators for a while; logged once for each process."""
+        self._health.refuse(node.node_id, why, at_s=self._clock_s())
+        if self._told.get(node.node_id) != instance:
+            self._told[node.node_id] = instance
+            _log.warning(
+                "a second process claims to be the node %s and is refused: %s",
+                node.node_id,
+                why,
+                extra={"refused": instance, "speaks": node.speaker},
+            )

@@ -1,0 +1,32 @@
+"""Which certificates of the cluster end soon, as one coordinator knows it."""
+
+from typing import Final
+
+from ca.certificates import UntrustedCertificate
+from ca.tls import Credential
+from coordinator.member_metrics import expiries
+from coordinator.protocol.calls import INTERMEDIATE, ROOT, CertificateEnd
+from coordinator.storage.state_store import Store
+
+# A leaf lives for 7 days and is renewed after two thirds of them, 56 hours before its end: this is most of a
+# day without a renewal.
+LEAF_WARNING_MS: Final = 36 * 3_600_000
+AUTHORITY_WARNING_MS: Final = 30 * 86_400_000
+
+
+def ending_soon(store: Store, credential: Credential, own_id: str, *, at_ms: int) -> list[CertificateEnd]:
+    """Those of nodes, the newest that each was given; of this coordinator and the authority, by its file."""
+    found = [
+        CertificateEnd(f"node {node_id}", expires_at_ms)
+        for node_id, expires_at_ms in store.node_certificates_ending(before_ms=at_ms + LEAF_WARNING_MS)
+    ]
+    try:
+        own = expiries(credential)
+    except (OSError, UntrustedCertificate):
+        return found
+    if own.leaf_ms < at_ms + LEAF_WARNING_MS:
+        found.append(CertificateEnd(f"coordinator {own_id}", own.leaf_ms))
+    for holder, expires_at_ms in ((INTERMEDIATE, own.intermediate_ms), (ROOT, own.root_ms)):
+        if expires_at_ms < at_ms + AUTHORITY_WARNING_MS:
+            found.append(CertificateEnd(holder, expires_at_ms))
+    return found

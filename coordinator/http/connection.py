@@ -1,0 +1,471 @@
+"""The connections of a listener: limits on what comes before a request, and every error as an answer.
+
+aiohttp's defaults that are unsafe here are switched off or covered in this file only. It leans on private
+names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`, `_upgraded`,
+`_parser`, `_reading_paused`, `_buffer_paused`, `_handle_request`), and the `_cache` and `_message` of its
+requests: read its changes before an upgrade.
+"""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import HttpVersion11, StreamReader, hdrs, web
+from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.http_parser import HttpRequestParser
+
+from ca import errors
+from ca.errors import FilestoreError
+from coordinator.http.buffer_ring import BodyRing
+from coordinator.http.chunked import Framing
+from coordinator.http.fastpath import CLIENT_GONE, Boundary, DirectAnswer, DirectConnection, Responder
+from coordinator.http.memory_quota import BUFFERED
+from coordinator.http.rate_limits import Patience
+from coordinator.http.request_body import waits_to_go_on
+from coordinator.http.responses import (
+    HEADER_BYTES_MAX,
+    HEADERS_MAX,
+    PREPARED,
+    TARGET_BYTES_MAX,
+    ClientGone,
+    error_of,
+    error_response,
+    from_malformed,
+    lone_answer,
+    request_id,
+)
+from coordinator.runtime.logs import REQUEST_ID, log_request, shown_path
+from coordinator.runtime.metrics import Metrics
+
+PEER_HEADERS_EXTRA: Final = 8  # what a member adds to a request that it passes on
+# RFC 9112, section 3.2: a name or an address, which may be empty, and a port.
+_HOST: Final = re.compile(r"(?:\[[0-9A-Za-z:.%_~-]+\]|[0-9A-Za-z._~%!$&'()*+,;=-]*)(?::[0-9]*)?")
+_ALLOWED: Final = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
+# Those that are refused by their path, and answered 405: all others are unknown (RFC 9110, section 9.1).
+_METHODS: Final = frozenset({*_ALLOWED.split(", "), hdrs.METH_CONNECT, hdrs.METH_TRACE})
+_STARTED_S: Final = web.RequestKey("started_s", float)
+_log = logging.getLogger("filestore.http")
+
+
+class Connections(web.Server):
+    """All connections of a listener, and the one place where the errors of their requests become answers."""
+
+    def __init__(self, plain: web.Server, metrics: Metrics, patience: Patience, *, peer: bool) -> None:
+        super().__init__(self._edge, request_factory=plain.request_factory)  # type: ignore[arg-type]
+        self._route = plain.request_handler
+        self.metrics = metrics
+        self.patience = patience
+        self.log_level = logging.DEBUG if peer else logging.INFO
+        self.headers_max = HEADERS_MAX + (PEER_HEADERS_EXTRA if peer else 0)
+        self.direct: Responder | None = None  # who may answer past aiohttp
+        self.sending: set[asyncio.Task[None]] = set()  # direct answers that take their time
+        self.in_progress = 0
+        self.draining = False
+        self.drained = asyncio.Event()
+        metrics.count_in_progress(lambda: self.in_progress)
+
+    def new_connection(self, on_end: Callable[[], None]) -> asyncio.Protocol:
+        """The protocol of a connection that has arrived; `on_end` is called when it is lost."""
+        return _Connection(self, on_end)
+
+    def start_draining(self) -> None:
+        """Close the idle connections, and each other one after its answer; `drained` when no request runs."""
+        self.draining = True
+        self.direct = None
+        for connection in self.connections:
+            assert isinstance(connection, _Connection)
+            is_idle = connection._waiter is not None and connection.sending is None
+            if is_idle and not connection.headers_begun:
+                connection.force_close()
+        if self.in_progress == 0:
+            self.drained.set()
+
+    async def cut_off_direct(self) -> None:
+        """Break off the direct answers that still run, and wait until they have let go of what they send."""
+        for sending in self.sending:
+            sending.cancel()
+        if self.sending:
+            await asyncio.wait(self.sending)
+
+    def began(self, sending: asyncio.Task[None]) -> None:
+        """A direct answer runs."""
+        self.in_progress += 1
+        self.sending.add(sending)
+
+    def ended(self, sending: asyncio.Task[None]) -> None:
+        """A direct answer runs no more."""
+        self.sending.discard(sending)
+        self._one_less()
+
+    async def _edge(self, request: web.Request) -> web.StreamResponse:
+        request[_STARTED_S] = asyncio.get_running_loop().time()
+        is_last = _must_be_last(request)
+        if is_last:  # told with the head of the answer, whoever makes that
+            request._message = request._message._replace(should_close=True)
+        self.in_progress += 1
+        served = REQUEST_ID.set(request_id(request))
+        try:
+            if request.version.major != 1:  # the parser lets HTTP/0.9 and 2.0 through
+                request._cache["version"] = HttpVersion11  # that of the answer
+                raise errors.InvalidRequest("The request line must end with HTTP/1.1 or HTTP/1.0.")
+            if _HOST.fullmatch(request.headers.get(hdrs.HOST, "")) is None:
+                raise errors.InvalidRequest("Host: no host, or host and port.")
+            if request.method not in _METHODS:
+                raise errors.NotImplementedHere(f"This service knows no method {request.method}.")
+            _require_plain_framing(request)
+            if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
+                raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")
+            if request.method == hdrs.METH_OPTIONS and request._message.path == "*":
+                response: web.StreamResponse = web.Response(status=204, headers={hdrs.ALLOW: _ALLOWED})
+            else:
+                response = await self._route(request)
+            _keep(request, response)
+            if waits_to_go_on(request):  # and may take what it sends next for a request
+                response.force_close()
+        except web.HTTPRedirection:
+            raise
+        except Exception as problem:  # noqa: BLE001  # the edge: every error becomes an answer here
+            response = self._answer(request, error_of(request, problem))
+        finally:
+            REQUEST_ID.reset(served)
+            self._one_less()
+        if self.draining or is_last or _has_spoilt_the_parser(request):
+            response.force_close()
+        return response
+
+    def _one_less(self) -> None:
+        self.in_progress -= 1
+        if self.draining and self.in_progress == 0:
+            self.drained.set()
+
+    def _answer(self, request: web.Request, error: FilestoreError) -> web.StreamResponse:
+        """An answer to this error, or a broken connection when another answer is on its way already."""
+        if request.get(PREPARED):
+            raise ClientGone("an answer cannot be taken back")
+        if isinstance(error, errors.MethodNotAllowed) and request.method == hdrs.METH_OPTIONS:
+            response = web.Response(status=204, headers=error.headers)
+        else:
+            response = error_response(error, request)
+        if not request.content.is_eof():
+            response.force_close()
+        return response
+
+
+def _keep(request: web.Request, response: web.StreamResponse) -> None:
+    """Have the body of this answer counted until it was taken. Raises RateLimited instead of an answer to a
+    question; what was changed is told.
+    """
+    body = response.body if isinstance(response, web.Response) else None
+    if isinstance(body, bytes):
+        request.protocol.share.take(  # type: ignore[attr-defined]  # it is a connection of ours
+            len(body), is_refusable=request.method in (hdrs.METH_GET, hdrs.METH_HEAD)
+        )
+
+
+def _must_be_last(request: web.Request) -> bool:
+    """Whether nothing that follows on this connection could be told, or was kept: close it with the answer.
+
+    Behind the head of a request to upgrade the parser drops what came with it; behind that of a CONNECT it
+    reads the next request, whatever the head says of a body.
+    """
+    is_swallowed = hdrs.UPGRADE in request.headers and not request.body_exists
+    is_odd = request.version.major != 1 or request.method == hdrs.METH_CONNECT
+    return is_swallowed or is_odd or _has_endless_body(request)
+
+
+def _has_endless_body(request: web.Request) -> bool:
+    """Whether its length is 2^64 - 1: aiohttp 3.14.5 says that there is no body, and its parser takes
+    everything that follows for one.
+    """
+    return bool(request.content_length) and not request.body_exists
+
+
+def _has_spoilt_the_parser(request: web.Request) -> bool:
+    """Whether a body that went through the parser may have left something in it that the next request gets.
+
+    aiohttp 3.14.5 takes the last trailer of a body in chunks for a header of the request that follows, a
+    credential too, and loses what came with the body of a request to upgrade.
+    """
+    connection = request.protocol
+    is_new = isinstance(connection, _Connection) and connection.is_parser_new
+    return not is_new and (hdrs.TRANSFER_ENCODING in request.headers or hdrs.UPGRADE in request.headers)
+
+
+def _require_plain_framing(request: web.Request) -> None:
+    """Raises NotImplementedHere for a body in codings that nobody here decodes (RFC 9112, section 6.1);
+    InvalidRequest where they do not say where it ends, and for one whose length is no number that a size can
+    be (section 6.2).
+
+    The parser takes any list of codings that ends with `chunked`, and in HTTP/1.0 too, which knows none.
+    """
+    if _has_endless_body(request):
+        raise errors.InvalidRequest("Content-Length: no body is so long.")
+    listed = ",".join(request.headers.getall(hdrs.TRANSFER_ENCODING, ()))
+    codings = [coding.strip(" \t").lower() for coding in listed.split(",")]
+    if not listed or (codings == ["chunked"] and request.version >= HttpVersion11):
+        return
+    if codings[-1] == "chunked" and codings.count("chunked") == 1 and request.version >= HttpVersion11:
+        raise errors.NotImplementedHere("Transfer-Encoding: only `chunked` is decoded here.")
+    raise errors.InvalidRequest("Transfer-Encoding: only `chunked` is taken, and in HTTP/1.1.")
+
+
+class _Connection(DirectConnection):
+    """One connection: limits on what comes before a request, and JSON for what is wrong with it."""
+
+    def __init__(self, connections: Connections, on_end: Callable[[], None]) -> None:
+        self.patience = connections.patience
+        self._on_end = on_end
+        self._connections = connections
+        self._headers_timer: asyncio.TimerHandle | None = None
+        self._taking_timer: asyncio.TimerHandle | None = None  # while more was written than the client takes
+        self.headers_begun = False
+        self.has_ended = False  # the client sends nothing more, and waits for answers
+        self.is_parser_new = False  # since the last request
+        self._answered_count = 0
+        self._last_body: StreamReader | None = None
+        self.share = BUFFERED.share("")  # of what is kept for clients; of ours until it is made
+        self._prepare_direct()
+        super().__init__(
+            connections,
+            loop=asyncio.get_running_loop(),
+            auto_decompress=False,
+            access_log=None,  # type: ignore[arg-type]  # `log_access` below needs none
+            max_line_size=TARGET_BYTES_MAX,
+            max_field_size=HEADER_BYTES_MAX,
+            max_headers=connections.headers_max,
+            keepalive_timeout=self.patience.keep_alive_s,
+            lingering_time=self.patience.linger_s,
+        )
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client with a deadline for its first request."""
+        super().connection_made(transport)
+        if isinstance(self.peername, tuple):
+            self.share = BUFFERED.share(self.peername[0])
+        self._headers_timer = self._loop.call_later(self.patience.headers_s, self._headers_too_slow)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The end; whoever reads the body is told by aiohttp."""
+        self._on_end()
+        self._stop_headers_timer()
+        self._stop_taking_timer()
+        if self.sending is not None:
+            self.sending.cancel()
+        if self._task_handler is not None and not self._request_in_progress:
+            self._task_handler.cancel()  # it would still begin with what came in this very turn, and fail
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the client: its headers have a deadline from the first of them to the last."""
+        direct = self._connections.direct
+        if data and (direct is not None or self.sending is not None) and self.hold(data):
+            return
+        if direct is not None and data and self.answer_directly(direct, data):
+            self._stop_headers_timer()
+            return
+        if data and self._waiter is not None and self._headers_timer is None:
+            self._headers_timer = self._loop.call_later(self.patience.headers_s, self._headers_too_slow)
+        self.headers_begun = self.headers_begun or (bool(data) and self._headers_timer is not None)
+        requests = self._request_count
+        super().data_received(data)
+        has_body = self._upgraded or bool(self._messages and not self._messages[-1][1].is_eof())
+        self.boundary.fed(data, requests=self._request_count - requests, has_body=has_body)
+        if self._request_count != requests:
+            self._last_body = self._messages[-1][1] if self._messages else None
+            self._stop_headers_timer()
+            if getattr(self._messages[-1][0] if self._messages else None, "exc", None) is not None:
+                self._break_bodies()
+
+    def pause_writing(self) -> None:
+        """The client takes less than is written: from now on it has a deadline for taking some."""
+        super().pause_writing()
+        if self.transport is not None:  # None while it is closed, which nobody has to wait for
+            self._watch_taking(self.transport)
+
+    def resume_writing(self) -> None:
+        """It has taken enough."""
+        super().resume_writing()
+        self._stop_taking_timer()
+
+    def eof_received(self) -> bool:  # type: ignore[override]  # the base class never keeps it open
+        """The client sends no more (RFC 9293, section 3.6.1); its whole requests are still answered.
+
+        Over TLS its goodbye ends both directions.
+        """
+        if self._held and self.sending is None:
+            self._deliver()
+        is_answered = self._answered_count == self._request_count
+        is_whole = self._last_body is None or self._last_body.is_eof()
+        self.has_ended = not is_answered and is_whole and self.ssl_context is None
+        return self.has_ended
+
+    async def _handle_request(self, *request: Any) -> tuple[web.StreamResponse, bool]:
+        """Answer, and close behind the last answer of a client that has ended."""
+        self.is_parser_new = False
+        try:
+            return await super()._handle_request(*request)
+        finally:
+            self.share.give_back()
+            self._answered_count += 1
+            if self.has_ended and self._answered_count == self._request_count:
+                self.close()
+
+    @property
+    def is_at_body(self) -> bool:
+        """See `coordinator.http.request_body.Lender`."""
+        return self.boundary.is_at_body
+
+    def lend(self, framing: Framing) -> BodyRing | None:
+        """See `coordinator.http.request_body.Lender`."""
+        held_up = self._reading_paused or self._buffer_paused or bool(self._held)
+        if held_up or self.transport is None or self.transport.is_closing():
+            return None
+        self.transport.pause_reading()
+        ring = BodyRing(self, framing)
+        ring.begin(self.transport)
+        return ring
+
+    def take_back(self, *, whole: bool, rest: bytes) -> None:
+        """See `coordinator.http.request_body.Lender`.
+
+        The old parser would take as many bytes behind a body for part of it as it never saw. So after one
+        that is not `whole` nothing more is parsed, and the connection ends with the answer.
+        """
+        if self.transport is None:
+            return
+        if not whole:
+            self.close()
+        else:
+            self.boundary, self.is_parser_new = Boundary(), True
+            self._parser = HttpRequestParser(
+                self,
+                self._loop,
+                self._read_bufsize,
+                max_line_size=self.max_line_size,
+                max_field_size=self.max_field_size,
+                max_headers=self.max_headers,
+                payload_exception=web.RequestPayloadError,
+                auto_decompress=False,
+                max_msg_queue_size=self._max_msg_queue_size,
+            )
+        self.transport.pause_reading()  # the loop takes another way of reading up only when it begins to read
+        self.transport.set_protocol(self)
+        self.transport.resume_reading()
+        if whole and rest:
+            self.data_received(rest)
+
+    def direct_began(self, sending: asyncio.Task[None]) -> None:
+        """Draining waits for it."""
+        self._connections.began(sending)
+        sending.add_done_callback(self._connections.ended)
+
+    def direct_ended(self, answer: DirectAnswer, *, status: int, size_bytes: int, duration_s: float) -> None:
+        """One line and one count, as for any answer."""
+        peer = self.peername
+        self._connections.metrics.observe_request(
+            method=hdrs.METH_GET, route=answer.route, status=status, duration_s=duration_s
+        )
+        log_request(
+            self._connections.log_level,
+            request_id=answer.request_id,
+            remote=peer[0] if isinstance(peer, tuple) else "",
+            method=hdrs.METH_GET,
+            path=answer.path,
+            status=status,
+            size_bytes=size_bytes,
+            duration_s=duration_s,
+        )
+        if self._connections.draining:
+            self.force_close()
+
+    def handle_error(
+        self,
+        request: web.BaseRequest,
+        status: int = 500,  # noqa: ARG002
+        exc: BaseException | None = None,
+        message: str | None = None,  # noqa: ARG002
+    ) -> web.StreamResponse:
+        """The answer to what is no HTTP. Raises ConnectionResetError where no answer can be sent."""
+        if not isinstance(exc, HttpProcessingError):
+            self._record(request, CLIENT_GONE, 0)
+            raise ConnectionResetError("no answer can be sent") from exc
+        request._cache["version"] = HttpVersion11  # that of the answer: none was understood
+        response = error_response(from_malformed(exc), request)
+        response.force_close()
+        return response
+
+    def log_access(
+        self,
+        request: web.BaseRequest,
+        response: web.StreamResponse,
+        time: float | None,  # noqa: ARG002
+    ) -> None:
+        """One line and one count for every answer, whether it reached the client or not."""
+        self._record(request, response.status, response.body_length)
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:  # noqa: ARG002
+        """Without the exception: those of the parser repeat what the client sent, credentials among it."""
+        _log.info("connection broken", extra={"cause": type(kw.get("exc_info")).__name__})
+
+    def _record(self, request: web.BaseRequest, status: int, size_bytes: int) -> None:
+        started_s = request.get(_STARTED_S)
+        duration_s = 0.0 if started_s is None else self._loop.time() - started_s
+        match = getattr(request, "_match_info", None)  # `match_info` asserts that there is one
+        template = None
+        if match is not None and match.route.resource is not None:  # the match is a dict, empty as a rule
+            template = match.route.resource.canonical
+        self._connections.metrics.observe_request(
+            method=request.method, route=template or "(none)", status=status, duration_s=duration_s
+        )
+        log_request(
+            self._connections.log_level,
+            request_id=request_id(request),
+            remote=request.remote or "",
+            method=request.method,
+            path=shown_path(request.path, template),
+            status=status,
+            size_bytes=size_bytes,
+            duration_s=duration_s,
+        )
+
+    def _headers_too_slow(self) -> None:
+        self._headers_timer = None
+        if self.transport is None or self._waiter is None:
+            return
+        if self.headers_begun:
+            self.transport.write(lone_answer(errors.RequestTimeout("The headers came too slowly.")))
+        self.force_close()
+
+    def _watch_taking(self, transport: asyncio.Transport) -> None:
+        """A timer, as a wait for room that is cancelled spoils every later one on the connection."""
+        left_bytes = transport.get_write_buffer_size()
+
+        def look() -> None:
+            if transport.get_write_buffer_size() < left_bytes:
+                self._watch_taking(transport)
+            else:
+                transport.abort()
+
+        self._taking_timer = self._loop.call_later(self.patience.answer_stall_s, look)
+
+    def _stop_taking_timer(self) -> None:
+        if self._taking_timer is not None:
+            self._taking_timer.cancel()
+            self._taking_timer = None
+
+    def _stop_headers_timer(self) -> None:
+        self.headers_begun = False
+        if self._headers_timer is not None:
+            self._headers_timer.cancel()
+            self._headers_timer = None
+
+    def _break_bodies(self) -> None:
+        """After bytes that are not HTTP, no unfinished body will be whole; aiohttp lets readers wait."""
+        bodies = [payload for _, payload in self._messages]
+        if self._current_request is not None:
+            bodies.append(self._current_request.content)
+        for body in bodies:
+            if not body.is_eof():
+                body.set_exception(web.RequestPayloadError("malformed"))

@@ -1,0 +1,86 @@
+"""What a process keeps in memory for clients: large answers until they are taken, large bodies until they
+have come.
+
+A client that takes its time costs what is kept for it, and there may be thousands. So all together have
+BUFFERED_BYTES_MAX, beside up to SMALL_BYTES for each connection. What one address may have shrinks with what
+is left, as with connections (`coordinator/http/listener.py`): a few never have all of it. For one event loop.
+"""
+
+from collections import Counter
+from typing import Final
+
+from ca.errors import RateLimited
+from coordinator.http.listener import GREED
+from coordinator.http.rate_limits import network_of
+
+BUFFERED_BYTES_MAX: Final = 64 << 20  # some twenty of the longest pages; TLS, which copies, takes twice this
+SMALL_BYTES: Final = 64 << 10  # as much as lies in the buffers of any connection
+RETRY_AFTER_S: Final = 5
+
+
+class Buffered:
+    """The bytes that clients have, by address."""
+
+    def __init__(self, bytes_max: int = BUFFERED_BYTES_MAX) -> None:
+        self._bytes_max = bytes_max
+        self._held: Counter[str] = Counter()
+
+    @property
+    def left_bytes(self) -> int:
+        """How many more there may be; below 0 after some that were not refused."""
+        return self._bytes_max - self._held.total()
+
+    def share(self, address: str) -> "Share":
+        """What a client of this address has, "" for one of ours: nothing yet."""
+        return Share(self, network_of(address) if address else "")
+
+    def take(self, network: str, size_bytes: int) -> None:
+        """Raises RateLimited where there is not so much left, or not for this network."""
+        left_bytes = self.left_bytes - size_bytes
+        if left_bytes < 0 or (network and self._held[network] > GREED * left_bytes):
+            raise RateLimited(
+                "Too much is kept in memory here for clients that take their time; ask for smaller pages.",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self.take_anyway(network, size_bytes)
+
+    def take_anyway(self, network: str, size_bytes: int) -> None:
+        """The same for what cannot be refused any more."""
+        self._held[network] += size_bytes
+
+    def give_back(self, network: str, size_bytes: int) -> None:
+        """Free again."""
+        self._held[network] -= size_bytes
+        if not self._held[network]:
+            del self._held[network]
+
+
+class Share:
+    """What is kept for one request."""
+
+    __slots__ = ("_buffered", "_network", "_size_bytes")
+
+    def __init__(self, buffered: Buffered, network: str) -> None:
+        self._buffered = buffered
+        self._network = network
+        self._size_bytes = 0
+
+    def take(self, size_bytes: int, *, is_refusable: bool = True) -> None:
+        """So much in all, and nothing when it is small. Raises RateLimited where it is more than there is."""
+        self.give_back()
+        if size_bytes <= SMALL_BYTES:
+            return
+        if is_refusable:
+            self._buffered.take(self._network, size_bytes)
+        else:
+            self._buffered.take_anyway(self._network, size_bytes)
+        self._size_bytes = size_bytes
+
+    def give_back(self) -> None:
+        """It was taken, or never will be. Again is harmless."""
+        if self._size_bytes:
+            self._buffered.give_back(self._network, self._size_bytes)
+            self._size_bytes = 0
+
+
+BUFFERED: Final = Buffered()

@@ -1,0 +1,221 @@
+"""Who may do what: the one module that decides it, deny by default.
+
+admin implies write implies read. A level on a file is the highest of these: the role `admin`, the owner of
+the file and the owner of its bucket have admin; a permission on the file, or on its bucket, gives its level
+until it expires. On a bucket it is the same without the file. Nobody owns the default bucket, whatever its
+record says.
+
+Permissions are granted to principals: `user:ID`, `group:NAME`, `role:NAME`. Roles and groups are the stored
+ones, not those that a token carries, so that taking one away holds at once.
+"""
+
+import sqlite3
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import msgspec
+
+from ca.errors import Forbidden, Unauthorized
+from coordinator.machine.execution.pages import Condition
+from coordinator.model.records import ADMIN_ROLE, DEFAULT_BUCKET_ID, Caller
+
+_names = msgspec.json.Decoder(tuple[str, ...]).decode
+_encode = msgspec.json.Encoder().encode
+_Account = tuple["User", int, bool]  # user, generation, whether it is disabled
+
+_HELD = "principal IN (SELECT value FROM json_each(?)) AND (expires_at_ms IS NULL OR expires_at_ms > ?)"
+_ON_BUCKET = f"SELECT level FROM bucket_permissions WHERE bucket_id = ? AND {_HELD}"
+_LASTS = "principal IN (SELECT value FROM json_each(:held)) AND expires_at_ms IS NULL"
+_LASTING_ON_FILE = (
+    f"SELECT EXISTS (SELECT 1 FROM bucket_permissions WHERE bucket_id = :bucket AND {_LASTS})"
+    f" OR EXISTS (SELECT 1 FROM file_permissions WHERE file_sequence = :file AND {_LASTS})"
+    " OR EXISTS (SELECT 1 FROM buckets"
+    " WHERE bucket_id = :bucket AND bucket_id <> :default AND owner_id = :user)"
+)
+_LEVEL_ON_BUCKET = f"SELECT MAX(level) FROM ({_ON_BUCKET})"
+_LEVEL_ON_FILE = (
+    f"SELECT MAX(level) FROM ({_ON_BUCKET} UNION ALL"
+    f" SELECT level FROM file_permissions WHERE file_sequence = ? AND {_HELD} UNION ALL"
+    " SELECT ? FROM buckets WHERE bucket_id = ? AND bucket_id <> ? AND owner_id = ?)"
+)
+
+
+class Level(IntEnum):
+    """Each level implies the ones below it."""
+
+    NONE = 0
+    READ = 1
+    WRITE = 2
+    ADMIN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A caller whose token generation is current and whose account is enabled."""
+
+    user_id: str
+    roles: tuple[str, ...]
+    groups: tuple[str, ...]
+    principals: tuple[str, ...]  # what permissions of this user are granted to
+
+    @property
+    def is_admin(self) -> bool:
+        """Whether the user has the role `admin`."""
+        return ADMIN_ROLE in self.roles
+
+
+class Scope(Protocol):
+    """What is decided in: a Change or a Question."""
+
+    @property
+    def db(self) -> sqlite3.Connection:
+        """The state."""
+
+    @property
+    def at_ms(self) -> int:
+        """The time that permissions must not have expired at."""
+
+    @property
+    def users(self) -> "Users":
+        """The users that were met already."""
+
+
+class Users:
+    """The users that a batch or a query has met: each is read once. Who changes a user says `forget`."""
+
+    __slots__ = ("_accounts", "_db")
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._accounts: dict[str, _Account] = {}
+
+    def find(self, user_id: str) -> _Account | None:
+        """User, generation, and whether it is disabled; None if there is no such user (any more)."""
+        account = self._accounts.get(user_id)
+        if account is None:
+            row = self._db.execute(
+                "SELECT roles, groups, generation, disabled FROM users WHERE user_id = ? AND deleted = 0",
+                (user_id,),
+            ).fetchone()
+            if row is None:
+                return None
+            roles, groups, generation, disabled = row
+            account = _user(user_id, _names(roles), _names(groups)), generation, bool(disabled)
+            self._accounts[user_id] = account
+        return account
+
+    def forget(self, user_id: str) -> None:
+        """What is known of this user is no longer true."""
+        self._accounts.pop(user_id, None)
+
+
+def principal(principal_type: str, principal_id: str) -> str:
+    """How a principal is written in the tables of permissions: the type ends at the first colon."""
+    return f"{principal_type}:{principal_id}"
+
+
+def require_user(users: Users, caller: Caller) -> User:
+    """The user behind a verified token.
+
+    Raises Unauthorized if unknown, disabled, or of another generation.
+    """
+    account = users.find(caller.subject)
+    if account is None:
+        raise Unauthorized("unknown user")
+    user, generation, is_disabled = account
+    if is_disabled:
+        raise Unauthorized("disabled user")
+    if generation != caller.generation:
+        raise Unauthorized("revoked token")
+    return user
+
+
+def require_admin(users: Users, caller: Caller) -> User:
+    """The user if it has the role `admin`. Raises Unauthorized or Forbidden."""
+    user = require_user(users, caller)
+    if not user.is_admin:
+        raise Forbidden("This needs the role admin.")
+    return user
+
+
+def is_enabled_admin(db: sqlite3.Connection, user_id: str) -> bool:
+    """Whether this user has the role admin now, and is not disabled."""
+    account = Users(db).find(user_id)
+    return account is not None and account[0].is_admin and not account[2]
+
+
+def level_on_file(scope: Scope, user: User, *, owner_id: str, bucket_id: str, sequence: int) -> Level:
+    """The level of a user on the file with this owner, bucket and sequence.
+
+    Owners and admins cost no query, others one.
+    """
+    if user.is_admin or user.user_id == owner_id:
+        return Level.ADMIN
+    held = _held(scope, user)
+    owned = (Level.ADMIN.value, bucket_id, DEFAULT_BUCKET_ID, user.user_id)
+    (level,) = scope.db.execute(_LEVEL_ON_FILE, (bucket_id, *held, sequence, *held, *owned)).fetchone()
+    return Level(level or 0)
+
+
+def reads_lastingly(scope: Scope, caller: Caller, *, owner_id: str, bucket_id: str, sequence: int) -> bool:
+    """Whether a caller that may read the file now may do so until a command changes that: no permission that
+    ends is needed for it. Costs as `level_on_file`.
+    """
+    user = require_user(scope.users, caller)
+    if user.is_admin or user.user_id == owner_id:
+        return True
+    values = {
+        "bucket": bucket_id,
+        "file": sequence,
+        "held": _encode(user.principals).decode(),
+        "default": DEFAULT_BUCKET_ID,
+        "user": user.user_id,
+    }
+    return bool(scope.db.execute(_LASTING_ON_FILE, values).fetchone()[0])
+
+
+def level_on_bucket(scope: Scope, user: User, *, owner_id: str, bucket_id: str) -> Level:
+    """The level of a user on a bucket, which every file in it inherits. Costs as `level_on_file`."""
+    if user.is_admin or (user.user_id == owner_id and bucket_id != DEFAULT_BUCKET_ID):
+        return Level.ADMIN
+    held = _held(scope, user)
+    (level,) = scope.db.execute(_LEVEL_ON_BUCKET, (bucket_id, *held)).fetchone()
+    return Level(level or 0)
+
+
+def require_file_level(
+    scope: Scope, user: User, level: Level, *, owner_id: str, bucket_id: str, sequence: int
+) -> None:
+    """Raises Forbidden unless the user has at least `level` on the file."""
+    if level_on_file(scope, user, owner_id=owner_id, bucket_id=bucket_id, sequence=sequence) < level:
+        raise Forbidden(f"This needs {level.name.lower()} permission on the file.")
+
+
+def require_bucket_level(scope: Scope, user: User, level: Level, *, owner_id: str, bucket_id: str) -> None:
+    """Raises Forbidden unless the user has at least `level` on the bucket."""
+    if level_on_bucket(scope, user, owner_id=owner_id, bucket_id=bucket_id) < level:
+        raise Forbidden(f"This needs {level.name.lower()} permission on the bucket.")
+
+
+def own_or_granted(scope: Scope, user: User) -> Condition:
+    """That the user owns one of `files f`, or has a permission on the file itself."""
+    # The plus: a file has few permissions, and lists ask about many files, so that they are looked through.
+    granted = f"SELECT 1 FROM file_permissions WHERE file_sequence = f.sequence AND +{_HELD}"
+    return Condition(f"(f.owner_id = ? OR EXISTS ({granted}))", (user.user_id, *_held(scope, user)))
+
+
+def granted_buckets(scope: Scope, user: User) -> Condition:
+    """A SELECT of the ids of the buckets that the user has a permission on."""
+    return Condition(f"SELECT bucket_id FROM bucket_permissions WHERE {_HELD}", _held(scope, user))
+
+
+def _held(scope: Scope, user: User) -> tuple[str, int]:
+    """The values of `_HELD`."""
+    return _encode(user.principals).decode(), scope.at_ms
+
+
+def _user(user_id: str, roles: tuple[str, ...], groups: tuple[str, ...]) -> User:
+    by_group = (principal("group", group) for group in groups)
+    by_role = (principal("role", role) for role in roles)
+    return User(user_id, roles, groups, (principal("user", user_id), *by_group, *by_role))

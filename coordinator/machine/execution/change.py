@@ -1,0 +1,37 @@
+"""What a command is applied with, and what a query is answered with. No I/O but SQLite."""
+
+import sqlite3
+
+from msgspec import Struct
+
+from coordinator.machine.execution.access import Users
+from coordinator.machine.execution.replies import Sessions
+
+
+class Change(Struct, frozen=True):
+    """One command's place in the log: its index orders lists, `at_ms` is the leader's time.
+
+    `users` and `sessions` are what its batch knows already.
+    """
+
+    db: sqlite3.Connection
+    log_index: int
+    at_ms: int
+    users: Users
+    sessions: Sessions
+
+    def touch_view(self) -> None:
+        """Tell watching nodes that what GetView answers has changed."""
+        self.db.execute("UPDATE applied SET view_version = ?", (self.log_index,))
+
+
+class Question(Struct, frozen=True):
+    """What a query is answered with: `at_ms` is the answering coordinator's time."""
+
+    db: sqlite3.Connection
+    at_ms: int
+    users: Users
+
+    def as_of(self) -> int:
+        """The last log index that the answer contains."""
+        return int(self.db.execute("SELECT log_index FROM applied").fetchone()[0])

@@ -1,0 +1,83 @@
+"""What commands mean may change from one version of this program to the next, but never under coordinators
+that run different ones: each applies the same log, and must come to the same state.
+
+So the state says by which rules a command is applied. They are raised by an entry of the log, which the
+leader proposes once every coordinator knows the newer ones (`coordinator.member.rules_upgrade`); until then a
+newer program does as the older ones do. Whoever changes what a command does adds a number here and does the
+new thing only from there on. A command that is added stands in SINCE: older programs cannot read it, so that
+it is not proposed before. Queries need none: each coordinator answers for itself, and for one that does not
+know a query another does (`coordinator.rpc.client`). (etcd and CockroachDB have the same under the name of
+cluster version.)
+"""
+
+import sqlite3
+from typing import Final
+
+from msgspec import UNSET
+
+from coordinator.protocol.commands import (
+    AddIntermediate,
+    AddTokenKey,
+    CollectOverQuota,
+    Command,
+    DeleteBucket,
+    DeleteFile,
+    ForgetInstance,
+    HashWhole,
+    PlaceUpload,
+    ReportDamaged,
+    ReportOrphans,
+    RestartUpload,
+    RevokeNode,
+    UpdateBucket,
+    UpdateFile,
+)
+
+FIRST: Final = 1
+SIZES_WITHIN_QUOTA: Final = 2  # a size beyond the quota is refused when it is declared
+PROVED_SERIALS_STAY: Final = 2  # an expired certificate stays while a renewal is proved with it
+GENERATIONS_BY_CLOCK: Final = 4  # of users: none comes twice, also where a snapshot was restored
+USED_TOKENS_END: Final = 4  # a join token that was used, and may be again, ends with what its maker had
+SESSIONS_ARE_DRAWN: Final = 4  # a session has the number that its process has drawn
+DAMAGED_COPIES_STAY: Final = 5  # the log remembers damaged copies, which are sources of what is sound in them
+UPLOADS_ARE_GUARDED: Final = 5  # a node that unfinished uploads are placed on is not removed
+QUOTAS_RESERVED: Final = 5  # uploads reserve of a quota, and content that waits for gc counts
+WHOLE_DIGESTS: Final = 5  # all of the state is hashed before it is handed out
+INSTANCES_KNOWN: Final = 5  # the log knows who speaks for a node, and nodes are revoked
+KEYS_RETIRE: Final = 5  # another key signs user tokens, and the one before ends
+LAST_PATCH_IS_KNOWN: Final = 5  # where the PATCH began that completed an upload
+RECORDS_TELL_STATES: Final = 5  # the time of a record's last change rises, and its retention can be changed
+RULES: Final = 5  # the newest that this program knows
+
+SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
+    AddIntermediate: 3,
+    ReportDamaged: DAMAGED_COPIES_STAY,
+    PlaceUpload: UPLOADS_ARE_GUARDED,
+    RestartUpload: UPLOADS_ARE_GUARDED,
+    CollectOverQuota: QUOTAS_RESERVED,
+    ReportOrphans: QUOTAS_RESERVED,
+    HashWhole: WHOLE_DIGESTS,
+    RevokeNode: INSTANCES_KNOWN,
+    ForgetInstance: INSTANCES_KNOWN,
+    AddTokenKey: KEYS_RETIRE,
+}
+_CHANGING: Final = (UpdateFile, DeleteFile, UpdateBucket, DeleteBucket)
+FIELDS_SINCE: Final[dict[str, int]] = {  # of these a field, if it is set
+    "retention_hours": RECORDS_TELL_STATES,
+    "unchanged_since_ms": RECORDS_TELL_STATES,
+}
+
+
+def needed(command: Command) -> int:
+    """The oldest rules by which this command means what it says."""
+    since = SINCE.get(type(command), FIRST)
+    if isinstance(command, _CHANGING):
+        told = (FIELDS_SINCE[name] for name in FIELDS_SINCE if getattr(command, name, UNSET) is not UNSET)
+        since = max(since, *told, FIRST)
+    return since
+
+
+def in_force(db: sqlite3.Connection) -> int:
+    """The rules that the next command is applied by."""
+    row = db.execute("SELECT version FROM rules WHERE one = 1").fetchone()
+    return FIRST if row is None else int(row[0])

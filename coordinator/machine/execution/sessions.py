@@ -1,0 +1,36 @@
+"""Sessions: client processes that retry their commands. What is kept of them is told in `replies`."""
+
+from coordinator.machine.execution import rules
+from coordinator.machine.execution.change import Change
+from coordinator.protocol.commands import SESSION_NUMBER_MIN, SESSIONS_MAX, OpenSession
+
+
+def open_session(change: Change, command: OpenSession) -> int:
+    """The number of a session, a new one unless it was asked for before and the answer was lost.
+
+    The longest unused ends when there would be more than SESSIONS_MAX.
+    """
+    change.sessions.flush()
+    db = change.db
+    opened = _number(change, command)
+    if db.execute("SELECT 1 FROM sessions WHERE session = ?", (opened,)).fetchone() is not None:
+        return opened
+    count = db.execute("SELECT COUNT(*) FROM sessions").fetchone()[0]
+    if count >= SESSIONS_MAX:
+        oldest = db.execute("SELECT session FROM sessions ORDER BY last_log_index, session LIMIT 1")
+        (session,) = oldest.fetchone()
+        db.execute("DELETE FROM replies WHERE session = ?", (session,))
+        db.execute("DELETE FROM sessions WHERE session = ?", (session,))
+    db.execute(
+        "INSERT INTO sessions (session, last_log_index, acknowledged_below) VALUES (?, ?, 0)",
+        (opened, change.log_index),
+    )
+    return opened
+
+
+def _number(change: Change, command: OpenSession) -> int:
+    """What was drawn, as far as the rules know of that; a smaller one may be a log index to come."""
+    is_drawn = command.number >= SESSION_NUMBER_MIN
+    if is_drawn and rules.in_force(change.db) >= rules.SESSIONS_ARE_DRAWN:
+        return command.number
+    return change.log_index

@@ -1,0 +1,279 @@
+"""Whose state is the odd one: compares the digests that members report for the same place in the log.
+
+No I/O here. What is reported comes from the log, so every member sees the same reports and comes to the same
+finding. Three things show who is odd, and nothing else does:
+
+- A member says itself that its state cannot be read.
+- A majority of the voters has another digest. Those that have copied their state from each other, with nobody
+  to vouch for the copy, are one witness: they would have the same damage.
+- A voter has the digest that a majority had of the same rows before, no entry of the log has touched them
+  since, and nobody knows of one that did. Then whoever differs there has changed by itself.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from coordinator.model.records import StateHash
+from coordinator.storage.snapshot_origins import UNKNOWN
+
+# Places in the log whose digests are remembered. One that was away finds that it differs where it was left
+# behind: its report comes as many places late as were hashed meanwhile. About 600 bytes each.
+INDEXES_MAX = 1024
+REPORTERS_MAX = 64  # digests remembered for one place: more than a group has members
+OPEN_MAX = 16  # differences that stay remembered, however old, until it is known who is odd
+AGREED_MAX = 65_536  # slices of the last pass: more than ten million files have
+
+
+class Standing(Enum):
+    """What others say of this member's digest at one place."""
+
+    AGREED = "agreed"  # a majority of witnesses has the same
+    DIFFERS = "differs"  # somebody has another, and is not known to be odd
+    OPEN = "open"  # none of these yet
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """What one member says of its state at a place. See commands.ReportHash."""
+
+    digest: str
+    origin: str = ""
+    agreed_at: int = 0
+    touched: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Divergence:
+    """Members that applied the same log up to `log_index` differ.
+
+    `odd`: those whose state is wrong, sorted; empty as long as nothing shows who it is: then all that is
+    known is that somebody is wrong.
+    """
+
+    log_index: int
+    odd: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class _Place:
+    words: dict[str, Word] = field(default_factory=dict)  # by coordinator
+    found: Divergence | None = None
+    slice: StateHash | None = None  # what this member hashed there
+
+
+@dataclass(slots=True)
+class _Agreed:
+    """What a majority had at the positions of one table, in the last pass over it and in this one."""
+
+    by_position: dict[str, tuple[str, int]] = field(default_factory=dict)  # digest, log index
+    began: tuple[int, int] = (0, 0)  # the last pass, and this one
+
+
+class DivergenceWatch:
+    """Remembers what was reported, for a bounded number of places in the log."""
+
+    def __init__(self, own_id: str) -> None:
+        self._own_id = own_id
+        self._places: dict[int, _Place] = {}
+        self._agreed: dict[str, _Agreed] = {}
+        self._table = ""
+        self.odd: set[str] = set()  # this member too, if it is; those that were removed stay
+        self.origins: dict[str, str] = {}  # by coordinator: from whom its state is, as it said last
+
+    def own(self, log_index: int, digest: str, hashed: StateHash | None = None) -> None:
+        """This member's own digest, as the state machine replied it; known before any report about it.
+
+        `hashed`: of which slice, for one that is compared with what was agreed on before.
+        """
+        self._remember(log_index, self._own_id, Word(digest, self.origins.get(self._own_id, "")))
+        if hashed is not None and (place := self._places.get(log_index)) is not None:
+            place.slice = hashed
+            self._begin_table(hashed)
+
+    def own_digest(self, log_index: int) -> str:
+        """What `own` was told of this place, "" if that was forgotten."""
+        place = self._places.get(log_index)
+        own = place.words.get(self._own_id) if place is not None else None
+        return "" if own is None else own.digest
+
+    def agreed_at(self, hashed: StateHash) -> int:
+        """Where a majority had this digest of the same rows, which were not touched since; 0 if unknown."""
+        known = self._agreed.get(hashed.table, _Agreed()).by_position.get(hashed.position)
+        if known is None or not hashed.tracked or hashed.touched or known[0] != hashed.digest:
+            return 0
+        return known[1]
+
+    def reported(
+        self, coordinator_id: str, log_index: int, word: Word | str, voters: Collection[str]
+    ) -> Divergence | None:
+        """A report from the log. What it shows that was not known before: a difference, or who is odd.
+
+        `coordinator_id` need not be a voter: a learner can be odd, but only voters make a majority. This
+        member is held to the digest that it computed itself, if it remembers that.
+        """
+        word = Word(word) if isinstance(word, str) else word
+        self.origins[coordinator_id] = word.origin
+        if coordinator_id == self._own_id and (own := self.own_digest(log_index)) and word.digest:
+            word = replace(word, digest=own)
+        self._remember(log_index, coordinator_id, word)
+        place = self._places.get(log_index)
+        if place is None:
+            return None
+        found = self._compare(log_index, place, voters)
+        if found is None or found == place.found:
+            return None
+        place.found = found
+        self.odd.update(found.odd)
+        return found
+
+    def forget(self, member: str) -> None:
+        """The state that this member spoke of is no more."""
+        for place in self._places.values():
+            place.words.pop(member, None)
+
+    def standing(self, log_index: int, voters: Collection[str]) -> Standing:
+        """What was said of this member's digest at a place so far."""
+        place = self._places.get(log_index)
+        if place is None or self._own_id not in place.words:
+            return Standing.OPEN
+        own = place.words[self._own_id].digest
+        if len(_digests(place.words, self.odd | {self._own_id}) | {own}) > 1:
+            return Standing.DIFFERS
+        is_agreed = own and majority_digest(_believed(place.words, self.odd), voters) == own
+        return Standing.AGREED if is_agreed else Standing.OPEN
+
+    def is_right(self, log_index: int, voters: Collection[str]) -> bool:
+        """Whether this member has at a place what a majority of witnesses has, or all voters have that are
+        not known to be odd.
+        """
+        place = self._places.get(log_index)
+        own = self.own_digest(log_index)
+        if place is None or not own:
+            return False
+        words, sound = _believed(place.words, self.odd), set(voters) - self.odd
+        is_unanimous = sound <= set(words) and {words[voter].digest for voter in sound} == {own}
+        return is_unanimous or majority_digest(words, voters) == own
+
+    def has_reported(self, coordinator_id: str, log_index: int) -> bool:
+        """Whether this member said what it has at this place."""
+        place = self._places.get(log_index)
+        return place is not None and coordinator_id in place.words
+
+    def open_places(self, members: Collection[str]) -> list[int]:
+        """Where members differ of which none is known to be odd: `members` are those that are left."""
+        gone = self.odd.union(*(place.words for place in self._places.values())) - set(members)
+        return [
+            index
+            for index, place in sorted(self._places.items())
+            if place.found is not None and len(_digests(place.words, self.odd | gone)) > 1
+        ]
+
+    def words_at(self, log_index: int) -> dict[str, str]:
+        """The digests that were reported for a place, by coordinator."""
+        place = self._places.get(log_index)
+        return {} if place is None else {name: word.digest for name, word in place.words.items()}
+
+    def recall(self, log_index: int, digests: Mapping[str, str]) -> None:
+        """A difference that was open when this process ended is open now."""
+        for name, digest in digests.items():
+            self._remember(log_index, name, Word(digest))
+        if log_index in self._places:
+            self._places[log_index].found = Divergence(log_index, ())
+
+    def can_do_without(self, since_index: int, voters: Collection[str]) -> bool:
+        """Whether a majority of voters is here without the odd ones: at one place since then they all had the
+        same digest.
+        """
+        for log_index, place in self._places.items():
+            sound = [
+                place.words[voter].digest for voter in voters if voter in _believed(place.words, self.odd)
+            ]
+            if log_index >= since_index and 2 * len(sound) > len(set(voters)) and len(set(sound)) == 1:
+                return True
+        return False
+
+    def _compare(self, log_index: int, place: _Place, voters: Collection[str]) -> Divergence | None:
+        words, believed = place.words, _believed(place.words, self.odd)
+        broken = {member for member, word in words.items() if not word.digest}
+        right = majority_digest(believed, voters)
+        if right:
+            self._agree(log_index, place, right)
+        else:
+            left = {word.digest for word in believed.values()}
+            right = confirmed_digest(believed, voters) or (left.pop() if len(left) == 1 else "")
+        if not broken and len({word.digest for word in words.values()}) < 2:
+            return None
+        odd = broken | {member for member, word in words.items() if right and word.digest != right}
+        return Divergence(log_index, tuple(sorted(odd)))
+
+    def _agree(self, log_index: int, place: _Place, digest: str) -> None:
+        """A majority has this digest here."""
+        if (hashed := place.slice) is None:
+            return
+        agreed = self._agreed.setdefault(hashed.table, _Agreed())
+        if log_index >= agreed.began[0] and len(agreed.by_position) < AGREED_MAX:
+            known = agreed.by_position.get(hashed.position, ("", 0))
+            agreed.by_position[hashed.position] = max(known, (digest, log_index), key=lambda each: each[1])
+
+    def _begin_table(self, hashed: StateHash) -> None:
+        """What was agreed two passes ago proves nothing: other slices may have been hashed since, and what
+        touched these rows is forgotten with them.
+        """
+        if hashed.table == self._table:
+            return
+        self._table = hashed.table
+        agreed = self._agreed.setdefault(hashed.table, _Agreed())
+        agreed.began = (agreed.began[1], hashed.log_index)
+        agreed.by_position = {
+            position: known for position, known in agreed.by_position.items() if known[1] >= agreed.began[0]
+        }
+
+    def _remember(self, log_index: int, coordinator_id: str, word: Word) -> None:
+        place = self._places.setdefault(log_index, _Place())
+        if coordinator_id in place.words or len(place.words) < REPORTERS_MAX:
+            place.words[coordinator_id] = word
+        kept = 0
+        while len(self._places) > INDEXES_MAX:
+            oldest = sorted(self._places)[kept]
+            if kept < OPEN_MAX and len(_digests(self._places[oldest].words, self.odd)) > 1:
+                kept += 1
+            else:
+                del self._places[oldest]
+
+
+def majority_digest(words: Mapping[str, Word], voters: Collection[str]) -> str:
+    """The digest that a majority of the voters has, "" for none. Copies of one state are one voter."""
+    witnesses: dict[str, set[str]] = {}
+    for voter in sorted(set(voters) & set(words)):
+        if words[voter].origin == UNKNOWN:
+            continue
+        witnesses.setdefault(words[voter].digest, set()).add(_root(voter, words))
+    right = [digest for digest, roots in witnesses.items() if 2 * len(roots) > len(set(voters))]
+    return right[0] if right else ""
+
+
+def confirmed_digest(words: Mapping[str, Word], voters: Iterable[str]) -> str:
+    """The digest of voters that is the same as was agreed on before, when nothing touched the rows; "" for
+    none, or where members contradict each other.
+    """
+    confirmed = {words[voter].digest for voter in voters if voter in words and words[voter].agreed_at}
+    is_sure = len(confirmed) == 1 and not any(word.touched for word in words.values())
+    return confirmed.pop() if is_sure else ""
+
+
+def _root(voter: str, words: Mapping[str, Word]) -> str:
+    """Whose state a voter has: its own, or the one that it was copied from, as far as that is told."""
+    seen = {voter}
+    while voter in words and (origin := words[voter].origin) and origin not in seen:
+        voter = origin
+        seen.add(voter)
+    return voter
+
+
+def _believed(words: Mapping[str, Word], odd: Collection[str]) -> dict[str, Word]:
+    return {member: word for member, word in words.items() if member not in odd and word.digest}
+
+
+def _digests(words: Mapping[str, Word], without: Collection[str]) -> set[str]:
+    return {word.digest for member, word in words.items() if member not in without and word.digest}

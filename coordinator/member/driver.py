@@ -1,0 +1,478 @@
+"""The asyncio shell around one member: owns its clock, its threads and its network.
+
+What is decided is decided in `coordinator.member.member`. One cycle: send what need not wait, persist (one
+write, one sync), send what had to wait. What is committed is applied beside that, in a thread and a task of
+its own, so that the log syncs while the state machine works. The core is only ever touched on the event loop.
+A failed write or sync ends the process: the page cache may have dropped the data.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
+
+from ca.errors import Conflict, InsufficientStorage, Unavailable
+from coordinator.member.fitness import Fitness
+from coordinator.member.lease_subscribers import Following
+from coordinator.member.member import KEPT_ENTRIES, Member
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.member.proposing import check_known, encoded, frees, is_ending
+from coordinator.member.record_leases import LEASE_S
+from coordinator.member.snapshot_making import Hooks, Making
+from coordinator.member.thread import Worker
+from coordinator.protocol import commands
+from coordinator.protocol.commands import AnyCommand
+from coordinator.protocol.invalidation import invalidated
+from coordinator.raft.config import Config
+from coordinator.raft.core import NotLeader, Status
+from coordinator.raft.messages import (
+    Entry,
+    EntryKind,
+    Members,
+    Message,
+    MessageKind,
+    Ready,
+    SnapshotMeta,
+    SnapshotOffer,
+)
+from coordinator.rpc.websocket import end
+from coordinator.storage.pinned_state import is_whole_hash
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_store import Store, StoreFull, members_of
+
+TICK_S = 0.08  # one heartbeat; an election starts after 10 to 20 of these without a leader
+TIDY_TICKS = 25  # every two seconds: room, spare segment, compaction
+LOG_BYTES_KEPT = 64 << 20  # a log below this is not compacted: two segments, read in a second at start
+ROOM_BYTES_MIN = 192 << 20  # two segments, and as much again twice for the database and a snapshot
+APPLIED_INLINE_MAX = 4  # entries: less work than the hand-over to a thread and back
+FULL_PAUSE_S = 0.5  # between two tries to apply on a full disk
+SILENT_AFTER_S = 1.0  # a write that takes longer: longer than the shortest election timeout
+_T = TypeVar("_T")
+Applied = Callable[[Sequence[Entry], Sequence[bytes]], None]
+
+_log = logging.getLogger(__name__)
+
+
+class Driver:
+    """Drives one member of the group.
+
+    `run` is owned by the process; everything else is called on its event loop. `fetch` is told which snapshot
+    the leader offers; `applied` sees every batch that was applied, with its replies. Neither may block.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        log: SegmentLog,
+        store: Store,
+        snapshots: SnapshotStore,
+        send: Callable[[Sequence[Message]], None],
+        fetch: Callable[[SnapshotOffer], None],
+        applied: Applied,
+        *,
+        log_bytes_kept: int = LOG_BYTES_KEPT,
+        kept_entries: int = KEPT_ENTRIES,
+        cache_lease_s: float = LEASE_S,
+        clocks: MemberClocks | None = None,
+    ) -> None:
+        self.id = config.id
+        self.ticks = 0
+        self._log = log
+        self._store = store
+        self._snapshots = snapshots
+        self._send = send
+        self._fetch = fetch
+        self._applied = applied
+        self._clocks = clocks or MemberClocks()  # the time that changes carry
+        self._log_bytes_kept = log_bytes_kept
+        self._member = Member(config, log, store, snapshots, random.Random(), kept_entries=kept_entries)
+        self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
+        hooks = Hooks(
+            self._taken, self._member.snapshot_gone, lambda: self._member.is_fetched_from, self._fail
+        )
+        self.making = Making(config.id, snapshots, hooks)
+        self._log_thread = Worker("log")
+        self._state_thread = Worker("state")
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None  # of the next tick
+        self._tick_due_at_s = 0.0
+        self._is_tick_due = False
+        self._writing: Ready | None = None  # what goes to the log now
+        self._writing_since_s = 0.0
+        self._is_writing_long = False  # a tick has passed meanwhile
+        self._is_meanwhile_due = False
+        self._fitness = Fitness(self._member, self._clocks)
+        self._apply_due = asyncio.Event()
+        self._state_lock = asyncio.Lock()
+        self._tidying: asyncio.Task[None] | None = None
+        self._is_stuck = False  # while the database takes nothing
+        self._takes_entries = True  # False while not even the next segment of the log has room
+        self._broken: BaseException | None = None  # what ends the process
+        self._has_ended = False
+
+    @property
+    def applied_index(self) -> int:
+        """The last entry that queries can see."""
+        return self._member.applied_index
+
+    @property
+    def leader(self) -> str:
+        """The leader of this member's term, "" if unknown."""
+        return self._member.leader
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this member leads, as far as it knows."""
+        return self._member.leader == self.id
+
+    @property
+    def members(self) -> frozenset[str]:
+        """Voters and learners, as the log of this member says."""
+        members = self._member.members
+        return frozenset(members.voters + members.learners)
+
+    @property
+    def has_room(self) -> bool:
+        """False while the disk of this member is nearly full: then only what makes room is taken."""
+        return self._fitness.has_room
+
+    @property
+    def is_clock_wrong(self) -> bool:
+        """Whether most others call this member's clock wrong, and it leads only if no other can."""
+        return self._fitness.is_clock_wrong
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether the state of this member is known to be wrong: it leads only if no other can."""
+        return self._fitness.is_state_wrong
+
+    def suspect(self) -> None:
+        """The state of this member is wrong: it hands over, and does not lead again while others can."""
+        self._fitness.suspect()
+        self._rouse()
+
+    async def reread(self) -> None:
+        """What the database is asked next is read from its file, not from memory: only there damage shows."""
+        await self._on_state(self._store.drop_cache)
+
+    def status(self) -> Status:
+        """This member as it sees itself."""
+        return self._member.status()
+
+    def transfer_leader(self, target: str = "") -> None:
+        """If this member leads, ask `target` or the most advanced voter to take over; nothing is promised.
+
+        Raises NotLeader, Conflict.
+        """
+        self._member.transfer_leader(target)
+        self._rouse()
+
+    def step(self, message: Message) -> None:
+        """A message came from a peer. What it breaks ends `run`, not the connection that it came on."""
+        if message.entries and not self._takes_entries:
+            return  # there is no room for them; heartbeats, votes and reads go on
+        try:
+            self._member.step(message)
+            if self._fitness.pace.is_measuring and message.kind is MessageKind.APPEND_REPLY:
+                self._fitness.pace.others_have(self._member.others_match, at_s=time.monotonic())
+        except AssertionError as error:
+            self._broken = error
+        self._rouse()
+
+    def snapshot(self, index_min: int) -> SnapshotMeta | None:
+        """The snapshot that lies ready, of this entry or a later one; None while one is being made.
+
+        Raises Unavailable when the state here is older, Conflict while none may be handed out.
+        """
+        self._check_running()
+        if why := self.making.witnesses.forbids:
+            raise Conflict(why)
+        newest = self._snapshots.newest()
+        if newest is not None and newest.index >= index_min:
+            return newest
+        if self.applied_index < index_min:
+            raise Unavailable(f"The state here ends at {self.applied_index}, before {index_min}.")
+        self.making.begin()
+        return None
+
+    def fetched(self, meta: SnapshotMeta) -> None:
+        """A snapshot that was offered is fetched and verified."""
+        self._member.fetched(meta)
+        self._rouse()
+
+    async def propose(
+        self, command: AnyCommand, *, session: int = 0, sequence: int = 0, acknowledged_below: int = 0
+    ) -> bytes:
+        """The encoded Reply once the command is committed and applied here.
+
+        Raises NotLeader when another member leads or took over before this command was committed (it was
+        not applied then); InsufficientStorage on a full disk; Unavailable when too many wait, when nothing is
+        known of the outcome, or while a coordinator may not know this command yet. The caller sets the
+        deadline. What makes records untrue that nodes keep waits until none is kept
+        (coordinator/member/record_leases.py).
+        """
+        self._check_leads()
+        check_known(command, self._store.rules())
+        if not self.has_room and not frees(command):
+            raise InsufficientStorage(f"The disk of coordinator {self.id}, which leads, is full.")
+        numbers = session, sequence, acknowledged_below
+        if not (keys := invalidated(command)):
+            return await self._handed_in(command, numbers)
+        block = await self.following.clear(keys)
+        try:
+            done = self._handed_in(command, numbers)
+        except BaseException:
+            self.following.release(block)
+            raise
+        # Not when the caller gives up: the change may be made all the same.
+        done.add_done_callback(lambda _: self.following.release(block))
+        return await asyncio.shield(done)
+
+    def _handed_in(self, command: AnyCommand, numbers: tuple[int, int, int]) -> "asyncio.Future[bytes]":
+        """Its reply to come. Raises what `propose` does before anything was proposed."""
+        self._check_leads()
+        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        at_ms = self._clocks.ending_ms() if is_ending(command) else self._clocks.now_ms()
+        self._member.propose(encoded(command, *numbers, at_ms=at_ms), done)
+        self._rouse()
+        return done
+
+    async def change_members(self, before: Members, command: commands.RecordCoordinators) -> bytes:
+        """Change the membership from `before` to that of `command`, and apply it; the encoded Reply.
+
+        Raises NotLeader, Unavailable as `propose` does; Conflict if this change can not be made now.
+        """
+        self._check_leads()
+        if self._member.members != before:
+            raise Conflict("The membership has just been changed by another.")
+        # What the log says and what the state records is one thing: a contradiction would stop every member.
+        members = members_of(command.coordinators)
+        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._member.propose_membership(members, encoded(command, 0, 0, 0, at_ms=self._clocks.now_ms()), done)
+        self._rouse()
+        return await done
+
+    async def read_barrier(self) -> None:
+        """Returns when a query sees everything that was acknowledged before this was called (ReadIndex).
+
+        Raises Unavailable when there is no leader to ask or too many wait. The caller sets the deadline.
+        """
+        self._check_running()
+        done: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self._member.read(done)
+        self._rouse()
+        await done
+
+    def _leadership(self) -> tuple[int, str]:
+        """The term that this member leads, 0 if none, and who leads, "" if unknown."""
+        return self._member.led_term, self._member.leader
+
+    def _check_running(self) -> None:
+        if self._has_ended:
+            raise Unavailable("This coordinator is stopping.")
+
+    def _check_leads(self) -> None:
+        self._check_running()
+        if not self.is_leader:
+            raise NotLeader(self._member.leader)
+
+    async def run(self) -> None:
+        """Drive until cancelled. Raises what the log or the store raised: the process must end then."""
+        self.making.found()
+        loop = asyncio.get_running_loop()
+        self._store.watch(lambda damage: _tell(loop, self._fail, damage))
+        applying = asyncio.create_task(self._guard(self._apply_for_ever), name="apply")
+        try:
+            await self._drive()
+        finally:
+            self._has_ended = True
+            self._store.watch(None)
+            if self._timer is not None:
+                self._timer.cancel()
+            await self.making.close()
+            for task in (applying, self._tidying):
+                if task is not None:
+                    await end(task)
+            self._member.fail_all(Unavailable("This coordinator is stopping."))
+            self._log_thread.close()
+            self._state_thread.close()
+
+    async def _drive(self) -> None:
+        self._tick_due_at_s = asyncio.get_running_loop().time()
+        self._ring()
+        while True:
+            await self._turn_due()
+            self.following.observe()
+            if self._broken is not None:
+                raise self._broken
+            if self._is_tick_due:
+                self._tick()
+            if (ready := self._member.begin()) is not None:
+                await self._cycle(ready)
+
+    def _ring(self) -> None:
+        """The clock: a tick is due."""
+        self._is_tick_due = True
+        self._wake.set()
+        if self._writing is not None:
+            self._is_writing_long = True
+            self._meanwhile()
+
+    def _rouse(self) -> None:
+        """There is something to do, which need not wait for a disk that takes long."""
+        self._wake.set()
+        if self._is_writing_long and not self._is_meanwhile_due:
+            self._is_meanwhile_due = True
+            asyncio.get_running_loop().call_soon(self._meanwhile)
+
+    def _meanwhile(self) -> None:
+        """A turn without the disk, which is busy. One that hangs must show: its member falls silent then."""
+        self._is_meanwhile_due = False
+        at_s, ready = time.monotonic(), self._writing
+        if ready is None or at_s - self._writing_since_s > SILENT_AFTER_S or self._broken is not None:
+            return
+        try:
+            if self._is_tick_due and self._member.led_term:
+                self._tick()
+            self._send(self._member.meanwhile())
+        except AssertionError as error:
+            self._broken = error
+
+    def _tick(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Ticks missed in a stall are dropped: a member that slept must not depose a leader.
+        self._tick_due_at_s = max(self._tick_due_at_s + TICK_S, loop.time())
+        self._is_tick_due = False
+        self._timer = loop.call_at(self._tick_due_at_s, self._ring)
+        self._member.tick()
+        self._fitness.tick(at_s=time.monotonic())
+        if self.ticks % TIDY_TICKS == 0 and (self._tidying is None or self._tidying.done()):
+            self._tidying = asyncio.create_task(self._guard(self._tidy), name="tidy")
+        self.ticks += 1
+
+    async def _turn_due(self) -> None:
+        """Until there is something to do; lets others run in any case."""
+        if self._member.has_turn:
+            await asyncio.sleep(0)
+        else:
+            await self._wake.wait()
+        self._wake.clear()
+
+    async def _cycle(self, ready: Ready) -> None:
+        self._send(ready.send_now)
+        if ready.snapshot is not None:
+            # The database changes under every query: nothing else runs meanwhile.
+            if self._tidying is not None:
+                await asyncio.wait([self._tidying])
+            async with self._state_lock:
+                self._member.persist(ready)
+            _log.info("installed the snapshot at index %d", ready.snapshot.index)
+        elif self._member.needs_disk(ready):
+            if ready.committed:
+                self._member.hand_out(ready)
+                self._apply_due.set()
+            await self._persist(ready)
+        self._send(ready.send_after_sync)
+        self._member.finish(ready)
+        if ready.committed:
+            self._apply_due.set()
+        if ready.offer is not None:
+            self._fetch(ready.offer)
+        if ready.take_snapshot:
+            self.making.begin()
+
+    async def _persist(self, ready: Ready) -> None:
+        at_s = self._writing_since_s = time.monotonic()
+        if ready.entries and self._member.led_term:
+            self._fitness.pace.sent(ready.entries[-1].index, at_s=at_s)
+        self._writing = ready
+        try:
+            await self._log_thread.run(self._member.persist, ready)
+        finally:
+            self._writing, self._is_writing_long = None, False
+        if ready.entries:
+            self._fitness.pace.own_has(ready.entries[-1].index, at_s=time.monotonic())
+
+    async def _guard(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """What fails in a task beside the cycle ends `run`."""
+        try:
+            await work()
+        except Exception as error:  # noqa: BLE001 - nothing is handled: it ends the process
+            self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        """End `run` with this."""
+        self._broken = self._broken or error
+        self._rouse()
+
+    def _taken(self, meta: SnapshotMeta) -> None:
+        self._member.snapshot_taken(meta)
+        self._rouse()
+
+    async def _apply_for_ever(self) -> None:
+        while True:
+            await self._apply_due.wait()
+            self._apply_due.clear()
+            while entries := self._member.next_to_apply():
+                replies = await self._apply(entries)
+                if is_whole_hash(entries[-1]):
+                    self.making.pin()
+                self._member.applied(entries, replies)
+                self._applied(entries, replies)
+                self._rouse()
+
+    async def _apply(self, entries: Sequence[Entry]) -> list[bytes]:
+        """Apply a batch; on a full disk again and again, until there is room."""
+        while True:
+            try:
+                if self._is_apply_short(entries):
+                    replies = self._member.apply(entries, may_sync=False)
+                else:
+                    replies = await self._on_state(self._member.apply, entries)
+                self._is_stuck = False
+                return replies
+            except StoreFull:
+                if self.has_room:
+                    _log.error("the disk is full: committed changes wait to be applied")
+                self._is_stuck = True
+                self._fitness.has_room = False
+            await asyncio.sleep(FULL_PAUSE_S)
+
+    def _is_apply_short(self, entries: Sequence[Entry]) -> bool:
+        """Whether these are applied sooner here than a thread is woken: a few, of a few rows each."""
+        return (
+            len(entries) <= APPLIED_INLINE_MAX
+            and not self._state_lock.locked()
+            and not self._store.is_checkpoint_due
+            and not any(entry.kind == EntryKind.COMMAND and commands.is_long(entry.data) for entry in entries)
+        )
+
+    async def _on_state(self, work: Callable[..., _T], *arguments: object) -> _T:
+        """Run in the thread of the database, one piece of work at a time."""
+        async with self._state_lock:
+            return await self._state_thread.run(work, *arguments)
+
+    async def _tidy(self) -> None:
+        """Look for room, keep a spare segment, and let the log forget what the database holds for good."""
+        is_taking = self._takes_entries and not self._is_stuck
+        self._fitness.look(has_room=is_taking and self._log.free_bytes() >= ROOM_BYTES_MIN)
+        self._rouse()  # another may have been asked to lead
+        if not self._log.is_spare_ready:
+            self._takes_entries = await self._log_thread.run(self._log.prepare_spare)
+        if self._log.size_bytes() > self._log_bytes_kept and not self.making.is_busy:
+            durable_index = await self._on_state(self._store.checkpoint)
+            forgotten = self._log.forget(self._member.compactable(durable_index))
+            await self._log_thread.run(self._log.discard, forgotten)
+        await self.making.tidy()
+
+
+def _tell(
+    loop: asyncio.AbstractEventLoop, hear: Callable[[StateDamaged], None], damage: StateDamaged
+) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends already
+        loop.call_soon_threadsafe(hear, damage)

@@ -1,0 +1,98 @@
+"""Whether another coordinator should rather lead than this one: for a wrong state, for want of room, for a
+wrong clock, or for a slow disk.
+
+Whose state is wrong, who has no room, or a clock that most others call wrong, says so to the leader and
+stands for election after the others; who leads hands over to one that is fitter, as soon as there is one. A
+slow disk is known only by comparison, so it is the leader alone that hands over for it.
+"""
+
+import contextlib
+import logging
+
+from ca.errors import Conflict
+from coordinator.member.disk_pace import Pace
+from coordinator.member.member import Member
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.member.succession import ready_successor
+from coordinator.raft.core import NotLeader
+from coordinator.raft.messages import Reluctance
+
+_log = logging.getLogger(__name__)
+
+
+class Fitness:
+    """Of one member. Whoever calls sees to it that what the member has to send is sent."""
+
+    def __init__(self, member: Member, clocks: MemberClocks) -> None:
+        self.pace = Pace()
+        self.is_clock_wrong = False
+        self.is_state_wrong = False
+        self._member = member
+        self._clocks = clocks
+        self._has_room = True  # until it is looked for
+
+    @property
+    def has_room(self) -> bool:
+        """False while the disk takes no changes."""
+        return self._has_room
+
+    @has_room.setter
+    def has_room(self, has_room: bool) -> None:
+        self._has_room = has_room
+        self._tell()
+
+    def suspect(self) -> None:
+        """The state of this member is known to be wrong, from now on."""
+        self.is_state_wrong = True
+        self._tell()
+        self._yield()
+
+    def look(self, *, has_room: bool) -> None:
+        """Every few seconds: how things are now; if others are fitter and this member leads, one is asked."""
+        if has_room and not self._has_room:
+            _log.warning("the disk has room again")
+        if self._has_room and not has_room:
+            _log.error("the disk has no room: no changes are taken, but those that make room")
+        self._has_room = has_room
+        self._look_at_clock()
+        self._tell()
+        self._yield()  # again and again: it may have come to lead like that, or others are fitter by now
+
+    def _look_at_clock(self) -> None:
+        was_wrong, self.is_clock_wrong = self.is_clock_wrong, self._clocks.look()
+        if self.is_clock_wrong and not was_wrong:
+            ahead_s = -self._clocks.correction_ms() / 1000
+            _log.error("most others call this clock wrong: it is %+.0f s from theirs, which count", ahead_s)
+        if was_wrong and not self.is_clock_wrong:
+            _log.warning("this clock goes like most others' again")
+
+    def tick(self, *, at_s: float) -> None:
+        """Each tick: ask another to lead while most are clearly faster than this disk."""
+        leads = self._member.led_term > 0
+        self.pace.in_term(self._member.term, leads=leads, at_s=at_s)
+        if leads and self.pace.is_too_slow(at_s=at_s):
+            self.pace.handed_over(at_s=at_s)
+            if self._hand_over(self._member.reluctance):
+                _log.warning("most others' disks are clearly faster than this one: another is asked to lead")
+
+    def _tell(self) -> None:
+        reasons = {
+            Reluctance.CLOCK_WRONG: self.is_clock_wrong,
+            Reluctance.NO_ROOM: not self._has_room,
+            Reluctance.STATE_WRONG: self.is_state_wrong,
+        }
+        true = (reason for reason, holds in reasons.items() if holds)
+        self._member.reluctance = max(true, default=Reluctance.WILLING)
+
+    def _yield(self) -> None:
+        if (own := self._member.reluctance) > Reluctance.WILLING:
+            self._hand_over(Reluctance(own - 1))
+
+    def _hand_over(self, reluctance_max: Reluctance) -> bool:
+        """Ask one to lead that can take over at once and is no more reluctant than this; False for none."""
+        target = ready_successor(self._member.status(), reluctance_max=reluctance_max)
+        with contextlib.suppress(NotLeader, Conflict):
+            if target:
+                self._member.transfer_leader(target)
+                return True
+        return False

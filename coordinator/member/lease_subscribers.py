@@ -1,0 +1,128 @@
+"""The asyncio shell around the leader's cache leases: who waits for subscribers, and subscribers that wait
+for news.
+
+What is decided is decided in `coordinator.member.record_leases`. A subscriber's call stays here until
+something is blocked, so that a write waits for one exchange with the nodes and no more; the end of a block is
+told a little later, many of them together.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable
+
+from coordinator.member.record_leases import LEASE_S, Block, CacheLeases
+from coordinator.protocol.calls import FollowCall, FollowReply
+from coordinator.protocol.invalidation import Keys
+from coordinator.raft.core import NotLeader
+
+POLL_S = 0.5  # a call without news is answered after this: a quarter of a lease
+ENDS_TOLD_S = 0.05  # after the end of a block; until then its records are asked for each time
+
+
+class Following:
+    """Everything on the event loop. `leadership`: the term that this member leads, 0 if none, and who leads.
+
+    `read_barrier` as the driver's.
+    """
+
+    def __init__(
+        self,
+        leadership: Callable[[], tuple[int, str]],
+        read_barrier: Callable[[], Awaitable[None]],
+        *,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        self._leadership = leadership
+        self._read_barrier = read_barrier
+        self._leases = CacheLeases(lease_s=lease_s)
+        self._news = asyncio.Event()  # a new one for each piece of news
+        self._waiting: dict[Block, asyncio.Event] = {}
+        self._telling: asyncio.TimerHandle | None = None
+
+    @property
+    def subscribers(self) -> int:
+        """How many processes hold a lease of this leader."""
+        return self._leases.live(at_s=time.monotonic())
+
+    def observe(self) -> None:
+        """Notice whether this member leads. Often: a new leader's first write may wait from then on."""
+        term, _ = self._leadership()
+        if self._leases.lead(term, at_s=time.monotonic()):
+            for waiting in self._waiting.values():
+                waiting.set()
+            self._tell()
+
+    async def clear(self, keys: Keys) -> Block:
+        """Returns when nobody keeps anything of these keys; they stay blocked until `release`.
+
+        Raises NotLeader, Unavailable. The caller sets the deadline.
+        """
+        self._require_leader()
+        block = self._leases.block(keys, at_s=time.monotonic())
+        self._waiting[block] = freed = asyncio.Event()
+        self._tell()
+        try:
+            while (wait_s := self._leases.wait_s(block, at_s=time.monotonic())) > 0:
+                freed.clear()
+                await _until(freed, wait_s)
+                self._require_leader()
+                if block.term != self._leases.term:
+                    raise NotLeader(self._leadership()[1])
+        except BaseException:
+            self.release(block)
+            raise
+        finally:
+            del self._waiting[block]
+        return block
+
+    def release(self, block: Block) -> None:
+        """The command of this block was applied here, or never will be by this leader."""
+        if self._leases.release(block) and self._telling is None:
+            self._telling = asyncio.get_running_loop().call_later(ENDS_TOLD_S, self._tell)
+
+    async def follow(self, call: FollowCall) -> FollowReply:
+        """The answer to a subscriber. Raises NotLeader, Unavailable."""
+        received_at_s = time.monotonic()
+        term = self._require_leader()
+        if call.is_leaving:
+            self._free(self._leases.leave(call.subscriber))
+            return self._leases.news(call.subscriber)
+        self._free(self._leases.acknowledge(call.subscriber, call.term, call.acknowledged))
+        is_due = self._leases.is_due(call.subscriber, at_s=received_at_s)
+        if is_due:
+            await self._read_barrier()
+        if not self._leases.is_behind(call.term, call.acknowledged):
+            await _until(self._news, POLL_S if call.acknowledged == self._leases.version else ENDS_TOLD_S)
+        if self._require_leader() != term:
+            raise NotLeader(self._leadership()[1])
+        if not is_due:
+            return self._leases.news(call.subscriber)
+        return self._leases.grant(call.subscriber, call.term, call.acknowledged, received_at_s=received_at_s)
+
+    def _free(self, blocks: Iterable[Block]) -> None:
+        for block in blocks:
+            if (freed := self._waiting.get(block)) is not None:
+                freed.set()
+
+    def _require_leader(self) -> int:
+        """The term that this member leads. Raises NotLeader."""
+        self.observe()
+        if not self._leases.term:
+            raise NotLeader(self._leadership()[1])
+        return self._leases.term
+
+    def _tell(self) -> None:
+        if self._telling is not None:
+            self._telling.cancel()
+            self._telling = None
+        self._news.set()
+        self._news = asyncio.Event()
+
+
+async def _until(event: asyncio.Event, timeout_s: float) -> None:
+    """Until it is set, for `timeout_s` at most."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,86 @@
+"""The time that most members' clocks show, as one coordinator hears them. Its own clocks are handed in.
+
+Nodes and coordinators tell their clocks with each heartbeat. What one showed is kept with the moment when it
+came, by a clock that is never set: when ours is set, that is known at once, before anybody tells one again.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from ca.identity import Identity, Role
+from coordinator.model.clock import boot_time_s, now_ms
+from coordinator.model.safety_limits import correction_ms
+
+KEPT_S: Final = 0.1  # of the median of all clocks
+SET_MS: Final = 20.0  # by less no clock is set
+HEARD_S: Final = 60.0  # a clock that was told so long ago still counts: it has hardly drifted since
+NODES_MIN: Final = 2  # with our own that is three
+WRONG_LOOKS: Final = 2  # in a row: one heartbeat that was long under way is no reason to hand over
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What was found at `at_s`, when our clock was `set_to_ms` ahead of the steady one."""
+
+    at_s: float
+    set_to_ms: float
+    correction_ms: int
+
+
+class MemberClocks:
+    """Of all members that are heard. For one event loop."""
+
+    def __init__(
+        self, *, wall_ms: Callable[[], int] = now_ms, steady_s: Callable[[], float] = boot_time_s
+    ) -> None:
+        self._wall_ms = wall_ms
+        self._steady_s = steady_s
+        self._told: dict[tuple[Role, str], tuple[int, float]] = {}  # by member: what it showed, and when
+        self._wrong_looks = 0
+        self._kept: _Kept | None = None
+
+    def hear(self, member: Identity, at_ms: int) -> None:
+        """Another member's clock showed `at_ms` a moment ago; 0 is what older versions say.
+
+        Whoever calls has checked that it is a member, so the table is bounded by their number.
+        """
+        if at_ms > 0:
+            self._kept = None
+            self._told[member.role, member.id] = (at_ms, self._steady_s())
+
+    def offsets_ms(self) -> list[int]:
+        """Other clocks less ours: those of the nodes, which all coordinators hear alike; where fewer than
+        NODES_MIN are heard, of the coordinators as well.
+        """
+        at_s, at_ms = self._steady_s(), self._wall_ms()
+        self._told = {who: told for who, told in self._told.items() if at_s - told[1] <= HEARD_S}
+        offsets_ms = {
+            who: told_ms + int((at_s - told_s) * 1000) - at_ms
+            for who, (told_ms, told_s) in self._told.items()
+        }
+        nodes_ms = [offset_ms for (role, _), offset_ms in offsets_ms.items() if role is Role.NODE]
+        return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())
+
+    def correction_ms(self) -> int:
+        """See `caution.correction_ms`. Every change and read asks: what was found a moment ago holds while
+        nobody was heard since, and our clock was not set.
+        """
+        at_s, at_ms = self._steady_s(), self._wall_ms()
+        kept = self._kept
+        if kept is None or at_s - kept.at_s > KEPT_S or abs(at_ms - at_s * 1000 - kept.set_to_ms) > SET_MS:
+            kept = self._kept = _Kept(at_s, at_ms - at_s * 1000, correction_ms(self.offsets_ms()))
+        return kept.correction_ms
+
+    def now_ms(self) -> int:
+        """What most clocks show: ours, unless most others call it wrong."""
+        return self._wall_ms() + self.correction_ms()
+
+    def ending_ms(self) -> int:
+        """The earlier of both: by a time that is in doubt nothing ends that was not over by either."""
+        return self._wall_ms() + min(0, self.correction_ms())
+
+    def look(self) -> bool:
+        """Whether most others have called our clock wrong at WRONG_LOOKS looks in a row."""
+        self._wrong_looks = self._wrong_looks + 1 if self.correction_ms() else 0
+        return self._wrong_looks >= WRONG_LOOKS

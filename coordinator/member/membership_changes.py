@@ -1,0 +1,220 @@
+"""What an operator does to the group of coordinators, as its leader does it: add, remove, hand over the lead.
+
+A coordinator comes in as a learner and is promoted when its log has caught up (Ongaro 2014, 4.2.1); one
+change at a time (4.1). The leader is removed by handing over first, so that nobody leads a group that it is
+not in. Each operation can be repeated safely: the answer to the first request may have been lost.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
+from ca.identity import check_address, check_member_id, check_port
+from coordinator.member.driver import Driver
+from coordinator.model.records import LEARNER, VOTER, ClusterView, CoordinatorRecord
+from coordinator.protocol.commands import RecordCoordinators
+from coordinator.raft.core import NotLeader, Status
+from coordinator.runtime.config import COORDINATORS_MAX
+from coordinator.storage.state_store import members_of
+
+CAUGHT_UP_ENTRIES = 1000  # behind the commit index: a fraction of a second of writes
+CAUGHT_UP_LOOKS = 2  # one look may fall between two bursts of writes
+PROMOTION_CHECK_S = 0.5
+HAND_OVER_S = 2.0  # an election takes less
+LIVE_S = 1.0  # a dozen heartbeats
+POLL_S = 0.02
+
+_log = logging.getLogger(__name__)
+
+
+class Operations:
+    """Changes of the group. `view` is what this coordinator has applied."""
+
+    def __init__(self, own_id: str, driver: Driver, view: Callable[[], ClusterView]) -> None:
+        self._own_id = own_id
+        self._driver = driver
+        self._view = view
+        self._changing = asyncio.Lock()
+        self._caught_up: dict[str, int] = {}
+
+    async def add(self, record: CoordinatorRecord) -> CoordinatorRecord:
+        """Let a coordinator in as a learner; the record as it is kept.
+
+        Raises InvalidRequest, Conflict for an id or address that is or was somebody else's, NotLeader.
+        """
+        async with self._changing:
+            view = await self._newest()
+            record = _checked(record, development=view.development)
+            known = next((c for c in view.coordinators if c.coordinator_id == record.coordinator_id), None)
+            if known is not None and msgspec.structs.replace(record, role=known.role) == known:
+                return known
+            _check_free(record, view)
+            await self._change(view, [*view.coordinators, record])
+        _log.info("added the coordinator %s as a learner", record.coordinator_id)
+        return record
+
+    async def remove(self, coordinator_id: str) -> None:
+        """Take a coordinator out for ever. The leader hands over first and raises NotLeader.
+
+        Raises NotFound, Conflict when those that are left and live would be no majority.
+        """
+        async with self._changing:
+            view = await self._newest()
+            if coordinator_id in view.removed_coordinators:
+                return
+            if all(record.coordinator_id != coordinator_id for record in view.coordinators):
+                raise NotFound("No such coordinator.")
+            left = [record for record in view.coordinators if record.coordinator_id != coordinator_id]
+            await self._check_majority_lives(left)
+            if coordinator_id != self._own_id:
+                await self._change(view, left)
+                _log.info("removed the coordinator %s", coordinator_id)
+                return
+        await self.transfer("")
+        raise NotLeader(self._driver.leader)
+
+    async def transfer(self, target: str) -> str:
+        """Hand the lead to a voter, "" for the most advanced one; who leads then.
+
+        Raises NotFound, Conflict when it cannot lead, Unavailable when nobody else leads in time, NotLeader.
+        """
+        self._require_leader()
+        if target == self._own_id:
+            return target
+        voters = members_of(self._view().coordinators).voters
+        if target and target not in voters:
+            raise NotFound("No such coordinator with a vote.")
+        candidates = [target] if target else [voter for voter in voters if voter != self._own_id]
+        if not candidates or not await self._live(candidates, 1):
+            raise Conflict("There is no other coordinator that lives and could lead.")
+        self._driver.transfer_leader(target)
+        if not await self._led_by_another():
+            raise Unavailable("Nobody took over the lead in time.")
+        return self._driver.leader
+
+    async def hand_over(self) -> None:
+        """Before this process ends: if it leads, wait until another does, for HAND_OVER_S at most."""
+        try:
+            leader = await self.transfer("")
+            _log.info("handed the lead to %s", leader)
+        except NotLeader:
+            return
+        except FilestoreError as error:
+            _log.info("the lead was not handed over: %s", error.details)
+
+    async def run(self) -> None:
+        """Promote learners that have caught up, for ever; only the leader sees any."""
+        while True:
+            await asyncio.sleep(PROMOTION_CHECK_S)
+            for learner in self._ready_learners():
+                try:
+                    await self._promote(learner)
+                except (FilestoreError, NotLeader) as error:
+                    _log.info("the coordinator %s is not promoted yet: %s", learner, error)
+
+    async def _promote(self, learner: str) -> None:
+        async with self._changing:
+            view = await self._newest()
+            promoted = [
+                msgspec.structs.replace(record, role=VOTER) if record.coordinator_id == learner else record
+                for record in view.coordinators
+            ]
+            if promoted == view.coordinators:
+                return
+            await self._change(view, promoted)
+        _log.info("the coordinator %s has caught up and votes from now on", learner)
+
+    def _ready_learners(self) -> list[str]:
+        """Learners whose logs were close to ours at CAUGHT_UP_LOOKS looks in a row."""
+        status = self._driver.status()
+        if not self._driver.is_leader:
+            self._caught_up.clear()
+            return []
+        learners = members_of(self._view().coordinators).learners
+        close = [learner for learner in learners if _is_close(status, learner)]
+        self._caught_up = {learner: self._caught_up.get(learner, 0) + 1 for learner in close}
+        return [learner for learner in close if self._caught_up[learner] >= CAUGHT_UP_LOOKS]
+
+    def _require_leader(self) -> None:
+        if not self._driver.is_leader:
+            raise NotLeader(self._driver.leader)
+
+    async def _newest(self) -> ClusterView:
+        """The view with every change that was acknowledged before."""
+        self._require_leader()
+        await self._driver.read_barrier()
+        self._require_leader()
+        return self._view()
+
+    async def _change(self, view: ClusterView, coordinators: list[CoordinatorRecord]) -> None:
+        coordinators = sorted(coordinators, key=lambda record: record.coordinator_id)
+        command = RecordCoordinators(coordinators=coordinators)
+        await self._driver.change_members(members_of(view.coordinators), command)
+
+    async def _check_majority_lives(self, left: list[CoordinatorRecord]) -> None:
+        voters = members_of(left).voters
+        if not voters:
+            raise Conflict("The last coordinator with a vote cannot be removed.")
+        majority = len(voters) // 2 + 1
+        live = await self._live(voters, majority)
+        if len(live) < majority:
+            raise Conflict(f"Of the {len(voters)} coordinators left only {len(live)} live: no majority.")
+
+    async def _live(self, voters: Sequence[str], enough: int) -> list[str]:
+        """Those that were heard lately, this one included; waits for `enough`, as a new leader has heard
+        nobody yet.
+        """
+        give_up_at = time.monotonic() + LIVE_S
+        while True:
+            progress = self._driver.status().progress
+            live = [
+                voter
+                for voter in voters
+                if voter == self._own_id or (voter in progress and progress[voter].active)
+            ]
+            if len(live) >= enough or time.monotonic() > give_up_at:
+                return live
+            await asyncio.sleep(POLL_S)
+
+    async def _led_by_another(self) -> bool:
+        """Whether another leads within HAND_OVER_S."""
+        try:
+            async with asyncio.timeout(HAND_OVER_S):
+                while self._driver.leader in ("", self._own_id):
+                    await asyncio.sleep(POLL_S)
+        except TimeoutError:
+            return False
+        return True
+
+
+def _checked(record: CoordinatorRecord, *, development: bool) -> CoordinatorRecord:
+    """The record of a learner. Raises InvalidRequest naming the field."""
+    return CoordinatorRecord(
+        coordinator_id=check_member_id(record.coordinator_id),
+        address=check_address(record.address, development=development, field="address"),
+        peer_port=check_port(record.peer_port, "peer_port"),
+        api_port=check_port(record.api_port),
+        role=LEARNER,
+    )
+
+
+def _check_free(record: CoordinatorRecord, view: ClusterView) -> None:
+    if record.coordinator_id in view.removed_coordinators:
+        raise Conflict("A coordinator with this id was removed: the new one needs another id.")
+    if len(view.coordinators) >= COORDINATORS_MAX:
+        raise Conflict(f"A cluster has at most {COORDINATORS_MAX} coordinators.")
+    for known in view.coordinators:
+        if known.coordinator_id == record.coordinator_id:
+            raise Conflict("A coordinator with this id exists, at another address.")
+        ports = {known.peer_port, known.api_port} & {record.peer_port, record.api_port}
+        if known.address == record.address and ports:
+            raise Conflict(f"The coordinator {known.coordinator_id} listens there already.")
+
+
+def _is_close(status: Status, learner: str) -> bool:
+    progress = status.progress.get(learner)
+    return progress is not None and progress.active and progress.match + CAUGHT_UP_ENTRIES >= status.commit

@@ -1,0 +1,71 @@
+"""What a coordinator has on disk, opened in the order that mends what a crash left. Blocking."""
+
+import contextlib
+import logging
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+
+from ca.secretfiles import create_secret
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.file_digests import write_digest
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.reopening import recover
+from coordinator.storage.snapshot_store import SnapshotStore
+from coordinator.storage.state_damage import StateDamaged, damage_in, unreadable_in
+from coordinator.storage.state_store import Store
+
+ENTRY_BYTES = 1  # of entries to read: one is always read
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """Log, database and snapshots of one member, which agree."""
+
+    log: SegmentLog
+    store: Store
+    snapshots: SnapshotStore
+
+    def close(self) -> None:
+        """Close log and database."""
+        self.store.close()
+        self.log.close()
+
+
+def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
+    """Blocking. Raises LogDamaged, LogInUse, StateLost, OSError, and StateDamaged for a database that SQLite
+    does not find whole, or that a process before did not; then nothing stays open.
+    """
+    with contextlib.ExitStack() as opened:
+        log = opened.enter_context(closing(SegmentLog.open(files.log, sync=sync)))
+        snapshots = SnapshotStore(files.snapshots, files.state)
+        try:
+            _end_installation(snapshots, log)
+            store = opened.enter_context(closing(Store(files.state)))
+            if files.state_damaged.exists():
+                raise StateDamaged(files.state_damaged.read_text("utf-8", errors="replace").strip())
+            store.check()
+            if lost := recover(log, store):
+                _log.error(lost)
+        except (sqlite3.Error, StateDamaged) as error:
+            raise damage_in(error) or unreadable_in(error) or error from error
+        _keep_genesis(files, log)
+        opened.pop_all()
+    return Ledger(log, store, snapshots)
+
+
+def _end_installation(snapshots: SnapshotStore, log: SegmentLog) -> None:
+    """End the installation of a snapshot in which the process died. Older versions did not mark it."""
+    if (meta := snapshots.unfinished()) is not None:
+        log.promise(replace(log.promised, installing=(meta.index, meta.term)))
+        snapshots.recover()
+
+
+def _keep_genesis(files: CoordinatorFiles, log: SegmentLog) -> None:
+    """A coordinator of an older version has its first entry in the log alone, as long as that is kept."""
+    if not files.genesis.exists() and log.first_index() == 1:
+        create_secret(files.genesis, log.entries(1, 2, ENTRY_BYTES)[0].data)
+        write_digest(files.genesis)

@@ -1,0 +1,67 @@
+"""Which changes a leader may propose, and as what they go to the log. No I/O here."""
+
+from typing import Final
+
+from ca.errors import PayloadTooLarge, Unavailable
+from coordinator.machine.execution import rules
+from coordinator.protocol import commands
+from coordinator.protocol.commands import AnyCommand, Envelope, encode_envelope
+
+COMMAND_BYTES_MAX: Final = 1 << 20  # no API body is larger, and no command larger than its body
+
+# What makes room, or is needed to do so, goes on when there is none.
+_FREEING: Final = (
+    commands.OpenSession,
+    commands.DeleteFile,
+    commands.TerminateUpload,
+    commands.DeleteJoinToken,
+    commands.DeleteBucket,
+    commands.DeleteUser,
+    commands.RevokeUser,
+    commands.WithdrawPermission,
+    commands.RevokePublicToken,
+    commands.CancelRun,
+    commands.StartRun,
+    commands.RecordRun,
+    commands.Expire,
+    commands.MarkNode,
+    commands.RecountReplicas,
+    commands.Collect,
+    commands.ReleaseReplica,
+    commands.ReportDropped,
+    commands.ReportDamaged,
+    commands.ReportLost,
+    commands.AddReplica,
+    commands.PlaceUpload,
+)
+_ENDING: Final = (commands.Expire, commands.Collect)
+
+
+def check_known(command: AnyCommand, in_force: int) -> None:
+    """Raises Unavailable while a coordinator may not know this command yet, by the rules in force."""
+    if in_force < rules.needed(command):
+        raise Unavailable(
+            "A coordinator is not known to know this change, which is new: upgrade one that runs an older"
+            " version, start one that is down, remove one that is gone."
+        )
+
+
+def frees(command: AnyCommand) -> bool:
+    """Whether it is taken on a full disk too."""
+    return isinstance(command, _FREEING)
+
+
+def is_ending(command: AnyCommand) -> bool:
+    """Whether it ends what has had its time, which a clock that may be wrong must not do early."""
+    return isinstance(command, _ENDING)
+
+
+def encoded(
+    command: AnyCommand, session: int, sequence: int, acknowledged_below: int, *, at_ms: int
+) -> bytes:
+    """The log entry's data. Raises PayloadTooLarge."""
+    assert not getattr(getattr(command, "caller", None), "token", ""), "a user token on its way to the log"
+    data = encode_envelope(Envelope(session, sequence, acknowledged_below, at_ms, command))
+    if len(data) > COMMAND_BYTES_MAX:
+        raise PayloadTooLarge(f"A change has at most {COMMAND_BYTES_MAX} bytes.")
+    return data

@@ -1,0 +1,178 @@
+"""A coordinator whose database is damaged gets the state back before it takes part again, under its own name.
+
+Its log is another file, and sound: with it go on its term, its vote, and every entry that it acknowledged, so
+nothing that it has promised is forgotten (Ongaro 2014, section 3.8). From a log that begins with the first
+entry the state is built again. Else it is a snapshot of another coordinator, of no earlier entry than the log
+follows up. A log that is damaged too is not gone on with. The damaged database is kept beside.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from ca.errors import Conflict, FilestoreError, InsufficientStorage
+from ca.secretfiles import sync_directory, write_durable
+from coordinator.model.clock import now_ms
+from coordinator.raft.messages import HardState, SnapshotMeta
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.websocket import end
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.runtime.json_files import sealed, unsealed
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.reopening import StateLost
+from coordinator.storage.snapshot_store import Incoming, SnapshotStore
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.stored_sums import SUMS
+
+KEPT_MAX = 2  # damaged databases: each is as large as the state
+PAUSE_S = 0.5  # between two looks whether a snapshot is made
+SILENCE_S = 120.0  # without a piece of a snapshot from anybody
+_KEPT = "state.sqlite.damaged-"
+_SIDECARS = ("", "-wal", "-shm", SUMS)
+_log = logging.getLogger(__name__)
+
+
+def note_damage(files: CoordinatorFiles, damage: StateDamaged) -> StateLost:
+    """Let the next start rebuild the state, whatever it finds itself; how this process ends. Blocks."""
+    try:
+        write_durable(files.state_damaged, damage.details.encode() + b"\n")
+    except OSError as error:  # the disk may be what fails: then the next start has to find it again
+        _log.error("the damage is not noted: %s", error)
+    return StateLost(
+        f"{damage.details}. Start this coordinator again: it sets that aside, and gets the state from its log"
+        " or from the other coordinators."
+    )
+
+
+async def rebuild(
+    files: CoordinatorFiles,
+    damage: StateDamaged,
+    connect: Callable[[], MetadataClient],
+    *,
+    sync: Callable[[int], None],
+) -> None:
+    """Put a sound state in the place of the damaged one, for the next `open_ledger`.
+
+    Raises StateLost when no coordinator gives a snapshot, LogDamaged, LogInUse, InsufficientStorage, OSError;
+    then all is as it was.
+    """
+    _log.critical("%s; it is set aside and built again", damage.details)
+    index_min = await asyncio.to_thread(_log_follows, files, sync)
+    snapshots = SnapshotStore(files.snapshots, files.state)
+    if index_min > 0:
+        meta = await _fetch(connect(), files, snapshots, index_min, damage)
+        await asyncio.to_thread(_mark, files, meta, sync)
+        await asyncio.to_thread(snapshots.place, meta)
+    else:
+        await asyncio.to_thread(snapshots.vouched)  # what the log builds is a state of its own
+    await asyncio.to_thread(_begin_anew, files)
+    await asyncio.to_thread(_set_aside, files)
+    await asyncio.to_thread(snapshots.recover)
+    files.state_damaged.unlink(missing_ok=True)
+    await asyncio.to_thread(sync_directory, files.data)
+
+
+def rebuilt_at_ms(path: Path) -> int:
+    """When the state was lost and built again the last time, 0 for never. Blocks."""
+    try:
+        return unsealed(path.read_bytes(), int)
+    except FileNotFoundError:
+        return 0
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return 0
+
+
+def _begin_anew(files: CoordinatorFiles) -> None:
+    """What was found of the state that is lost, and said of it, is void."""
+    write_durable(files.rebuilt, sealed(now_ms()))
+    files.differences.unlink(missing_ok=True)
+
+
+def _log_follows(files: CoordinatorFiles, sync: Callable[[int], None]) -> int:
+    """The entry that the log follows up, 0 when it has all."""
+    with closing(SegmentLog.open(files.log, sync=sync)) as log:
+        return log.first_index() - 1
+
+
+def _mark(files: CoordinatorFiles, meta: SnapshotMeta, sync: Callable[[int], None]) -> None:
+    """As a message of its term would, and as an installation does: the vote that was given in the term before
+    stays true, and a log that ends before the snapshot is not one that has lost its end.
+    """
+    with closing(SegmentLog.open(files.log, sync=sync)) as log:
+        known = log.hard_state
+        if meta.term > known.term:
+            log.append(HardState(meta.term, "", known.commit), None, [], sync=True)
+        log.promise(replace(log.promised, installing=(meta.index, meta.term)))
+
+
+async def _fetch(
+    metadata: MetadataClient,
+    files: CoordinatorFiles,
+    snapshots: SnapshotStore,
+    index_min: int,
+    damage: StateDamaged,
+) -> SnapshotMeta:
+    """A whole snapshot of whoever has one first. It lies verified then."""
+    own_id, told = files.read_config().id, ""
+    others = [each.coordinator_id for each in metadata.coordinators if each.coordinator_id != own_id]
+    running = asyncio.create_task(metadata.run(), name="links of a rebuild")
+    heard_at_s, reason = time.monotonic(), "there is no other"
+    try:
+        while others and time.monotonic() - heard_at_s < SILENCE_S:
+            for source in others:
+                try:
+                    meta = await metadata.snapshot(source, index_min)
+                    heard_at_s = time.monotonic()  # None: it makes one, which may take minutes
+                    if meta is not None:
+                        await _fetch_from(metadata, source, await _incoming(snapshots, meta, source), meta)
+                        _log.warning("fetched the state at %d from %s", meta.index, source)
+                        return meta
+                except InsufficientStorage:
+                    raise
+                except FilestoreError as error:
+                    reason = f"{source}: {error.details}"
+                    if isinstance(error, Conflict):  # it has the state, and must not give it now
+                        heard_at_s = time.monotonic()
+                        if reason != told:
+                            _log.error("waiting for a state: %s", told := reason)
+            await asyncio.sleep(PAUSE_S)
+    finally:
+        await end(running)
+    raise StateLost(
+        f"{damage.details}, and no coordinator gives this one the state ({reason}). Start it again when"
+        " others run, or set it up again with `filestore coordinator rebuild`."
+    )
+
+
+async def _incoming(snapshots: SnapshotStore, meta: SnapshotMeta, source: str) -> Incoming:
+    return await asyncio.to_thread(snapshots.incoming, meta, source)
+
+
+async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming, meta: SnapshotMeta) -> None:
+    """All pieces from one coordinator. Raises NotFound, Unavailable, InvalidRequest."""
+    while not incoming.is_complete:
+        piece = await metadata.snapshot_chunk(source, meta.index, meta.term, incoming.offset)
+        await asyncio.to_thread(incoming.add, piece)
+    await asyncio.to_thread(incoming.finish)
+
+
+def _set_aside(files: CoordinatorFiles) -> None:
+    """Keep the damaged database for who wants to know, and of earlier ones the newest."""
+    kept = sorted(files.data.glob(f"{_KEPT}*"))
+    names = sorted({path.name.removesuffix("-wal").removesuffix("-shm").removesuffix(SUMS) for path in kept})
+    for name in names[: max(0, len(names) - (KEPT_MAX - 1))]:
+        for ending in _SIDECARS:
+            (files.data / f"{name}{ending}").unlink(missing_ok=True)
+    target = f"{_KEPT}{now_ms()}"
+    for ending in reversed(_SIDECARS):  # the database last: until it is gone, the next start does this again
+        path = files.data / f"{files.state.name}{ending}"
+        if path.exists():
+            path.rename(files.data / f"{target}{ending}")
+    sync_directory(files.data)

@@ -1,0 +1,208 @@
+"""The leader's side of records that nodes keep: who may keep any, and which must not be kept now.
+
+The rule is Chubby's (Burrows 2006, section 2.7): before the leader proposes a command that makes records
+untrue it blocks their keys, and waits until every subscriber has said that it dropped them, or can keep
+nothing any more because its lease has run out. No I/O here; time is handed in, from any clock that does not
+go back.
+
+Why a read that is answered from a kept record is linearizable. A record is kept from a read that began within
+the lease, of keys that were not blocked at any time since it began (node/records/record_store.py). Let a
+command E make it untrue; it must be gone from every node before E can be committed.
+
+1. *The same leader proposes E.* Its subscribers have dropped the record, or their leases have run out: a node
+   counts its lease from when it sent the call, the leader from when it received it, and tells less than it
+   keeps to itself (DRIFT_SHARE): the node's ends first, by any clocks that drift less than that.
+   Who subscribes later is told of the block with its lease. Keys stay blocked until E is applied here, so
+   that a read which begins after that sees E, or until this member leads no more. That the client which sent
+   E has given up ends nothing: E may yet be committed.
+2. *An earlier leader had granted the lease.* It did so behind a read barrier that began after it received the
+   call. A majority confirmed the earlier term then, so none of the later one had been elected when the node
+   sent its call: the lease ends within LEASE_S of the election. A new leader proposes no such command before
+   that has passed. This holds for a leader that was paused or cut off, too: what it grants then is granted
+   behind a barrier that began before, and is over as early.
+3. *E comes from an earlier leader's log.* That leader had blocked the keys at its own subscribers. A new
+   leader grants nothing before its first read barrier, behind which everything that it found in the log is
+   applied, and everything else of earlier leaders can never be. Nodes drop all that they keep when the term
+   changes.
+4. *Two leaders at once.* The one of the earlier term can commit nothing more, and by 2 grants nothing either.
+"""
+
+from collections.abc import Iterable
+
+from ca.errors import Unavailable
+from coordinator.protocol.calls import FollowReply
+from coordinator.protocol.invalidation import EVERYTHING, Keys
+
+LEASE_S = 2.0  # four polls: two may be lost. And what a write waits for at most, for the sake of a dead node
+DRIFT_SHARE = 0.1  # of a lease that a node is not told: clocks differ in rate by a thousandth of this
+DUE_SHARE = 0.25  # of a lease, after which it is renewed: news in between needs no read barrier
+SUBSCRIBERS_MAX = 4096  # worker processes: hundreds of nodes with several each
+BLOCKS_MAX = 16_384  # commands that wait, or are not applied yet
+KEYS_TOLD_MAX = 1024  # in one answer; more count as everything
+
+
+class _Subscriber:
+    """One worker process of a node. `told` is the version of the last answer that it got."""
+
+    __slots__ = ("acknowledged", "ends_at_s", "has_left", "told")
+
+    def __init__(self, acknowledged: int, told: int, ends_at_s: float) -> None:
+        self.acknowledged = acknowledged
+        self.told = told
+        self.ends_at_s = ends_at_s
+        self.has_left = False
+
+
+class Block:
+    """Keys that nobody may keep, for the sake of one command.
+
+    `waits_for`: who has yet to say that it knows, and when the lease ends that it had when this began. What
+    it was granted since came together with the block.
+    """
+
+    __slots__ = ("keys", "term", "version", "waits_for")
+
+    def __init__(self, keys: Keys, term: int, version: int, waits_for: dict[str, float]) -> None:
+        self.keys = keys
+        self.term = term
+        self.version = version
+        self.waits_for = waits_for
+
+
+class CacheLeases:
+    """Leases and blocks of one leader. The caller tells it first who leads, by `lead`."""
+
+    def __init__(self, *, lease_s: float = LEASE_S) -> None:
+        self._lease_s = lease_s
+        self.term = 0
+        self.version = 0
+        self._quiet_until_s = float("-inf")  # leases of an earlier leader may last until then
+        self._subscribers: dict[str, _Subscriber] = {}
+        self._blocks: dict[int, Block] = {}  # by version
+        self._blocked_version = 0  # of the last block
+
+    def lead(self, term: int, *, at_s: float) -> bool:
+        """This member leads `term` now, 0 if none; whether that is news. Then all blocks are void."""
+        if term == self.term:
+            return False
+        self.term = term
+        self._quiet_until_s = at_s + self._lease_s
+        self._subscribers.clear()
+        self._blocks.clear()
+        return True
+
+    def block(self, keys: Keys, *, at_s: float) -> Block:
+        """Nobody may keep these from now on. Raises Unavailable when too many commands wait."""
+        if len(self._blocks) >= BLOCKS_MAX:
+            raise Unavailable("Too many changes wait on this coordinator.")
+        self.version += 1
+        self._blocked_version = self.version
+        waits_for = {
+            name: known.ends_at_s for name, known in self._subscribers.items() if known.ends_at_s > at_s
+        }
+        block = Block(keys, self.term, self.version, waits_for)
+        self._blocks[block.version] = block
+        return block
+
+    def wait_s(self, block: Block, *, at_s: float) -> float:
+        """How long until the command may be proposed, if nobody says anything; 0 or less when it may be.
+
+        For a block of the present term.
+        """
+        assert block.term == self.term, "a void block"
+        return max(self._quiet_until_s, max(block.waits_for.values(), default=at_s)) - at_s
+
+    def release(self, block: Block) -> bool:
+        """The command was applied, or was never proposed; whether that changes anything.
+
+        Not when only nobody waits for it any more.
+        """
+        if block.term != self.term or self._blocks.pop(block.version, None) is None:
+            return False
+        self.version += 1
+        return True
+
+    def acknowledge(self, subscriber: str, term: int, version: int) -> list[Block]:
+        """A subscriber has dropped all that was blocked up to `version`.
+
+        The blocks that waited for nobody else.
+        """
+        known = self._subscribers.get(subscriber)
+        if known is None or term != self.term or version <= known.acknowledged:
+            return []
+        known.acknowledged = version
+        return self._free(subscriber, version)
+
+    def leave(self, subscriber: str) -> list[Block]:
+        """A subscriber keeps nothing any more, and no call of it that is still under way gets it a lease.
+
+        The blocks that waited only for it.
+        """
+        known = self._subscribers.get(subscriber)
+        if known is None:
+            return []
+        known.has_left, known.ends_at_s = True, float("-inf")
+        return self._free(subscriber, self.version)
+
+    def is_behind(self, term: int, version: int) -> bool:
+        """Whether somebody who knows this much has to be told of a block."""
+        return term != self.term or version < self._blocked_version
+
+    def is_due(self, subscriber: str, *, at_s: float) -> bool:
+        """Whether its lease is worth renewing: a quarter of it has gone."""
+        known = self._subscribers.get(subscriber)
+        return known is None or known.ends_at_s - at_s <= self._lease_s * (1 - DUE_SHARE)
+
+    def news(self, subscriber: str) -> FollowReply:
+        """What is blocked, and no lease: the one that it has, if any, is left as it is."""
+        known = self._subscribers.get(subscriber)
+        if known is not None:
+            known.told = self.version
+        return FollowReply(self.term, self.version, _told(self._blocks.values()), 0.0)
+
+    def grant(self, subscriber: str, term: int, acknowledged: int, *, received_at_s: float) -> FollowReply:
+        """The answer to a call that was received then: what is blocked, and a lease.
+
+        Behind a read barrier that began after it was received, and in the term that it began in. Without a
+        lease for who has not acknowledged the answer before this, so that nobody makes writes wait for
+        longer than a lease; and when there are too many.
+        """
+        acknowledged = acknowledged if term == self.term else 0
+        ends_at_s = received_at_s + self._lease_s
+        known = self._subscribers.get(subscriber)
+        if known is None:
+            if is_granted := self._has_room(received_at_s):
+                self._subscribers[subscriber] = _Subscriber(acknowledged, self.version, ends_at_s)
+        else:
+            is_granted = acknowledged >= known.told or known.ends_at_s <= received_at_s
+            is_granted = is_granted and not known.has_left
+            known.told = self.version
+            if is_granted:
+                known.ends_at_s = max(known.ends_at_s, ends_at_s)
+        lease_s = self._lease_s * (1 - DRIFT_SHARE) if is_granted else 0.0
+        return FollowReply(self.term, self.version, _told(self._blocks.values()), lease_s)
+
+    def live(self, *, at_s: float) -> int:
+        """How many hold a lease."""
+        return sum(known.ends_at_s > at_s for known in self._subscribers.values())
+
+    def _free(self, subscriber: str, version: int) -> list[Block]:
+        freed = []
+        for block in self._blocks.values():
+            if block.version <= version and subscriber in block.waits_for:
+                del block.waits_for[subscriber]
+                if not block.waits_for:
+                    freed.append(block)
+        return freed
+
+    def _has_room(self, at_s: float) -> bool:
+        if len(self._subscribers) >= SUBSCRIBERS_MAX:
+            ended = [name for name, known in self._subscribers.items() if known.ends_at_s <= at_s]
+            for name in ended:
+                del self._subscribers[name]
+        return len(self._subscribers) < SUBSCRIBERS_MAX
+
+
+def _told(blocks: Iterable[Block]) -> list[str]:
+    keys = frozenset[str]().union(*(block.keys for block in blocks))
+    return sorted(keys if len(keys) <= KEYS_TOLD_MAX else EVERYTHING)

@@ -1,0 +1,107 @@
+"""Fetches the snapshot that the leader offers, piece by piece over the peer port, beside everything else.
+
+The disk is touched in threads only. What arrived stays on disk: a broken transfer goes on where it ended,
+after a restart of this process too.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+
+from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
+from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
+from coordinator.rpc.client import MetadataClient
+from coordinator.storage.snapshot_store import Incoming, SnapshotStore
+
+PAUSE_S_MIN = 0.05
+PAUSE_S_MAX = 2.0
+FETCHED_S = 5.0  # what was fetched is being installed for so long: the same offer again is an echo
+PAUSES_MAX = 30  # without a piece, about a minute: then the leader offers again, or another one leads
+
+_log = logging.getLogger(__name__)
+
+
+class Fetcher:
+    """`offer` says what to fetch; `run` fetches it and calls `fetched` once it is whole and verified."""
+
+    def __init__(
+        self,
+        metadata: MetadataClient,
+        snapshots: SnapshotStore,
+        fetched: Callable[[SnapshotMeta], None],
+        forbids: Callable[[], str] = str,
+    ) -> None:
+        """`forbids`: why the state of this member may not be given up for one that nobody vouches for."""
+        self._forbids = forbids
+        self._metadata = metadata
+        self._snapshots = snapshots
+        self._fetched = fetched
+        self._offer: SnapshotOffer | None = None
+        self._arrived = asyncio.Event()
+        self._done: tuple[SnapshotMeta | None, float] = (None, 0.0)  # what was fetched last, and when
+
+    def offer(self, offer: SnapshotOffer) -> None:
+        """The leader offers a snapshot. What is being fetched already goes on, a newer one replaces it."""
+        done_meta, done_at = self._done
+        if done_meta == offer.meta and time.monotonic() - done_at < FETCHED_S:
+            return
+        if self._offer != offer:
+            self._offer = offer
+            self._arrived.set()
+
+    async def run(self) -> None:
+        """Fetch what is offered, for ever."""
+        while True:
+            await self._arrived.wait()
+            self._arrived.clear()
+            offer = self._offer
+            assert offer is not None, "an offer has arrived"
+            try:
+                if await self._fetch(offer):
+                    _log.info("fetched the snapshot at %d from %s", offer.meta.index, offer.source)
+                    self._done = (offer.meta, time.monotonic())
+                    if self._offer is offer:  # else the newer one is about to take its place on the disk
+                        self._fetched(offer.meta)
+            except (FilestoreError, OSError) as error:
+                _log.warning("the snapshot at %d was not fetched: %s", offer.meta.index, _reason(error))
+            if self._offer is offer:
+                self._offer = None  # when the leader offers it again, there was a reason
+
+    async def _fetch(self, offer: SnapshotOffer) -> bool:
+        """Whether the whole snapshot is here; False when another one was offered meanwhile.
+
+        Raises NotFound when the source no longer has it, InvalidRequest for bytes that are not what they
+        should be, Unavailable when nothing comes.
+        """
+        incoming = await asyncio.to_thread(self._snapshots.incoming, offer.meta, offer.source)
+        while not incoming.is_complete:
+            if self._offer is not offer:
+                return False
+            await self._fetch_piece(offer, incoming)
+        await asyncio.to_thread(incoming.finish)
+        if not incoming.is_vouched and (why := self._forbids()):
+            raise Conflict(f"it would take the place of a state that may be right, as {why}")
+        return True
+
+    async def _fetch_piece(self, offer: SnapshotOffer, incoming: Incoming) -> None:
+        pause_s = PAUSE_S_MIN
+        for pause in range(PAUSES_MAX):
+            try:
+                chunk = await self._metadata.snapshot_chunk(
+                    offer.source, offer.meta.index, offer.meta.term, incoming.offset
+                )
+            except NotFound:
+                raise
+            except Unavailable:
+                if pause == PAUSES_MAX - 1 or self._offer is not offer:
+                    raise
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, PAUSE_S_MAX)
+            else:
+                await asyncio.to_thread(incoming.add, chunk)
+                return
+
+
+def _reason(error: FilestoreError | OSError) -> str:
+    return error.details if isinstance(error, FilestoreError) else str(error)

@@ -1,0 +1,204 @@
+"""Makes the snapshot that a member needs which lags behind the log, and hands out none that may be wrong.
+
+None is made or handed out while members differ and it is not known who is odd: whoever installed it would
+have the damage of its source, and be one more that says the same. Where a majority can be asked, all hash
+their state at one entry of the log, and the snapshot is of that entry: it goes out once they agree on what is
+in it. Where it cannot, as the one that lags is needed for a majority, it goes out all the same, checked by
+itself alone, and marked with whose state it is.
+"""
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from ca.errors import Conflict, FilestoreError
+from coordinator.raft.core import NotLeader
+from coordinator.raft.messages import SnapshotMeta
+from coordinator.rpc.websocket import end
+from coordinator.storage.pinned_state import Pinned
+from coordinator.storage.snapshot_store import Made, SnapshotStore
+from coordinator.storage.state_damage import StateDamaged, damage_in
+
+SNAPSHOT_AGE_S = 600.0  # since its last part was fetched
+TAKE_AGAIN_S = 30.0  # after no snapshot could be made
+PINNED_MAX = 4  # states that are held for whoever asked for them; each keeps the WAL from beginning anew
+
+_log = logging.getLogger(__name__)
+
+
+class Witnesses(Protocol):
+    """Who compares the states of the members: `coordinator.member.state_digests.Digests`, or `Nobody`."""
+
+    @property
+    def forbids(self) -> str:
+        """Why no state may be handed out now, "" if it may."""
+
+    async def call(self) -> int:
+        """Have all members hash their state at one entry: its log index; 0 when no majority could answer."""
+
+    def pinned(self, pinned: Pinned) -> None:
+        """The state at such an entry, to be hashed and closed."""
+
+    async def vouch(self, made: Made) -> bool:
+        """Whether a majority has the same state at that entry; False when it does not say. Raises Conflict
+        when somebody has another.
+        """
+
+
+class Nobody:
+    """A group that compares nothing."""
+
+    forbids = ""
+
+    async def call(self) -> int:
+        """Nobody answers."""
+        return 0
+
+    def pinned(self, pinned: Pinned) -> None:
+        """Nobody asked."""
+        pinned.close()
+
+    async def vouch(self, made: Made) -> bool:
+        """Nobody does."""
+        del made
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """What the driver is told, and asked."""
+
+    taken: Callable[[SnapshotMeta], None]
+    gone: Callable[[], None]
+    is_fetched_from: Callable[[], bool]
+    failed: Callable[[Exception], None]
+
+
+class Making:
+    """Everything on the event loop; the disk is touched in threads."""
+
+    def __init__(self, own_id: str, snapshots: SnapshotStore, hooks: Hooks) -> None:
+        self.witnesses: Witnesses = Nobody()
+        self._own_id = own_id
+        self._snapshots = snapshots
+        self._hooks = hooks
+        self._task: asyncio.Task[None] | None = None
+        self._again_at_s = 0.0  # not before, after a failure
+        self._taken_at_s: float | None = None  # when the snapshot that lies ready was made, or found
+        self._pinned: dict[int, Pinned] | None = None  # while a state that was asked for is awaited
+        self._told = ""
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether one is being made: the log must be able to follow it up."""
+        return self._task is not None and not self._task.done()
+
+    def found(self) -> None:
+        """At start: what was handed out before goes on being."""
+        newest = self._snapshots.newest()
+        if newest is not None and not self.witnesses.forbids:
+            self._taken_at_s = time.monotonic()
+            self._hooks.taken(newest)
+
+    def begin(self) -> None:
+        """Somebody needs one: make it, unless one is being made, or could not be a moment ago."""
+        if not self.is_busy and time.monotonic() >= self._again_at_s:
+            self._task = asyncio.create_task(self._guard(), name="snapshot")
+
+    def pin(self) -> None:
+        """The entry that was just applied is a HashWhole, and nothing beyond it is."""
+        try:
+            pinned = self._snapshots.pin()
+        except sqlite3.Error as error:
+            if (damage := damage_in(error)) is not None:
+                self._hooks.failed(damage)
+            else:
+                _log.warning("the state at this entry cannot be held: %s", error)
+            return
+        if self._pinned is not None and len(self._pinned) < PINNED_MAX:
+            self._pinned[pinned.index] = pinned
+        else:
+            self.witnesses.pinned(pinned)
+
+    async def tidy(self) -> None:
+        """A snapshot that nobody fetches goes, or that may be wrong; one that somebody can not fetch to its
+        end is made anew.
+        """
+        if self._taken_at_s is None or self.is_busy:
+            return
+        if self.witnesses.forbids:
+            await self._withdraw()
+            return
+        if time.monotonic() - max(self._taken_at_s, self._snapshots.served_at_s) < SNAPSHOT_AGE_S:
+            return
+        if self._hooks.is_fetched_from():
+            self.begin()
+        else:
+            await self._withdraw()
+
+    async def close(self) -> None:
+        """End what is being made."""
+        if self._task is not None:
+            await end(self._task)
+
+    async def _withdraw(self) -> None:
+        self._taken_at_s = None
+        self._hooks.gone()
+        await asyncio.to_thread(self._snapshots.forget_outgoing)
+
+    async def _guard(self) -> None:
+        """What fails beside the cycle ends the process."""
+        try:
+            await self._take()
+        except Exception as error:  # noqa: BLE001 - nothing is handled: it ends the process
+            self._hooks.failed(error)
+
+    async def _take(self) -> None:
+        """Make a snapshot for a member that lags; if that fails the leader asks again."""
+        started_at = time.monotonic()
+        if not self._may_hand_out():
+            return
+        try:
+            made, is_asked = await self._make()
+            is_vouched = is_asked and await self.witnesses.vouch(made)
+            if not self._may_hand_out():
+                return
+            origin = "" if is_vouched else self._snapshots.origin() or self._own_id
+            meta = await asyncio.to_thread(self._snapshots.publish, made, origin=origin)
+        except StateDamaged:
+            raise
+        except (FilestoreError, NotLeader, OSError, sqlite3.Error) as error:
+            is_known = isinstance(error, (Conflict, NotLeader))
+            _log.warning("no snapshot could be made: %s", error, exc_info=not is_known)
+            self._again_at_s = time.monotonic() + (0 if is_known else TAKE_AGAIN_S)
+            return
+        spent_s = time.monotonic() - started_at
+        vouched = "a majority vouches for it" if is_vouched else "nobody else vouches for it"
+        _log.info("made a snapshot at index %d in %.1f s: %s", meta.index, spent_s, vouched)
+        self._taken_at_s = time.monotonic()
+        self._hooks.taken(meta)
+
+    def _may_hand_out(self) -> bool:
+        why = self.witnesses.forbids
+        if why and why != self._told:
+            _log.error("a member that lags behind the log waits for its snapshot: %s", why)
+        self._told = why
+        return not why
+
+    async def _make(self) -> tuple[Made, bool]:
+        """What was made, and whether others were asked about it."""
+        self._pinned = {}
+        try:
+            index = await self.witnesses.call()
+            pinned = self._pinned.pop(index, None)
+        finally:
+            others, self._pinned = self._pinned, None
+            for other in others.values():
+                self.witnesses.pinned(other)
+        is_asked = pinned is not None
+        made = await asyncio.to_thread(self._snapshots.make, pinned or self._snapshots.pin())
+        return made, is_asked

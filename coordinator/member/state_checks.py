@@ -1,0 +1,40 @@
+"""Looks for damage of the database beside everything else: pages that changed, indexes that do not fit.
+
+A page that changed is found in the next round of all pages. What was damaged before this process began shows
+at its start if a page is not well-formed, here if an index and its table contradict each other, and by the
+digests of the members if a row is another one than with the others.
+"""
+
+import asyncio
+import threading
+from typing import Final
+
+from coordinator.storage.state_store import Store
+
+SLICE_PAUSE_S: Final = 0.03  # between slices of 1 MiB: 1.3 GiB, a million files, take 45 s
+ROUND_S: Final = 2.0  # from the end of a round to the next
+INDEXES_S: Final = 1200.0  # likewise, of all tables with their indexes
+
+
+async def check_state(store: Store) -> None:
+    """Until cancelled. Raises StateDamaged."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_compare_pages(store), name="pages of the state")
+        group.create_task(_compare_indexes(store), name="indexes of the state")
+
+
+async def _compare_pages(store: Store) -> None:
+    while True:
+        is_round = await asyncio.to_thread(store.compare_pages)
+        await asyncio.sleep(ROUND_S if is_round else SLICE_PAUSE_S)
+
+
+async def _compare_indexes(store: Store) -> None:
+    stop = threading.Event()
+    try:
+        while True:
+            for table in store.tables():
+                await asyncio.to_thread(store.compare_indexes, table, stop)
+            await asyncio.sleep(INDEXES_S)
+    finally:
+        stop.set()  # the thread cannot be cancelled

@@ -1,0 +1,497 @@
+"""Members hash their state at the same places of the log and compare: one that differs stops itself.
+
+The leader proposes HashState now and then; whoever applies it has a digest of the same slice, and reports it
+through the log. Who is odd is decided in `coordinator.member.divergence`. A member that finds itself odd
+hands over the lead and answers no reads; it ends its process, and does not start again, once the others are a
+majority without it. As long as members differ and nothing shows who is odd, no state is handed out
+(`making`), and the leader has the slices hashed one after the other, to find where they differ.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from ca.errors import Conflict, FilestoreError, Internal
+from ca.secretfiles import write_durable
+from coordinator.machine.execution.rules import WHOLE_DIGESTS
+from coordinator.member.divergence import Divergence, DivergenceWatch, Standing, Word
+from coordinator.member.driver import Driver
+from coordinator.member.rebuilding import rebuilt_at_ms
+from coordinator.member.snapshot_making import TAKE_AGAIN_S
+from coordinator.model.records import ClusterView, HashReport, StateHash
+from coordinator.protocol.commands import AnyCommand, HashState, HashWhole, ReportHash, decode_envelope
+from coordinator.raft.core import NotLeader
+from coordinator.raft.messages import Entry, EntryKind
+from coordinator.raft.progress import ProgressState
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.server import Refused, value_of
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.runtime.json_files import sealed, unsealed
+from coordinator.storage.pinned_state import Pinned
+from coordinator.storage.snapshot_store import Made, SnapshotStore
+from coordinator.storage.state_damage import StateDamaged, damage_in
+from coordinator.storage.state_store import Store, members_of
+
+REPORTS_WAITING_MAX = 16  # of our own digests; the newest count
+LAST_REPORT_S = 15.0  # for the odd one to tell its digest before it ends
+REPORT_AGAIN_S = 0.2
+REPORT_S = 10.0  # for a digest to get through: another leads by then
+FULL_SLICE_S = 1.0  # after a slice with more behind it: a million files, six million rows, take 50 minutes
+HURRIED_S = 0.05  # between two slices while it is looked for where members differ: a million files in minutes
+HURRY_S_MAX = 900.0  # since members were found to differ; then it goes on as ever
+VOUCH_S = 180.0  # for others to hash all of their state: ten times what a million files take
+VOUCH_LOOK_S = 0.1
+CALL_S = 10.0  # for an entry to be applied
+WHOLE_AGAIN_S = 60.0  # between two tries to find a copied state to be right
+WHOLES_MAX = 16  # places whose digest is of all of the state; the newest count
+_HASH_TAG, _REPORT_TAG = b"hash_state", b"report_hash"  # spares decoding every other entry
+
+_log = logging.getLogger(__name__)
+
+
+class StateDiverged(Internal):
+    """The state of this member is not that of the majority: it must not go on, nor start again."""
+
+
+class _Kept(Struct, frozen=True, kw_only=True):
+    """What outlives the process: who is odd, the differences of which that is not known, and which state each
+    member had when it spoke last (see ReportHash).
+    """
+
+    odd: list[str] = []
+    rebuilt: dict[str, int] = {}
+    open: dict[int, dict[str, str]] = {}
+
+
+class Digests:
+    """Compares digests. The driver calls `deliver` with every applied entry; `run` does the talking.
+
+    The `Witnesses` of `coordinator.member.snapshot_making`.
+    """
+
+    def __init__(
+        self,
+        own_id: str,
+        driver: Driver,
+        metadata: MetadataClient,
+        view: Callable[[], ClusterView],
+        *,
+        store: Store,
+        snapshots: SnapshotStore,
+        interval_s: float,
+        files: CoordinatorFiles,
+    ) -> None:
+        """Reads what is known of differences. The driver makes no snapshot but by leave of this, then."""
+        self._own_id = own_id
+        self._driver = driver
+        self._metadata = metadata
+        self._view = view
+        self._store = store
+        self._snapshots = snapshots
+        self._interval_s = interval_s
+        self._files = files
+        self._watch = DivergenceWatch(own_id)
+        self._to_report: asyncio.Queue[tuple[int, Word]] = asyncio.Queue(REPORTS_WAITING_MAX)
+        self._wholes: deque[int] = deque(maxlen=WHOLES_MAX)
+        self._to_hash: asyncio.Queue[Pinned] = asyncio.Queue(1)
+        self._whole_asked_at_s = float("-inf")
+        self._told: set[str] = set()  # of whom the log says that they are odd
+        self._differs_at = 0
+        self._opened_at_s = float("-inf")
+        self._changed = asyncio.Event()  # what is kept
+        self._to_examine = asyncio.Event()
+        self._to_hurry = asyncio.Event()
+        self._diverged = asyncio.Event()
+        self._rebuilt_at_ms = rebuilt_at_ms(files.rebuilt)
+        self._kept = _read_kept(files.differences)
+        self._rebuilt = dict(self._kept.rebuilt)
+        self._watch.odd.update(self._kept.odd)
+        for log_index, digests in self._kept.open.items():
+            self._watch.recall(log_index, digests)
+        driver.making.witnesses = self
+
+    @property
+    def diverged(self) -> list[str]:
+        """Members whose state is known to be wrong, until they are removed; this one too, if it is."""
+        return sorted(self._watch.odd & self._members())
+
+    @property
+    def differ_at(self) -> list[int]:
+        """Where in the log members differ, of which nothing shows whose state is wrong."""
+        return self._watch.open_places(self._members())
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether the state of this member is known to be wrong."""
+        return self._own_id in self._watch.odd
+
+    @property
+    def forbids(self) -> str:
+        """Why no state may be handed out or copied now, "" if it may."""
+        if self.is_odd:
+            return f"the state of {self._own_id} is wrong: set that coordinator up again"
+        if places := self.differ_at:
+            said = ", ".join(sorted(self._watch.words_at(places[0])))
+            return (
+                f"the states of {said} differ at index {places[0]}, and nothing shows yet whose is wrong."
+                " Start every coordinator that is down: the word of one that has its own state decides it."
+                " See FilestoreCoordinatorsDiffer in the runbook"
+            )
+        return ""
+
+    def deliver(self, entries: Sequence[Entry], replies: Sequence[bytes]) -> None:
+        """Entries were applied here. Cheap for all that are no digests."""
+        for entry, reply in zip(entries, replies, strict=True):
+            if entry.kind is EntryKind.COMMAND and (_HASH_TAG in entry.data or _REPORT_TAG in entry.data):
+                with contextlib.suppress(Refused):
+                    self._deliver(decode_envelope(entry.data).command, reply)
+
+    async def run(self) -> None:
+        """Until cancelled. Raises StateDiverged when this member is odd, and the others are enough."""
+        if self.is_odd:
+            self._driver.suspect()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._propose_for_ever(), name="state digests")
+            group.create_task(self._report_for_ever(), name="reports of state digests")
+            group.create_task(self._hash_for_ever(), name="digests of all of the state")
+            group.create_task(self._keep_for_ever(), name="what is known of differences")
+            group.create_task(self._examine_for_ever(), name="examination of the state")
+            await self._diverged.wait()
+            diverged = await asyncio.to_thread(mark_diverged, self._files.diverged, self._own_id)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LAST_REPORT_S):
+                    await self._report_once()
+            raise diverged
+
+    # What making asks
+
+    async def call(self) -> int:
+        """Have all members hash their state at one entry: its log index; 0 when no majority could answer, or
+        when another leads.
+
+        Raises NotLeader, FilestoreError, TimeoutError.
+        """
+        if not self._driver.is_leader or self._store.rules() < WHOLE_DIGESTS or not self._can_decide():
+            return 0
+        async with asyncio.timeout(CALL_S):
+            reply = await self._driver.propose(HashWhole())
+        return msgspec.msgpack.decode(value_of(reply), type=int)
+
+    def pinned(self, pinned: Pinned) -> None:
+        """The state at a HashWhole, to be hashed beside everything else; one that comes while another is
+        being hashed is not.
+        """
+        if self.is_odd:
+            pinned.close()
+            self._report_soon(pinned.index, Word(""))  # nobody shall wait for it
+        elif self._to_hash.full():
+            pinned.close()
+        else:
+            self._to_hash.put_nowait(pinned)
+
+    async def vouch(self, made: Made) -> bool:
+        """Whether a majority has the same state at that entry; False when it does not say. Raises Conflict
+        when somebody has another.
+        """
+        log_index = made.meta.index
+        self._own_whole(log_index, made.content)
+        ends_at_s = time.monotonic() + VOUCH_S
+        while time.monotonic() < ends_at_s:
+            standing = self._watch.standing(log_index, self._voters())
+            if standing is Standing.DIFFERS:
+                raise Conflict(f"another coordinator has another state at index {log_index}")
+            if standing is Standing.AGREED:
+                return True
+            if not self._awaited(log_index):
+                return False
+            await asyncio.sleep(VOUCH_LOOK_S)
+        _log.warning("not enough coordinators have said what their state is at index %d", log_index)
+        return False
+
+    def lost(self, coordinator_id: str) -> None:
+        """Another says that it has lost its state, and asks for one: what it said of that one is void."""
+        self._watch.forget(coordinator_id)
+        self._changed.set()
+
+    def _awaited(self, log_index: int) -> list[str]:
+        """Who could still say what its state is at a place, and has not."""
+        return [
+            voter
+            for voter in self._able()
+            if voter != self._own_id and not self._watch.has_reported(voter, log_index)
+        ]
+
+    def _can_decide(self) -> bool:
+        """Whether those that could answer are a majority of witnesses, or all but the odd ones."""
+        able, origins = set(self._able()), self._watch.origins
+        roots = {origins.get(voter, "") or voter for voter in able}
+        voters = set(self._voters())
+        return 2 * len(roots) > len(voters) or able >= voters - self._watch.odd
+
+    def _able(self) -> list[str]:
+        """Voters that keep up with the log, as this member sees it, and are not known to be odd."""
+        progress = self._driver.status().progress
+        return [
+            voter
+            for voter in self._voters()
+            if voter not in self._watch.odd
+            and (
+                voter == self._own_id
+                or (voter in progress and progress[voter].active and _keeps_up(progress[voter].state))
+            )
+        ]
+
+    def _members(self) -> set[str]:
+        return {record.coordinator_id for record in self._view().coordinators}
+
+    def _voters(self) -> tuple[str, ...]:
+        return members_of(self._view().coordinators).voters
+
+    # What comes from the log
+
+    def _deliver(self, command: AnyCommand, reply: bytes) -> None:
+        if isinstance(command, HashState):
+            self._hashed(msgspec.msgpack.decode(value_of(reply), type=StateHash))
+        elif isinstance(command, ReportHash):
+            self._reported(msgspec.msgpack.decode(value_of(reply), type=HashReport))
+
+    def _hashed(self, hashed: StateHash) -> None:
+        self._watch.origins[self._own_id] = self._snapshots.origin()
+        self._watch.own(hashed.log_index, hashed.digest, hashed)
+        agreed_at = self._watch.agreed_at(hashed)
+        self._report_soon(hashed.log_index, Word(hashed.digest, agreed_at=agreed_at, touched=hashed.touched))
+
+    def _own_whole(self, log_index: int, digest: str) -> None:
+        self._wholes.append(log_index)
+        self._watch.origins[self._own_id] = self._snapshots.origin()
+        self._watch.own(log_index, digest)
+        self._report_soon(log_index, Word(digest))
+
+    def _report_soon(self, log_index: int, word: Word) -> None:
+        if self._to_report.full():
+            self._to_report.get_nowait()
+        self._to_report.put_nowait((log_index, word))
+
+    def _reported(self, report: HashReport) -> None:
+        if not self._is_of_this_state(report):
+            return
+        voters = self._voters()
+        word = Word(report.digest, report.origin, report.agreed_at, report.touched)
+        found = self._watch.reported(report.coordinator_id, report.log_index, word, voters)
+        self._watch.origins[self._own_id] = self._snapshots.origin()  # not as it was when it reported
+        if found is not None:
+            self._judge(found)
+        if report.coordinator_id == self._snapshots.origin():
+            # What was decided is in the part of the log that the snapshot took the place of.
+            self._watch.odd.update(set(report.odd) - {self._own_id})
+        if self.is_odd and self._watch.can_do_without(self._differs_at, voters):
+            self._diverged.set()
+        if self._snapshots.origin() and report.log_index in self._wholes:
+            self._take_as_own(report.log_index, voters)
+
+    def _is_of_this_state(self, report: HashReport) -> bool:
+        """False for what this member said of a state that it has no more. Another that has a new one begins
+        anew: it is odd no longer, and what it said before is void.
+        """
+        speaker = report.coordinator_id
+        if speaker == self._own_id:
+            return report.rebuilt_at_ms == self._rebuilt_at_ms
+        if report.rebuilt_at_ms != self._rebuilt.get(speaker, 0):
+            self._rebuilt[speaker] = report.rebuilt_at_ms
+            self._watch.forget(speaker)
+            self._watch.odd.discard(speaker)
+            self._told.discard(speaker)
+            self._changed.set()
+        return True
+
+    def _judge(self, found: Divergence) -> None:
+        if self._own_id in found.odd and not self._driver.is_suspect:
+            self._differs_at = found.log_index
+            self._be_odd()
+        self._opened_at_s = time.monotonic()
+        self._changed.set()
+        self._to_examine.set()
+        self._to_hurry.set()
+        is_news = not found.odd or bool(set(found.odd) - self._told)
+        self._told.update(found.odd)
+        _log.log(
+            logging.CRITICAL if is_news else logging.INFO,
+            "the states of the coordinators differ at index %d; odd: %s",
+            found.log_index,
+            ", ".join(found.odd) or "not known, as nothing shows whose state is wrong",
+        )
+
+    def _be_odd(self) -> None:
+        """This member leads no more if another can, and answers no reads."""
+        self._watch.odd.add(self._own_id)
+        self._changed.set()
+        self._driver.suspect()
+
+    def _take_as_own(self, log_index: int, voters: Sequence[str]) -> None:
+        """A state that was copied is as good as one's own once a majority has the same, or once all have of
+        whom it is not known that they are odd: then nobody is left who could know better.
+        """
+        if not self._watch.is_right(log_index, voters):
+            return
+        self._snapshots.vouched()
+        _log.info("the state that this coordinator has copied is what the others have at index %d", log_index)
+
+    # What runs beside
+
+    async def _propose_for_ever(self) -> None:
+        pause_s = self._interval_s
+        while True:
+            await self._next_slice_due(pause_s)
+            pause_s = self._interval_s
+            if self._driver.is_leader and self._driver.has_room:
+                command = HashState()
+                try:
+                    reply = value_of(await self._driver.propose(command))
+                    found = msgspec.msgpack.decode(reply, type=StateHash)
+                    pause_s = pause_after(found.rows, command.rows_max, interval_s=self._interval_s)
+                    await self._ask_for_whole()
+                except (FilestoreError, NotLeader, TimeoutError) as error:
+                    _log.debug("the state is not hashed now: %s", error)
+
+    async def _next_slice_due(self, pause_s: float) -> None:
+        """After that time; at once, again and again, while it is looked for where members differ."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause_s):
+                await self._to_hurry.wait()
+                await asyncio.sleep(HURRIED_S)
+        if not self.differ_at or time.monotonic() - self._opened_at_s > HURRY_S_MAX:
+            self._to_hurry.clear()
+
+    async def _ask_for_whole(self) -> None:
+        """Where a voter has copied its state, and nobody vouched for that: perhaps it can be found right."""
+        is_copied = any(self._watch.origins.get(voter) for voter in self._voters())
+        if is_copied and time.monotonic() - self._whole_asked_at_s > WHOLE_AGAIN_S:
+            self._whole_asked_at_s = time.monotonic()
+            await self.call()
+
+    async def _hash_for_ever(self) -> None:
+        while True:
+            pinned = await self._to_hash.get()
+            try:
+                digest = await asyncio.to_thread(_digest_and_close, pinned)
+            except sqlite3.Error as error:
+                _log.warning("all of the state cannot be hashed: %s", error)
+                if (damage := damage_in(error)) is not None:
+                    self._store.condemn(damage)
+            else:
+                self._own_whole(pinned.index, digest)
+
+    async def _examine_for_ever(self) -> None:
+        """Whenever members are found to differ: whether this one's database is damaged in its structure."""
+        while True:
+            await self._to_examine.wait()
+            self._to_examine.clear()
+            if self.differ_at:
+                await self._driver.reread()
+            if flaw := await asyncio.to_thread(self._snapshots.flaw):
+                self._store.condemn(StateDamaged(f"state.sqlite is damaged: {flaw}"))
+            await asyncio.sleep(TAKE_AGAIN_S)
+
+    async def _keep_for_ever(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            places = {log_index: self._watch.words_at(log_index) for log_index in self.differ_at}
+            kept = _Kept(odd=sorted(self._watch.odd), open=places, rebuilt=dict(self._rebuilt))
+            if kept != self._kept:
+                self._kept = kept
+                await asyncio.to_thread(write_durable, self._files.differences, sealed(kept))
+
+    async def _report_for_ever(self) -> None:
+        while True:
+            log_index, word = await self._to_report.get()
+            # Digests of slices come again, but a lost one may be what shows who is odd: a pass later what was
+            # agreed is forgotten. The others are waited for.
+            is_awaited, since_s = not word.digest or log_index in self._wholes, time.monotonic()
+            while not await self._report(log_index, word):
+                if not is_awaited and time.monotonic() - since_s > REPORT_S:
+                    break
+                await asyncio.sleep(REPORT_AGAIN_S)
+
+    async def _report_once(self) -> None:
+        """Until the digest that differs got through, so that the others know who is odd."""
+        digest = self._watch.own_digest(self._differs_at)
+        while digest and not await self._report(self._differs_at, Word(digest)):
+            await asyncio.sleep(REPORT_AGAIN_S)
+
+    async def _report(self, log_index: int, word: Word) -> bool:
+        """Whether it got through."""
+        report = ReportHash(
+            coordinator_id=self._own_id,
+            log_index=log_index,
+            digest=word.digest,
+            origin=self._snapshots.origin(),
+            agreed_at=word.agreed_at,
+            touched=word.touched,
+            odd=self.diverged,
+            rebuilt_at_ms=self._rebuilt_at_ms,
+        )
+        try:
+            await self._metadata.propose(report, HashReport)
+        except FilestoreError as error:
+            _log.info("the digest of the state was not reported: %s", error.details)
+            return False
+        return True
+
+
+def _keeps_up(state: ProgressState) -> bool:
+    return state is not ProgressState.SNAPSHOT
+
+
+def _digest_and_close(pinned: Pinned) -> str:
+    with contextlib.closing(pinned):
+        return pinned.digest()
+
+
+def _read_kept(path: Path) -> _Kept:
+    """Blocks, for the start. What cannot be read is nothing: it is found anew as long as it is there."""
+    try:
+        return unsealed(path.read_bytes(), _Kept)
+    except FileNotFoundError:
+        return _Kept()
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return _Kept()
+
+
+def pause_after(rows: int, rows_max: int, *, interval_s: float) -> float:
+    """Seconds from a slice of so many rows to the next: less within a table than from one to the next."""
+    return min(interval_s, FULL_SLICE_S) if rows >= rows_max else interval_s
+
+
+def mark_diverged(marker: Path, own_id: str) -> StateDiverged:
+    """Leave the marker that keeps this member from starting again; the error to end with. Blocks."""
+    text = (
+        f"The state of the coordinator {own_id} differs from that of the majority, by damage or by a fault of"
+        " the software. It must not run any more. Set it up again under a new id with"
+        " `filestore coordinator rebuild`; its present state is kept beside for examination."
+    )
+    _log.critical(text)
+    write_durable(marker, text.encode() + b"\n")
+    return StateDiverged(text)
+
+
+def check_not_diverged(marker: Path) -> None:
+    """Raises StateDiverged when `mark_diverged` was called on this directory."""
+    try:
+        said = marker.read_text("utf-8", "replace").strip()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        said = f"{marker}, which says that the state is wrong, cannot be read: {error.strerror}."
+    raise StateDiverged(
+        said or f"{marker} is there, and says nothing: the state of this coordinator is wrong."
+    )

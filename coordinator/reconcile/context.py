@@ -1,0 +1,85 @@
+"""What the reconcilers of one coordinator work with."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
+
+from ca.errors import NotFound, Unavailable
+from coordinator.member.driver import Driver
+from coordinator.member.member_clocks import MemberClocks
+from coordinator.model.clock import now_ms
+from coordinator.model.records import BlobRecord, ClusterView, NodeRecord
+from coordinator.model.safety_limits import clock_doubt
+from coordinator.protocol.calls import CALL_TIMEOUT_S
+from coordinator.protocol.queries import AnyQuery, FindBlob
+from coordinator.reconcile.backoff import CopyFailures
+from coordinator.reconcile.facts import Facts
+from coordinator.reconcile.job_runs import Interrupted
+from coordinator.rpc.node_client import NodeOrders
+from coordinator.rpc.node_health import NodeHealth
+from coordinator.rpc.server import value_of
+from coordinator.storage.state_store import Store
+
+_T = TypeVar("_T")
+_MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """State, ears and voice of this coordinator. `grace_ms`: how long a blob without files is kept;
+    `failures`: of the copies that were made since it runs.
+    """
+
+    driver: Driver
+    store: Store
+    view: Callable[[], ClusterView]
+    health: NodeHealth
+    orders: NodeOrders
+    clocks: MemberClocks
+    grace_ms: int
+    failures: CopyFailures = field(default_factory=CopyFailures)
+
+    def facts(self) -> Facts:
+        """The cluster as this coordinator has applied it and hears it."""
+        view, at_s = self.view(), time.monotonic()
+        return Facts(
+            nodes=tuple(view.nodes),
+            candidates=tuple(self.health.candidates(view.nodes, at_s=at_s)),
+            heard=self.health.heard(at_s=at_s).intersection(n.node_id for n in view.nodes),
+            replicas=view.replicas,
+            write_quorum=view.write_quorum,
+        )
+
+    def clock_doubt(self) -> str:
+        """Why nothing may end now because its time is over; "" for no reason."""
+        if self.view().nodes and self.health.is_silent():
+            return "No node has told this coordinator its time yet."
+        return clock_doubt(self.clocks.offsets_ms())
+
+    def node(self, node_id: str) -> NodeRecord:
+        """Raises NotFound."""
+        for node in self.view().nodes:
+            if node.node_id == node_id:
+                return node
+        raise NotFound(f"There is no node {node_id}.")
+
+    def blob(self, sha256: str) -> BlobRecord | None:
+        """A blob that files refer to, as this coordinator has applied it."""
+        return self.look(FindBlob(sha256=sha256), _MAYBE_BLOB)
+
+    async def ask(self, query: AnyQuery, answer_type: type[_T]) -> _T:
+        """What the log says, with everything that was committed before. Raises Interrupted."""
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                await self.driver.read_barrier()
+        except (Unavailable, TimeoutError) as error:
+            raise Interrupted("no quorum answers") from error
+        return self.look(query, answer_type)
+
+    def look(self, query: AnyQuery, answer_type: type[_T]) -> _T:
+        """What this coordinator has applied: for what a command decides again."""
+        return msgspec.msgpack.decode(value_of(self.store.answer(query, at_ms=now_ms())), type=answer_type)

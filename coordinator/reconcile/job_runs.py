@@ -1,0 +1,308 @@
+"""The leader works on the job runs that the log says are running: its own, and those of leaders before it.
+
+A run begins and ends in the log, so none is lost with the member that worked on it: the next leader names
+itself in the run and goes on. Work is done by ordinary commands, which only a leader gets through, so nobody
+works on a run that is another's. What stops a run for now (the lead is gone, nothing gets through, the
+process ends) leaves it running; what is wrong with the work itself makes it failed.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+import uuid_utils
+
+from ca.errors import Conflict, FilestoreError, InsufficientStorage, Unavailable
+from coordinator.member.driver import Driver
+from coordinator.model.clock import now_ms
+from coordinator.model.jobs import BY_THE_CLOCK, EXPIRE, JOBS, JobKind, JobParameters, decode_parameters
+from coordinator.model.records import SCHEDULE, JobRunRecord
+from coordinator.protocol.calls import CALL_TIMEOUT_S
+from coordinator.protocol.commands import AnyCommand, RecordRun, StartRun
+from coordinator.raft.core import NotLeader
+from coordinator.rpc.server import Refused, value_of
+from coordinator.storage.state_store import Store
+
+LOOK_S = 0.25  # between two looks for runs: a few microseconds each
+NOTE_S = 1.0  # how often a run's progress goes into the log at most
+COUNT_S = 10.0  # how often what is left is counted at most: 70 ms of the leader per million replicas
+RETRY_S = 1.0  # before a run is taken up again that was stopped while this member leads
+ERROR_CHARACTERS_MAX = 500
+SELDOM_S = 600.0  # between two runs: then a change of leader must not bring the next one forward
+
+Result = dict[str, int | str]
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+
+def _sure() -> str:
+    return ""
+
+
+class Interrupted(Exception):
+    """This member can not go on with a run now; it, or the next leader, will."""
+
+
+class Progress:
+    """A run as the work on it sees it. `result` is what was done so far, by earlier leaders too.
+
+    What they did in their last NOTE_S is not in it, and what this version cannot read.
+    """
+
+    def __init__(
+        self, own_id: str, driver: Driver, run: JobRunRecord, doubt: Callable[[], str] = _sure
+    ) -> None:
+        """`doubt`: why nothing may be done for this run now; "" for no reason."""
+        self._own_id = own_id
+        self._driver = driver
+        self._run = run
+        self._doubt = doubt
+        self._noted_at_s = float("-inf")
+        self._counted_at_s = float("-inf")
+        self.result: Result = _result_of(run)
+        self.count_left: Callable[[], int] | None = None  # for `left`: asked every COUNT_S, and in the end
+
+    @property
+    def run_id(self) -> str:
+        """The run, the same for every leader that works on it."""
+        return self._run.run_id
+
+    @property
+    def is_scheduled(self) -> bool:
+        """Whether nobody has asked for the run."""
+        return self._run.invoked_by == SCHEDULE
+
+    @property
+    def parameters(self) -> JobParameters:
+        """What the run was given. Raises InvalidRequest when that was of a newer version of this program."""
+        return decode_parameters(self._run.parameters)
+
+    def add(self, **counts: int) -> None:
+        """Count what was done."""
+        for name, count in counts.items():
+            self.result[name] = int(self.result.get(name, 0)) + count
+
+    async def apply(self, command: AnyCommand, reply_type: type[_T]) -> _T:
+        """What the command replies. Raises Refused, Conflict for a doubt, or Interrupted when it does not
+        get through.
+        """
+        if why := self._doubt():
+            raise Conflict(why)
+        return await applied(self._driver, command, reply_type)
+
+    async def note(self) -> None:
+        """Put the result so far into the log, if that was not done in the last NOTE_S."""
+        if time.monotonic() - self._noted_at_s >= NOTE_S:
+            self._noted_at_s = time.monotonic()  # before: many ask at once
+            await self.record("running")
+
+    async def record(self, status: str) -> None:
+        """Put status and result into the log. Raises Interrupted when the run has ended already."""
+        self._count(is_last=status != "running")
+        command = RecordRun(
+            run_id=self._run.run_id,
+            node_id=self._own_id,
+            status=status,
+            result=msgspec.json.encode(self.result).decode(),
+        )
+        try:
+            await applied(self._driver, command, JobRunRecord)
+        except Refused as refusal:
+            raise Interrupted(refusal.details) from refusal
+        self._noted_at_s = time.monotonic()
+
+    def _count(self, *, is_last: bool) -> None:
+        at_s = time.monotonic()
+        if self.count_left is None or (at_s - self._counted_at_s < COUNT_S and not is_last):
+            return
+        self.result["left"] = self.count_left()
+        self._counted_at_s = at_s
+
+
+Work = Callable[[Progress], Coroutine[Any, Any, None]]
+
+
+class JobRuns:
+    """Works on runs while this member leads. `works`: what each job does, by its name.
+
+    `due`: whether a job has something to do now, by its name; one that is not there always has. `schedules`:
+    seconds, in the place of those that a job comes with. `clock_doubt`: why nothing may end now because its
+    time is over, "" for no reason.
+    """
+
+    def __init__(
+        self,
+        own_id: str,
+        driver: Driver,
+        store: Store,
+        works: Mapping[str, Work],
+        *,
+        due: Mapping[str, Callable[[], bool]] | None = None,
+        schedules: Mapping[str, float] | None = None,
+        clock_doubt: Callable[[], str] = _sure,
+    ) -> None:
+        self._own_id = own_id
+        self._driver = driver
+        self._store = store
+        self._works = works
+        self._due = due or {}
+        self._schedules = schedules or {}
+        self._clock_doubt = clock_doubt
+        self._working: dict[str, asyncio.Task[None]] = {}
+        self._scheduled_at_s: dict[str, float] = {}  # when each job was last looked at for its schedule
+
+    async def run(self) -> None:
+        """Until cancelled, which stops all work and leaves its runs running."""
+        async with asyncio.TaskGroup() as group:
+            while True:
+                await asyncio.sleep(LOOK_S)
+                if not self._driver.is_leader:
+                    self._stop()
+                    continue
+                self._stop_ended()
+                try:
+                    await self._start_scheduled()
+                    for run in await self._waiting():
+                        self._working[run.run_id] = group.create_task(self._work(run), name=run.job_name)
+                except Interrupted as reason:
+                    _log.debug("no job is started now: %s", reason)
+
+    def _stop(self) -> None:
+        for task in self._working.values():
+            task.cancel()
+        self._scheduled_at_s.clear()
+
+    def _stop_ended(self) -> None:
+        """End the work on runs that somebody has cancelled."""
+        running = {run.run_id for run in self._store.running_runs()} if self._working else set()
+        for run_id, task in self._working.items():
+            if run_id not in running and not task.cancelling():
+                task.cancel()
+
+    async def _start_scheduled(self) -> None:
+        """Start a run of each job whose time has come, if there is something for it to do."""
+        at_s = time.monotonic()
+        due = [job for job in JOBS if self._is_due(job, at_s)]
+        running = {run.job_name for run in self._store.running_runs()} if due else set()
+        for job in due:
+            self._scheduled_at_s[job.name] = at_s
+            if job.name not in running and self._has_work(job) and not self._is_in_doubt(job):
+                command = StartRun(run_id=str(uuid_utils.uuid7()), job_name=job.name, node_id=self._own_id)
+                try:
+                    await applied(self._driver, command, JobRunRecord)
+                except Refused as refusal:
+                    _log.debug("the job %s is not started: %s", job.name, refusal.details)
+
+    def _is_due(self, job: JobKind, at_s: float) -> bool:
+        last_s = self._scheduled_at_s.get(job.name, float("-inf"))
+        schedule_s = self._schedule_s(job)
+        return job.name in self._works and schedule_s > 0 and at_s - last_s >= schedule_s
+
+    def _schedule_s(self, job: JobKind) -> float:
+        return self._schedules.get(job.name, job.schedule_s)
+
+    def _has_work(self, job: JobKind) -> bool:
+        if job.name == EXPIRE:
+            return self._store.is_expire_due(at_ms=now_ms())
+        schedule_s = self._schedule_s(job)
+        if schedule_s >= SELDOM_S:
+            # A new leader has looked at nothing yet: the log knows when the job ran.
+            last_ms = self._store.last_started_at_ms(job.name)
+            # Before or after: a clock that was ahead then must not keep the job from running for ever.
+            if last_ms is not None and abs(now_ms() - last_ms) < schedule_s * 1000:
+                return False
+        return self._due.get(job.name, _always)()
+
+    def _is_in_doubt(self, job: JobKind) -> bool:
+        if why := self._doubt_of(job.name)():
+            _log.error("the job %s is not started: %s", job.name, why)
+        return bool(why)
+
+    def _doubt_of(self, job_name: str) -> Callable[[], str]:
+        return self._clock_doubt if job_name in BY_THE_CLOCK else _sure
+
+    async def _waiting(self) -> list[JobRunRecord]:
+        """The runs that nobody here works on, as of everything that was committed before."""
+        if not self._unattended():
+            return []
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_S):
+                # A new leader's state may lie behind: a run that looks unfinished there may have ended.
+                await self._driver.read_barrier()
+        except (Unavailable, TimeoutError) as error:
+            raise Interrupted("no quorum answers") from error
+        return self._unattended() if self._driver.is_leader else []
+
+    def _unattended(self) -> list[JobRunRecord]:
+        return [
+            run
+            for run in self._store.running_runs()
+            if run.run_id not in self._working and run.job_name in self._works
+        ]
+
+    async def _work(self, run: JobRunRecord) -> None:
+        try:
+            await self._work_to_its_end(run)
+        except Interrupted as reason:
+            _log.info("the run %s of the job %s stops for now: %s", run.run_id, run.job_name, reason)
+            await asyncio.sleep(RETRY_S)
+        finally:
+            del self._working[run.run_id]
+
+    async def _work_to_its_end(self, run: JobRunRecord) -> None:
+        progress = Progress(self._own_id, self._driver, run, self._doubt_of(run.job_name))
+        await progress.record("running")  # from here on it is ours
+        _log.info("the run %s of the job %s begins, or goes on", run.run_id, run.job_name)
+        status = "completed"
+        try:
+            await self._works[run.job_name](progress)
+        except Exception as error:  # whatever it is, the next leader would meet it again
+            cause = _cause(error)
+            if isinstance(cause, Interrupted):
+                raise cause from error
+            # What stops itself for a reason of its own says why; of anything else, where it happened.
+            trace = None if isinstance(cause, FilestoreError) else error
+            _log.error("the run %s of the job %s failed", run.run_id, run.job_name, exc_info=trace)
+            status = "failed"
+            progress.result["error"] = _text(cause)
+        await progress.record(status)
+        _log.info("the run %s of the job %s %s: %s", run.run_id, run.job_name, status, progress.result)
+
+
+async def applied(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> _T:
+    """What a command of this coordinator's own replies. Raises Refused, or Interrupted when it does not get
+    through.
+    """
+    try:
+        async with asyncio.timeout(CALL_TIMEOUT_S):
+            reply = await driver.propose(command)
+    except (NotLeader, Unavailable, InsufficientStorage, TimeoutError) as error:
+        raise Interrupted(_text(error)) from error
+    return msgspec.msgpack.decode(value_of(reply), type=reply_type)
+
+
+def _result_of(run: JobRunRecord) -> Result:
+    try:
+        return msgspec.json.decode(run.result, type=Result)
+    except msgspec.MsgspecError:
+        return {}
+
+
+def _always() -> bool:
+    return True
+
+
+def _cause(error: Exception) -> Exception:
+    """What ended work that was done by several tasks; one that was interrupted is not at fault."""
+    while isinstance(error, ExceptionGroup):
+        interrupted, _ = error.split(Interrupted)
+        error = (interrupted or error).exceptions[0]
+    return error
+
+
+def _text(error: Exception) -> str:
+    text = error.details if isinstance(error, FilestoreError) else str(error)
+    return (text or type(error).__name__)[:ERROR_CHARACTERS_MAX]

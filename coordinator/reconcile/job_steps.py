@@ -1,0 +1,88 @@
+"""What each background job does, in steps that leave the members time for others."""
+
+import asyncio
+import shutil
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from ca.errors import InsufficientStorage
+from ca.secretfiles import make_directory, sync_directory
+from coordinator.model.clock import now_ms
+from coordinator.model.jobs import EXPIRE, SNAPSHOT
+from coordinator.model.records import Expired
+from coordinator.protocol.commands import Expire
+from coordinator.reconcile.job_runs import Progress, Work
+from coordinator.runtime.config import CoordinatorFiles
+from coordinator.storage.file_digests import write_digest
+from coordinator.storage.snapshot_store import SNAPSHOT_RESERVE_BYTES, describe
+from coordinator.storage.state_backup import copy_database
+
+EXPIRE_STEP_ROWS = 100
+EXPIRE_REST_S = 0.02  # after each step: at most 5000 rows a second, most of the members' time for others
+BACKUPS_KEPT = 7
+MAKING_NAME = "making"
+_ONE_AT_A_TIME = threading.Lock()  # a run that lost the lead may still copy when the next one begins
+
+
+def job_works(files: CoordinatorFiles) -> Mapping[str, Work]:
+    """The work of each job on this coordinator, by the name of the job."""
+    return {EXPIRE: expire, SNAPSHOT: partial(snapshot, files)}
+
+
+async def expire(progress: Progress) -> None:
+    """End everything that is due. The result counts it, by what it was."""
+    while True:
+        expired = await progress.apply(Expire(rows_max=EXPIRE_STEP_ROWS), Expired)
+        counts = {name: getattr(expired, name) for name in expired.__struct_fields__ if name != "more"}
+        progress.add(done=sum(counts.values()), **counts)
+        if not expired.more:
+            return
+        await progress.note()
+        await asyncio.sleep(EXPIRE_REST_S)
+
+
+async def snapshot(files: CoordinatorFiles, progress: Progress) -> None:
+    """Copy the state. The result names the file, its bytes and the last log entry in it."""
+    path, log_index = await asyncio.to_thread(take_backup, files, at_ms=now_ms())
+    progress.result.update(done=1, file=path.name, bytes=path.stat().st_size, log_index=log_index)
+
+
+def take_backup(files: CoordinatorFiles, *, at_ms: int) -> tuple[Path, int]:
+    """Write the state of now to a new file in `files.backups`, for its owner alone; the file and the index of
+    the last log entry in it.
+
+    The newest BACKUPS_KEPT stay, by that index: a clock may be wrong. Blocks until it is durable; a file that
+    has its name is whole. Raises InsufficientStorage.
+    """
+    with _ONE_AT_A_TIME:
+        return _take_backup(files, at_ms)
+
+
+def _take_backup(files: CoordinatorFiles, at_ms: int) -> tuple[Path, int]:
+    make_directory(files.backups)
+    making = files.backups / MAKING_NAME
+    size_bytes, free_bytes = files.state.stat().st_size, shutil.disk_usage(files.backups).free
+    if free_bytes < size_bytes + SNAPSHOT_RESERVE_BYTES:
+        raise InsufficientStorage(f"A copy of {size_bytes} bytes has no room: {free_bytes} are free.")
+    copy_database(files.state, making)  # over what an interrupted one has left
+    taken = describe(making)
+    at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    path = files.backups / f"{at:%Y%m%dT%H%M%S}-{taken.index}.sqlite"
+    write_digest(making, kept_as=path)
+    making.replace(path)
+    for older in sorted(files.backups.glob("*-*.sqlite"), key=_age)[:-BACKUPS_KEPT]:
+        older.unlink()
+    for digest in sorted(files.backups.glob("*.sha256")):  # theirs, and what a crash left
+        if not digest.with_suffix("").exists():
+            digest.unlink()
+    sync_directory(files.backups)
+    return path, taken.index
+
+
+def _age(backup: Path) -> tuple[int, str]:
+    """Sorts by the index in the name, then by the time in it. A name of somebody else's comes first."""
+    taken_at, _, index = backup.stem.rpartition("-")
+    return int(index) if index.isdecimal() else -1, taken_at

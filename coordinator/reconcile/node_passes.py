@@ -1,0 +1,91 @@
+"""Passes of nodes over their own replicas, asked for and waited for by the leader.
+
+An order carries an id, and the same id again only asks how its pass stands: so a new leader goes on waiting
+for what the one before it has ordered.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+
+from ca.errors import Conflict, NotFound
+from coordinator.reconcile.context import Means
+from coordinator.reconcile.job_runs import Progress
+from coordinator.rpc.node_client import Custody, OrderFailed, PassState
+
+POLL_S = 1.0
+QUIET_S_MAX = 60.0  # a node that answers nothing for so long is left out of the run
+STILL_S_MAX = 3600.0  # and so is one whose pass makes no progress
+STILL_S_MAX_COLLECT = 60.0  # of a pass that a node does by itself each minute: gc need not wait for it
+HOW_TO_GO_ON = 'Look why; the job with the parameters {"yes_really": true} goes on all the same.'
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One pass of each node that is told."""
+
+    kind: Custody
+    order_id: str
+    yes_really: bool = False
+
+
+async def order_all(means: Means, progress: Progress, order: Order, node_ids: Sequence[str]) -> None:
+    """Have these nodes do a pass, and wait for all of them. The result takes the sums of what they counted.
+
+    `unheard` counts those that did not get to its end. Raises Conflict, once all have ended, when one of them
+    has stopped by itself: with what it says, and how to go on.
+    """
+    states: dict[str, PassState] = {}
+
+    async def wait_for(node_id: str) -> bool:
+        async for state in _states(means, order, node_id):
+            states[node_id] = state
+            progress.result.update(sums_of(list(states.values())))
+            await progress.note()
+            if state.state != "running":
+                return True
+        return False
+
+    async with asyncio.TaskGroup() as group:
+        waits = [group.create_task(wait_for(node_id)) for node_id in node_ids]
+    progress.result["unheard"] = sum(not wait.result() for wait in waits)
+    stopped = sorted(node_id for node_id, state in states.items() if state.state == "stopped")
+    if stopped:
+        raise Conflict(f"{stopped[0]}: {states[stopped[0]].reason} {HOW_TO_GO_ON}")
+
+
+def sums_of(states: Sequence[PassState]) -> dict[str, int]:
+    """What the passes have counted together, by name."""
+    sums: dict[str, int] = {}
+    for state in states:
+        for name, count in state.counts.items():
+            sums[name] = sums.get(name, 0) + count
+    return sums
+
+
+async def _states(means: Means, order: Order, node_id: str) -> AsyncIterator[PassState]:
+    """How the pass of a node stands, again and again, until it is given up."""
+    answered_at_s = moved_at_s = time.monotonic()
+    last: PassState | None = None
+    still_s_max = STILL_S_MAX_COLLECT if order.kind == "collect" else STILL_S_MAX
+    while True:
+        try:
+            state = await means.orders.custody(
+                means.node(node_id), order.kind, order.order_id, yes_really=order.yes_really
+            )
+        except (OrderFailed, NotFound) as failure:
+            _log.info("a node does not say how its pass stands: %s", failure)
+            if time.monotonic() - answered_at_s >= QUIET_S_MAX:
+                return
+        else:
+            answered_at_s = time.monotonic()
+            if state != last:
+                moved_at_s, last = answered_at_s, state
+                yield state
+            if answered_at_s - moved_at_s >= still_s_max:
+                return
+        await asyncio.sleep(POLL_S)

@@ -1,0 +1,68 @@
+"""Who a member says is asking, proved: the user token that comes with a call is verified here again.
+
+A node hands its users' tokens on, so what it can do in a user's name is what that user's token allows. The
+token is taken off before the command goes further: the log never holds one.
+"""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+
+from ca.errors import Unauthorized
+from ca.usertoken import Claims, Verifier
+from coordinator.model.records import Caller, ClusterView
+from coordinator.protocol.commands import (
+    AnyCommand,
+    CompleteUpload,
+    DeclareSize,
+    RecordProgress,
+    RewindUpload,
+)
+from coordinator.protocol.queries import AnyQuery
+
+# An upload may outlast the token that it began with: only the signature and the generation count at its end.
+UNDER_WAY = (RecordProgress, RewindUpload, DeclareSize, CompleteUpload)
+
+_T = TypeVar("_T", AnyCommand, AnyQuery)
+
+
+class Callers:
+    """Verifies callers with the keys of the view of the cluster, by the time that `clock_ms` tells."""
+
+    def __init__(self, view: Callable[[], ClusterView], clock_ms: Callable[[], int]) -> None:
+        self._view = view
+        self._clock_ms = clock_ms
+        self._version = -1
+        self._verifier: Verifier | None = None
+
+    def proved(self, caller: Caller) -> Caller:
+        """The caller without its token.
+
+        Raises Unauthorized unless the token is valid now and is the caller's.
+        """
+        return _match(caller, self._newest().verify(caller.token, now_ms=self._clock_ms()))
+
+    def proved_in(self, asked: _T) -> _T:
+        """The command or query with its caller proved; as it is when it has none."""
+        caller = getattr(asked, "caller", None)
+        if caller is None:
+            return asked
+        if isinstance(asked, UNDER_WAY):
+            caller = _match(caller, self._newest().verify_signature(caller.token, now_ms=self._clock_ms()))
+        else:
+            caller = self.proved(caller)
+        return msgspec.structs.replace(asked, caller=caller)
+
+    def _newest(self) -> Verifier:
+        view = self._view()
+        if self._verifier is None or view.version != self._version:
+            self._verifier = Verifier(view.cluster, view.user_token_keys, ends_at_ms=view.token_key_ends)
+            self._version = view.version
+        return self._verifier
+
+
+def _match(caller: Caller, claims: Claims) -> Caller:
+    if (caller.subject, caller.generation) != (claims.subject, claims.generation):
+        raise Unauthorized("a caller with the token of another")
+    return caller.unsigned()

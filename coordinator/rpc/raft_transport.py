@@ -1,0 +1,187 @@
+"""Raft messages to the other coordinators: one WebSocket to each, dialled by address, verified by name.
+
+A message that cannot go out now is dropped: Raft repeats what matters. Messages come in through
+coordinator/rpc. Who the others are follows the view of the cluster while this runs.
+"""
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import time
+from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
+
+import aiohttp
+
+from ca.identity import Identity, Role
+from coordinator.model.records import CoordinatorRecord
+from coordinator.raft.messages import Message
+from coordinator.rpc import wire
+from coordinator.rpc.instances import HEADER, Displaced, Instance
+from coordinator.rpc.roster import Roster
+from coordinator.rpc.websocket import PING_S, Outbox, OutboxFull, dialling, end
+
+DIAL_TIMEOUT_S = 2.0
+REDIAL_S_MIN = 0.05
+REDIAL_S_MAX = 1.0
+STRANGER_S = 5.0  # one that was just added is known sooner
+
+_log = logging.getLogger(__name__)
+
+
+class Transport:
+    """Sends to every other coordinator; `run` keeps the connections up until it is cancelled.
+
+    `on_removed` is called when most others say that this coordinator was removed from the cluster. `instance`
+    says which directory and start of it this is; `run` raises Displaced when most others know of another.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        coordinators: Iterable[CoordinatorRecord],
+        context: Callable[[], ssl.SSLContext],
+        on_removed: Callable[[], None] = lambda: None,
+        *,
+        instance: Instance | None = None,
+    ) -> None:
+        self._own_id = identity.id
+        self._cluster = identity.cluster
+        self._context = context
+        self._on_removed = on_removed
+        self._headers = {} if instance is None else {HEADER: str(instance)}
+        self._is_open = asyncio.Event()
+        self._contradicted_by: set[str] = set()  # whose last word is that this is not who they know
+        self._removed_by: set[str] = set()
+        self._roster = Roster(())
+        self._outboxes: dict[str, Outbox] = {}  # of those that are connected
+        self._senders: dict[str, asyncio.Task[None]] = {}  # of the same
+        self.update(coordinators)
+
+    def update(self, coordinators: Iterable[CoordinatorRecord]) -> None:
+        """These are the coordinators from now on; this one itself is left out."""
+        others = [record for record in coordinators if record.coordinator_id != self._own_id]
+        self._known = frozenset(record.coordinator_id for record in others)
+        self._strangers: dict[str, float | None] = {}  # since when each writes, None once that was told
+        self._roster.update(others)
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Queue messages for their targets; those for a member that is not connected are dropped."""
+        for message in messages:
+            if (outbox := self._outboxes.get(message.target)) is not None:
+                with contextlib.suppress(OutboxFull, wire.FrameTooLarge):
+                    outbox.put(wire.RaftFrame(message))
+            elif message.target not in self._known:
+                self._answer_stranger(message.target)
+
+    def _answer_stranger(self, target: str) -> None:
+        """Nobody knows where it is; told once, if it does not become known soon."""
+        since_s = self._strangers.setdefault(target, time.monotonic())
+        if since_s is not None and time.monotonic() - since_s > STRANGER_S:
+            self._strangers[target] = None
+            _log.warning(
+                "coordinator %s sends messages and is not known here: if this directory was made from an old"
+                " bundle, make it anew from a fresh one",
+                target,
+            )
+
+    def open(self) -> None:
+        """Dial from now on: this process has its port, so that it is no copy of one that runs."""
+        self._is_open.set()
+
+    async def run(self) -> None:
+        """Dial every other coordinator, again and again, once this is open."""
+        await self._is_open.wait()
+        async with dialling() as session:
+            await self._roster.run(lambda record: self._keep_up(session, record), "raft to")
+
+    async def _keep_up(self, session: aiohttp.ClientSession, member: CoordinatorRecord) -> None:
+        redial_s = REDIAL_S_MIN
+        while True:
+            try:
+                async with await self._dial(session, member) as socket:
+                    redial_s = REDIAL_S_MIN
+                    self._contradicted_by.discard(member.coordinator_id)
+                    self._removed_by.discard(member.coordinator_id)
+                    await self._pump(socket, member.coordinator_id)
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                _log.debug("coordinator %s is not reachable: %s", member.coordinator_id, error)
+                if isinstance(error, aiohttp.WSServerHandshakeError):
+                    if error.status == HTTPStatus.GONE:
+                        self._removed(member.coordinator_id)
+                    elif error.status == HTTPStatus.CONFLICT:
+                        self._contradicted(member.coordinator_id)
+            await asyncio.sleep(redial_s)
+            redial_s = min(redial_s * 2, REDIAL_S_MAX)
+
+    def _contradicted(self, by: str) -> None:
+        """One of the others knows this one by another directory or start. Raises Displaced when most do."""
+        if by not in self._contradicted_by:
+            self._contradicted_by.add(by)
+            _log.error(
+                "coordinator %s knows this one by another directory, or by a later start of it, and takes no"
+                " messages from here. If this one was neither made anew nor put back from a copy, it is the"
+                " instances.json of %s that is wrong; this one ends only if most others say the same",
+                by,
+                by,
+            )
+        if self._are_most(self._contradicted_by):
+            raise Displaced(self._contradicted_by & self._known)
+
+    def _removed(self, by: str) -> None:
+        """One of the others says that this one was removed: its state may be damaged, that of most is not."""
+        if by not in self._removed_by:
+            self._removed_by.add(by)
+            _log.warning(
+                "coordinator %s says that this one was removed from the cluster: it ends if most do",
+                by,
+            )
+            for sender in self._senders.values():
+                sender.cancel()  # who is dialled anew looks anew: an open connection may say nothing for long
+        if self._are_most(self._removed_by):
+            self._on_removed()
+
+    def _are_most(self, coordinators: set[str]) -> bool:
+        return 2 * len(coordinators & self._known) > len(self._known)
+
+    async def _dial(
+        self, session: aiohttp.ClientSession, member: CoordinatorRecord
+    ) -> aiohttp.ClientWebSocketResponse[bool]:
+        name = Identity(self._cluster, Role.COORDINATOR, member.coordinator_id).dns_name
+        async with asyncio.timeout(DIAL_TIMEOUT_S):
+            return await session.ws_connect(
+                peer_url(member.address, member.peer_port, "/raft"),
+                ssl=self._context(),
+                server_hostname=name,
+                heartbeat=PING_S,
+                max_msg_size=wire.MESSAGE_BYTES_MAX,
+                headers=self._headers,
+            )
+
+    async def _pump(self, socket: aiohttp.ClientWebSocketResponse[bool], coordinator_id: str) -> None:
+        outbox = self._outboxes[coordinator_id] = Outbox()
+        _log.info("connected to coordinator %s", coordinator_id)
+        sender = asyncio.create_task(outbox.run(socket), name=f"raft sender to {coordinator_id}")
+        self._senders[coordinator_id] = sender
+        try:
+            receiver = asyncio.create_task(_until_closed(socket), name=f"raft close of {coordinator_id}")
+            try:
+                await asyncio.wait((sender, receiver), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                await end(receiver)
+        finally:
+            del self._outboxes[coordinator_id], self._senders[coordinator_id]
+            await end(sender)
+
+
+def peer_url(address: str, port: int, path: str) -> str:
+    """The https URL of a peer port; IPv6 literals get their brackets."""
+    host = f"[{address}]" if ":" in address else address
+    return f"https://{host}:{port}{path}"
+
+
+async def _until_closed(socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
+    # Nothing is expected from the other side; reading answers its pings and notices the end.
+    async for _ in socket:
+        pass

@@ -1,0 +1,287 @@
+"""The serving side of the peer port: WebSockets on which members call this coordinator and send it Raft
+messages.
+
+Who calls is who the certificate says, checked for every message that arrives: an open connection dies with
+the certificate that opened it, and that of a coordinator with the next start of it that connects. Only for a
+new one may a node ask whose certificate has expired: it was switched off when it should have asked. Any
+coordinator of the cluster that was not removed may send Raft messages, also one that this member does not
+know yet: a member that lags must take the appends of a leader that joined meanwhile (Ongaro 2014, 4.1).
+"""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import replace
+
+import aiohttp
+import msgspec
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+
+from ca.errors import FilestoreError, Internal, InvalidRequest, Unauthorized, Unavailable
+from ca.identity import Role
+from ca.tls import Peer, peer_identity
+from coordinator.http.responses import ClientGone
+from coordinator.model.clock import now_ms
+from coordinator.protocol.calls import AnyCall, RenewCall
+from coordinator.protocol.commands import Reply
+from coordinator.raft.core import NotLeader
+from coordinator.raft.messages import Message
+from coordinator.rpc import instances, wire
+from coordinator.rpc.call_metrics import ServedCalls
+from coordinator.rpc.deadlines import Deadlines
+from coordinator.rpc.instances import Instance
+from coordinator.rpc.websocket import PING_S, Outbox, OutboxFull, end
+from coordinator.runtime.logs import REQUEST_ID
+
+CALLS_AT_ONCE_MAX = 2048  # on one connection
+CLOSE_TIMEOUT_S = 1.0  # for a peer to say goodbye
+
+_REPLY = msgspec.msgpack.Decoder(Reply)
+_OVERDUE = "There was no quorum within the deadline."
+_log = logging.getLogger(__name__)
+
+
+class Refused(Exception):
+    """The state machine refused: a reply like any other, with the code of an error."""
+
+    def __init__(self, code: str, details: str) -> None:
+        super().__init__(details)
+        self.code = code
+        self.details = details
+
+
+def value_of(reply: bytes) -> bytes:
+    """The value, in MessagePack, of an encoded Reply. Raises Refused."""
+    decoded = _REPLY.decode(reply)
+    if decoded.refusal:
+        raise Refused(decoded.refusal, decoded.details)
+    return bytes(decoded.value)
+
+
+CallHandler = Callable[[Peer, AnyCall], Awaitable[bytes]]
+Admission = Callable[[str, Instance], Awaitable[None]]
+
+
+class PeerPort:
+    """The routes of the peer port.
+
+    `handle` answers calls, `step` takes Raft messages, `check` refuses dead peers, `admit` coordinators
+    that are not who they were, `calls` counts. Certificates are compared with `clock_ms`.
+    """
+
+    def __init__(
+        self,
+        handle: CallHandler,
+        step: Callable[[Message], None],
+        check: Callable[[Peer], None],
+        calls: ServedCalls | None = None,
+        admit: Admission | None = None,
+        *,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._handle = handle
+        self._clock_ms = clock_ms
+        self._admit = admit
+        self._step = step
+        self._check = check
+        self._calls = calls or ServedCalls(CollectorRegistry())
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._is_closing = False
+
+    def routes(self) -> list[web.RouteDef]:
+        """What the peer port serves."""
+        return [web.get("/raft", self._raft), web.get("/rpc", self._rpc)]
+
+    async def close(self) -> None:
+        """End every connection and take no new one: members redial, and must find somebody else."""
+        self._is_closing = True
+        await asyncio.gather(*(_go_away(socket) for socket in self._sockets))
+
+    async def _raft(self, request: web.Request) -> web.WebSocketResponse:
+        peer = self._peer(request)
+        _require_raft(peer)
+        await self._admit_instance(peer, request)
+        socket = await self._accept(request)
+        try:
+            async for data in _messages(socket):
+                await self._admit_instance(self._peer(request), request)
+                for frame in wire.decode(data):
+                    if not isinstance(frame, wire.RaftFrame) or frame.message.source != peer.identity.id:
+                        raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
+                    self._step(frame.message)
+        except FilestoreError as error:
+            _log.warning("raft connection of %s ended: %s", peer.identity.uri, _reason(error))
+        finally:
+            self._sockets.discard(socket)
+            await _go_away(socket)
+        return socket
+
+    async def _rpc(self, request: web.Request) -> web.WebSocketResponse:
+        peer = self._peer(request, takes_expired=True)
+        socket = await self._accept(request)
+        outbox = Outbox()
+        sender = asyncio.create_task(outbox.run(socket), name=f"answers to {peer.identity.id}")
+        receiver = asyncio.create_task(
+            self._serve(request, socket, outbox), name=f"calls of {peer.identity.id}"
+        )
+        try:
+            await asyncio.wait((sender, receiver), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await end(receiver)
+            await end(sender)
+            self._sockets.discard(socket)
+            await _go_away(socket)
+        return socket
+
+    async def _serve(self, request: web.Request, socket: web.WebSocketResponse, outbox: Outbox) -> None:
+        """Until the connection ends; what is still being answered then is given up, as nobody hears it."""
+        under_way = _UnderWay(outbox)
+        try:
+            async for data in _messages(socket):
+                peer = self._peer(request, takes_expired=True)
+                for frame in wire.decode(data):
+                    if not isinstance(frame, wire.CallFrame):
+                        raise InvalidRequest(f"{peer.identity.uri} sent what it may not send here")
+                    await under_way.place()
+                    under_way.begin(self._answer(peer, frame, outbox), frame)
+        except FilestoreError as error:
+            _log.warning("connection of %s ended: %s", request.remote, _reason(error))
+        finally:
+            await under_way.end()
+
+    async def _answer(self, peer: Peer, frame: wire.CallFrame, outbox: Outbox) -> None:
+        REQUEST_ID.set(frame.request_id)  # of this task alone
+        call, value = None, b""
+        status, details = wire.RETRY, _OVERDUE  # as it is told of one that is given up
+        started_s = time.monotonic()
+        try:
+            call = wire.decode_call(frame.call)
+            if not peer.is_current(self._clock_ms()) and not isinstance(call, RenewCall):
+                raise Unavailable(
+                    "The certificate of this node is not valid now; it has to be renewed first."
+                )
+            value = await self._handle(peer, call)
+            status, details = wire.OK, ""
+        except NotLeader as refusal:
+            status, details = wire.NOT_LEADER, refusal.leader_id
+        except Refused as refusal:
+            status, details = refusal.code, refusal.details
+        except Unavailable as error:
+            status, details = wire.RETRY, error.details
+        except FilestoreError as error:
+            status, details = error.code, error.details
+        except TimeoutError:
+            status, details = wire.RETRY, _OVERDUE
+        except Exception:  # noqa: BLE001 - the edge: a fault of ours is answered, and told to the operator
+            _log.exception("a call of %s failed", peer.identity.uri)
+            status, details = Internal.code, "A coordinator failed; see its log."
+        finally:
+            self._calls.answered(peer, call, status, time.monotonic() - started_s)
+        details = details[: wire.DETAILS_CHARS_MAX]
+        try:
+            _put(outbox, wire.AnswerFrame(frame.number, status, details, value))
+        except wire.FrameTooLarge:
+            _log.error("an answer to %s is too large", peer.identity.uri)
+            _put(outbox, wire.AnswerFrame(frame.number, Internal.code, "The answer is too large.", b""))
+
+    async def _admit_instance(self, peer: Peer, request: web.Request) -> None:
+        """Raises Conflict when this is not who speaks for that coordinator now: a later start of it may have
+        connected meanwhile. Older versions do not say which instance they are.
+        """
+        if self._admit is not None and (instance := request.headers.get(instances.HEADER)) is not None:
+            await self._admit(peer.identity.id, instances.parsed(instance))
+
+    async def _accept(self, request: web.Request) -> web.WebSocketResponse:
+        if self._is_closing:
+            raise Unavailable("This coordinator is stopping.")
+        socket = web.WebSocketResponse(heartbeat=PING_S, max_msg_size=wire.MESSAGE_BYTES_MAX, compress=False)
+        try:
+            await socket.prepare(request)
+        except ConnectionError as error:
+            raise ClientGone("the peer went away before it was answered") from error
+        self._sockets.add(socket)
+        return socket
+
+    def _peer(self, request: web.Request, *, takes_expired: bool = False) -> Peer:
+        """Who asks. `takes_expired`: it may be a node whose certificate can be renewed late, no more."""
+        if request.transport is None:
+            raise Unauthorized("the connection is gone")
+        peer, at_ms = peer_identity(request.transport), self._clock_ms()
+        if not peer.is_current(at_ms) and not (takes_expired and peer.may_renew(at_ms)):
+            is_early = at_ms < peer.not_before_ms
+            raise Unauthorized(f"the certificate {'is not valid yet' if is_early else 'has expired'}")
+        if (told := request.headers.get(instances.HEADER)) is not None and peer.identity.role is Role.NODE:
+            peer = replace(peer, instance=str(instances.parsed(told)))
+        self._check(peer)
+        return peer
+
+
+class _UnderWay:
+    """The calls of one connection that are being answered; one that is overdue is given up, and told so."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        self._outbox = outbox
+        self._places = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
+        self._numbers: dict[asyncio.Task[None], int] = {}
+        self._deadlines = Deadlines(self._give_up)
+
+    async def place(self) -> None:
+        """Returns when there is a place for one more, to be taken at once."""
+        await self._places.acquire()
+
+    def begin(self, answering: Coroutine[None, None, None], frame: wire.CallFrame) -> None:
+        """Let it run in the place that was waited for; its time begins now."""
+        task = asyncio.create_task(answering)
+        self._numbers[task] = frame.number
+        self._deadlines.set(task, frame.timeout_ms / 1000)
+        task.add_done_callback(self._ended)
+
+    async def end(self) -> None:
+        """Give up all of them, without a word."""
+        self._deadlines.close()
+        for task in self._numbers:
+            task.cancel()
+        if self._numbers:
+            await asyncio.wait(self._numbers)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._numbers[task]
+        self._deadlines.clear(task)
+        self._places.release()
+
+    def _give_up(self, task: asyncio.Task[None]) -> None:
+        if task.cancel():  # or it is done, and its answer on the way
+            _put(self._outbox, wire.AnswerFrame(self._numbers[task], wire.RETRY, _OVERDUE, b""))
+
+
+def _put(outbox: Outbox, frame: wire.AnswerFrame) -> None:
+    # The caller's deadline covers an answer that finds no place.
+    with contextlib.suppress(OutboxFull):
+        outbox.put(frame)
+
+
+def _require_raft(peer: Peer) -> None:
+    if peer.identity.role is not Role.COORDINATOR:
+        raise Unauthorized(f"{peer.identity.uri} is no coordinator")
+
+
+def _reason(error: FilestoreError) -> str:
+    return error.reason if isinstance(error, Unauthorized) else error.details
+
+
+async def _go_away(socket: web.WebSocketResponse) -> None:
+    with contextlib.suppress(OSError, aiohttp.ClientError, TimeoutError):
+        async with asyncio.timeout(CLOSE_TIMEOUT_S):
+            await socket.close(code=aiohttp.WSCloseCode.GOING_AWAY)
+
+
+async def _messages(socket: web.WebSocketResponse) -> AsyncIterator[bytes]:
+    # A pong to a peer that is gone raises in the loop itself; that is the end of the connection, and no news.
+    with contextlib.suppress(aiohttp.ClientConnectionResetError):
+        async for message in socket:
+            if message.type is not aiohttp.WSMsgType.BINARY:
+                return
+            yield message.data

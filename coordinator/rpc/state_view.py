@@ -1,0 +1,24 @@
+"""What this coordinator has applied of the view of the cluster, made anew only when it has changed."""
+
+import msgspec
+
+from coordinator.model.clock import now_ms
+from coordinator.model.records import ClusterView
+from coordinator.protocol.queries import GetView
+from coordinator.rpc.server import value_of
+from coordinator.storage.state_store import Store
+
+
+class StateView:
+    """Called, it answers what GetView does: every change and read looks at it."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._seen: ClusterView | None = None
+
+    def __call__(self) -> ClusterView:
+        """The view as of the applied index; not linearizable by itself."""
+        if self._seen is None or self._seen.version != self._store.view_version():
+            reply = self._store.answer(GetView(), at_ms=now_ms())
+            self._seen = msgspec.msgpack.decode(value_of(reply), type=ClusterView)
+        return self._seen

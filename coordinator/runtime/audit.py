@@ -1,0 +1,139 @@
+"""The audit log: who did what to which object, and how it ended, one JSON line each.
+
+`audit.log` has what people did; `housekeeping.log` what a node did by itself, which would bury it. Several
+processes may append to one file: each line is one write to the end of it. A file that is full becomes NAME.1,
+the one before NAME.2, and so on; the oldest goes.
+
+Administrative actions call `check_writable` before they act and `record` after, and fail with either: an
+action that leaves no trace must not happen. Lines reach the kernel before the answer leaves; they are not
+fsynced: they prove nothing about the data, and a disk that syncs slowly must not slow down refusals.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import re
+from contextlib import suppress
+from io import FileIO
+from pathlib import Path
+from typing import Final
+
+from ca.errors import Unavailable
+from coordinator.model.clock import now_ms
+from coordinator.model.timestamps import rfc3339
+
+_TOKEN: Final = re.compile(r"FST1\.[^\s/]*|eyJ[A-Za-z0-9_-]+\.[^\s/]*")
+SIZE_BYTES_MAX: Final = 32 << 20  # of one file, some 150,000 lines
+KEPT_PEOPLE, KEPT_HOUSEKEEPING = 9, 2  # full files beside the one that is written
+TEXT_CHARS_MAX: Final = 512  # of each field: a line stays below what one write appends at once
+
+
+class AuditLog:
+    """An append-only file, mode 0600. The only blocking I/O here is one short append to the page cache."""
+
+    def __init__(self, path: Path, *, kept: int = KEPT_PEOPLE, size_bytes_max: int = SIZE_BYTES_MAX) -> None:
+        """`kept`: how many full files stay."""
+        self._path = path
+        self._kept = kept
+        self._size_bytes_max = size_bytes_max
+        self._file: FileIO | None = None
+
+    def check_writable(self) -> None:
+        """Raises Unavailable when `record` could not be called now: a line less is noticed before the act."""
+        try:
+            if os.fstatvfs(self._current().fileno()).f_bfree == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            raise _unwritable(error) from error
+
+    def record(
+        self,
+        action: str,
+        *,
+        principal: str,
+        object: str,  # noqa: A002
+        outcome: str,
+        request_id: str,
+    ) -> None:
+        """Append one line; `outcome` is `ok` or the code of an error. Raises Unavailable if that fails."""
+        line = {
+            "time": rfc3339(now_ms()),
+            "action": action,
+            "principal": _shown(principal),
+            "object": _shown(object),
+            "outcome": outcome,
+            "request_id": request_id,
+        }
+        try:
+            _append(self._current(), json.dumps(line).encode("ascii") + b"\n")
+        except OSError as error:
+            self.close()
+            raise _unwritable(error) from error
+
+    def close(self) -> None:
+        """Close the file; a later `record` opens it again."""
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+
+    def _current(self) -> FileIO:
+        """The file that has the name now, with room: others move a full one away while it is open."""
+        file = self._open()
+        if not self._has_name(file):
+            self.close()
+            file = self._open()
+        if os.fstat(file.fileno()).st_size >= self._size_bytes_max:
+            self._move_away(file)
+            self.close()
+            file = self._open()
+        return file
+
+    def _has_name(self, file: FileIO) -> bool:
+        opened = os.fstat(file.fileno())
+        try:
+            named = self._path.stat()
+        except FileNotFoundError:
+            return False
+        return (named.st_dev, named.st_ino) == (opened.st_dev, opened.st_ino)
+
+    def _move_away(self, file: FileIO) -> None:
+        """Only one process does: whoever has the lock on the full file while that has the name."""
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)  # ends when the file is closed
+        if not self._has_name(file):
+            return
+        for number in range(self._kept, 1, -1):
+            with suppress(FileNotFoundError):
+                self._numbered(number - 1).replace(self._numbered(number))
+        self._path.replace(self._numbered(1))
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
+
+    def _open(self) -> FileIO:
+        if self._file is None:
+            descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self._file = FileIO(descriptor, "a")
+        return self._file
+
+
+class AuditLogUnwritable(Unavailable):
+    """What must leave a trace cannot be done."""
+
+    lasts = True
+
+
+def _append(file: FileIO, line: bytes) -> None:
+    """In one write, which the kernel puts behind those of others. Raises OSError."""
+    if file.write(line) != len(line):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _shown(text: str) -> str:
+    """Bounded, and without what looks like a token: people paste them into the wrong place."""
+    return _TOKEN.sub("(token)", text[:TEXT_CHARS_MAX])
+
+
+def _unwritable(error: OSError) -> AuditLogUnwritable:
+    return AuditLogUnwritable(f"The audit log cannot be written: {error.strerror}.", retry_after_s=30)

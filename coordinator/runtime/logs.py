@@ -1,0 +1,212 @@
+"""Logs: one JSON object per line on stderr, so that no text of a user can forge a line.
+
+Callers hand facts over as `extra={...}`; they stand beside `time`, `level`, `component`, `logger`, `message`.
+What is logged while a request is served carries its `request_id`, on every member that works for it.
+No secret is ever handed to a logger: not a token, key, `Authorization` header, query string or public link.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import re
+import sys
+import time
+from collections import deque
+from contextlib import suppress
+from contextvars import ContextVar
+from typing import Any, Final, TextIO
+
+from coordinator.model.timestamps import rfc3339
+
+# One write of more than 4 KiB to a pipe that other processes write to as well could be torn apart.
+LINES_HELD_MAX: Final = 6
+TEXT_CHARS_MAX: Final = 8192  # a traceback or a text of a user beyond this is cut
+PATH_CHARS_MAX: Final = 256
+PATH_SEGMENT_CHARS_MAX: Final = 40  # a UUID has 36; what is longer may be a secret that someone put there
+# The request that this task works for, "" for none. Tasks that it starts inherit it; calls carry it along.
+REQUEST_ID: Final[ContextVar[str]] = ContextVar("request_id", default="")
+
+_OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
+_LEVEL_NAMES: Final = {logging.DEBUG: "debug", logging.INFO: "info"}  # of answers
+_PLAIN: Final = re.compile(r"[ !#-\[\]-~]*")  # what JSON in ASCII shows as it is
+_requests = logging.getLogger("filestore.http.requests")
+_calls = logging.getLogger("filestore.rpc.calls")
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one line of JSON in ASCII: line ends and terminal escapes come out as \\uXXXX."""
+
+    def __init__(self, component: str) -> None:
+        super().__init__()
+        self._component = component
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, without its line end."""
+        line: dict[str, Any] = {
+            "time": rfc3339(int(record.created * 1000)),
+            "level": record.levelname.lower(),
+            "component": self._component,
+            "logger": record.name,
+            "message": record.getMessage()[:TEXT_CHARS_MAX],
+        }
+        for name, value in vars(record).items():
+            if name not in _OWN_ATTRIBUTES:
+                line.setdefault(name, value[:TEXT_CHARS_MAX] if isinstance(value, str) else value)
+        if request_id := REQUEST_ID.get():
+            line.setdefault("request_id", request_id)
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)[-TEXT_CHARS_MAX:]
+        return json.dumps(line, default=str)
+
+
+class LogLines(logging.StreamHandler[TextIO]):
+    """Where this process logs to. The line of an answer, of which there are many, has a way of its own.
+
+    The lines of answers that a turn of the event loop gives are written together at its end, before any other
+    line that comes meanwhile, and when LINES_HELD_MAX of them wait.
+    """
+
+    def __init__(self, component: str) -> None:
+        super().__init__(sys.stderr)
+        self.setFormatter(JsonLines(component))
+        self._origin = f'"component": {json.dumps(component)}, "logger": "{_requests.name}"'
+        self._second = (0, "")
+        self._held: deque[str] = deque()
+        try:
+            self._descriptor = self.stream.fileno()
+        except (OSError, ValueError):  # something that is no file stands for stderr
+            self._descriptor = -1
+
+    def write_request(
+        self,
+        level: int,
+        *,
+        request_id: str,
+        remote: str,
+        method: str,
+        path: str,
+        status: int,
+        size_bytes: int,
+        duration_s: float,
+    ) -> bool:
+        """Write the line of an answer; False, and nothing is written, where a text has to be escaped."""
+        if self._descriptor < 0 or _PLAIN.fullmatch(f"{request_id}{remote}{method}{path}") is None:
+            return False
+        line = (
+            f'{{"time": "{self._now()}", "level": "{_LEVEL_NAMES[level]}", {self._origin},'
+            f' "message": "request", "request_id": "{request_id}", "remote": "{remote}",'
+            f' "method": "{method}", "path": "{path}",'
+            f' "status": {status}, "size_bytes": {size_bytes}, "duration_s": {duration_s:.6f}}}\n'
+        )
+        self._held.append(line)
+        if len(self._held) == 1:
+            try:
+                asyncio.get_running_loop().call_soon(self._write_held)
+            except RuntimeError:
+                self._write_held()
+        elif len(self._held) >= LINES_HELD_MAX:
+            self._write_held()
+        return True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write any other line, behind those that were there before."""
+        self._write_held()
+        super().emit(record)
+
+    def flush(self) -> None:
+        """Write what is held back."""
+        self._write_held()
+        super().flush()
+
+    def _write_held(self) -> None:
+        """For any thread: each line is taken by one."""
+        lines = []
+        with suppress(IndexError):
+            while True:
+                lines.append(self._held.popleft())
+        if lines:
+            with suppress(OSError):  # as for any other line: a log that cannot be written stops nothing
+                os.write(self._descriptor, "".join(lines).encode("ascii"))  # the stream holds nothing back
+
+    def _now(self) -> str:
+        now_ms = time.time_ns() // 1_000_000
+        second, text = self._second
+        if second != now_ms // 1000:
+            second, text = now_ms // 1000, rfc3339(now_ms)[: -len("000Z")]
+            self._second = (second, text)
+        return f"{text}{now_ms % 1000:03d}Z"
+
+
+def setup(component: str, level: str = "info") -> None:
+    """Send every log line of this process to stderr as JSON. `component`: which process this is.
+
+    Calling it again replaces the earlier setup.
+    """
+    root = logging.getLogger()
+    root.handlers[:] = [LogLines(component)]
+    root.setLevel(level.upper())
+    logging.captureWarnings(True)
+
+
+def log_request(
+    level: int,
+    *,
+    request_id: str,
+    remote: str,
+    method: str,
+    path: str,
+    status: int,
+    size_bytes: int,
+    duration_s: float,
+) -> None:
+    """One line for one answer. `size_bytes` is what it took on the connection."""
+    if not _requests.isEnabledFor(level):
+        return
+    lines = logging.root.handlers[0] if len(logging.root.handlers) == 1 else None
+    if isinstance(lines, LogLines) and lines.write_request(
+        level,
+        request_id=request_id,
+        remote=remote,
+        method=method,
+        path=path,
+        status=status,
+        size_bytes=size_bytes,
+        duration_s=duration_s,
+    ):
+        return
+    facts = {
+        "request_id": request_id,
+        "remote": remote,
+        "method": method,
+        "path": path,
+        "status": status,
+        "size_bytes": size_bytes,
+        "duration_s": round(duration_s, 6),
+    }
+    _requests.log(level, "request", extra=facts)
+
+
+def log_call(level: int, *, request_id: str, caller: str, call: str, status: str, duration_s: float) -> None:
+    """One line for the answer to a call of a member that worked for a request. `status` is that of the wire,
+    "" when it is done; `caller` the id of the member.
+    """
+    facts = {
+        "request_id": request_id,
+        "caller": caller,
+        "call": call,
+        "status": status or "ok",
+        "duration_s": round(duration_s, 6),
+    }
+    _calls.log(level, "call", extra=facts)
+
+
+def shown_path(path: str, template: str | None) -> str:
+    """The path of a request as a log may hold it.
+
+    A template with a `{token}` in it stands for itself. Elsewhere, segments longer than any id become `...`.
+    """
+    if template is not None and "{token}" in template:
+        return template
+    segments = path[:PATH_CHARS_MAX].split("/")
+    return "/".join(segment if len(segment) <= PATH_SEGMENT_CHARS_MAX else "..." for segment in segments)

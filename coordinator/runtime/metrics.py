@@ -1,0 +1,188 @@
+"""Metrics of every process, and those of a coordinator, in Prometheus terms: base units, bounded labels.
+
+Each process has its own registry, handed around, so that several can live in one test. Labels never hold an
+id, a name of a user or a path: only route templates, methods and statuses.
+"""
+
+import itertools
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from coordinator.protocol.calls import CoordinatorStatus
+
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+ALL_TAKEN: Final = "all_taken"  # why a connection is refused: nobody else gets one either
+GREEDY: Final = "greedy_address"  # or others do
+# From one answer out of memory to a big file over a slow wire.
+DURATION_BUCKETS_S: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 60.0, 600.0)
+
+
+class Metrics:
+    """The registry of one process, and what its HTTP server counts. `component`: `coordinator` or `node`."""
+
+    def __init__(self, component: str) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        Info("filestore", "Which part of the product this is.", registry=self.registry).info(
+            {"component": component}
+        )
+        self._requests = Requests()
+        self.registry.register(self._requests)
+        self._connections_refused = Counter(
+            "filestore_http_connections_refused",
+            "Connections that were closed as they came, as there were too many, or one address has too many.",
+            labelnames=["cause"],
+            registry=self.registry,
+        )
+        for cause in (ALL_TAKEN, GREEDY):  # a rule meets a zero and no gap
+            self._connections_refused.labels(cause)
+        self._in_progress: list[Callable[[], int]] = []  # of each listener: a count, read at the scrape
+        Gauge(
+            "filestore_http_requests_in_progress",
+            "HTTP requests being worked on, the scrape included.",
+            registry=self.registry,
+        ).set_function(lambda: sum(count() for count in self._in_progress))
+
+    def connection_refused(self, cause: str) -> None:
+        """Count one, of a listener of this process."""
+        self._connections_refused.labels(cause).inc()
+
+    def observe_request(self, *, method: str, route: str, status: int, duration_s: float) -> None:
+        """Count one request. `route` is a template from the router or a fixed word in parentheses."""
+        self._requests.observe(method if method in METHODS else "OTHER", route, status, duration_s)
+
+    def count_in_progress(self, count: Callable[[], int]) -> None:
+        """How many requests one more listener of this process works on, whenever it is asked."""
+        self._in_progress.append(count)
+
+    def exposition(self, accept: str) -> tuple[bytes, str]:
+        """The text of /metrics and its content type: OpenMetrics if `accept` asks for it."""
+        encode, content_type = choose_encoder(accept)
+        return encode(self.registry), content_type
+
+
+class Requests(Collector):
+    """How many requests were answered and how long each took. For the event loop alone.
+
+    Counted here and told at the scrape: the library's own counter and histogram, with a lock each, cost five
+    times as much for every answer.
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[tuple[str, str, int], int] = {}
+        self._durations: dict[tuple[str, str], _Durations] = {}
+
+    def observe(self, method: str, route: str, status: int, duration_s: float) -> None:
+        """Count one. Whoever calls bounds what `method` and `route` may be."""
+        counted = (method, route, status)
+        self._counts[counted] = self._counts.get(counted, 0) + 1
+        durations = self._durations.get((method, route))
+        if durations is None:
+            durations = self._durations[method, route] = _Durations()
+        durations.sum_s += duration_s
+        durations.counts[bisect_left(DURATION_BUCKETS_S, duration_s)] += 1
+
+    def collect(self) -> Iterator[Metric]:
+        """What the library asks for at a scrape."""
+        requests = CounterMetricFamily(
+            "filestore_http_requests",
+            "HTTP requests by method, route template and status; 499 is a client that went away.",
+            labels=["method", "route", "status"],
+        )
+        for (method, route, status), count in self._counts.items():
+            requests.add_metric([method, route, str(status)], count)
+        yield requests
+        times = HistogramMetricFamily(
+            "filestore_http_request_duration_seconds",
+            "Time from the end of the request's headers to the end of its answer.",
+            labels=["method", "route"],
+        )
+        for labels, durations in self._durations.items():
+            bounds = [*(str(bound) for bound in DURATION_BUCKETS_S), "+Inf"]
+            buckets = list(zip(bounds, itertools.accumulate(durations.counts), strict=True))
+            times.add_metric(labels, buckets=buckets, sum_value=durations.sum_s)
+        yield times
+
+
+@dataclass(slots=True)
+class _Durations:
+    """Of one method and route. `counts`: of each bucket alone, the last without a bound."""
+
+    sum_s: float = 0.0
+    counts: list[int] = field(default_factory=lambda: [0] * (len(DURATION_BUCKETS_S) + 1))
+
+
+class CoordinatorMetrics:
+    """What a member of the Raft group tells about itself; `status` is asked at every scrape."""
+
+    def __init__(self, registry: CollectorRegistry, status: Callable[[], CoordinatorStatus]) -> None:
+        readings: dict[str, tuple[str, Callable[[CoordinatorStatus], int]]] = {
+            "filestore_raft_term": ("Current term.", lambda s: s.term),
+            "filestore_raft_is_leader": ("1 on the leader, 0 elsewhere.", lambda s: int(s.leader == s.id)),
+            "filestore_raft_last_index": ("Last entry in the log.", lambda s: s.last_index),
+            "filestore_raft_commit_index": ("Last committed entry.", lambda s: s.commit),
+            "filestore_raft_applied_index": ("Last entry in the database.", lambda s: s.applied),
+            "filestore_raft_followers_active": (
+                "Members that the leader hears, itself included; 0 elsewhere.",
+                lambda s: sum(follower.active for follower in s.followers),
+            ),
+            "filestore_raft_followers": (
+                "Members, voters and learners, with the leader itself; 0 elsewhere.",
+                lambda s: len(s.followers),
+            ),
+            "filestore_raft_lag_entries": (
+                "Entries that the member which lags most is behind the commit; 0 but on the leader.",
+                lambda s: max((max(s.commit - f.match, 0) for f in s.followers), default=0),
+            ),
+            "filestore_cache_leases": (
+                "Processes of nodes that may keep records of files; 0 but on the leader.",
+                lambda s: s.cache_leases,
+            ),
+            "filestore_coordinator_disk_full": (
+                "1 while the disk of this coordinator has no room for changes.",
+                lambda s: int(s.disk_full),
+            ),
+            "filestore_raft_recovering": (
+                "1 while this coordinator neither votes nor leads, as it has lost the end of its log.",
+                lambda s: int(s.recovering),
+            ),
+            "filestore_coordinator_clock_wrong": (
+                "1 while most other members call the clock of this coordinator wrong.",
+                lambda s: int(s.clock_wrong),
+            ),
+            "filestore_raft_diverged_members": (
+                "Members whose state is known to be wrong.",
+                lambda s: len(s.diverged),
+            ),
+            "filestore_raft_states_differ": (
+                "1 while members differ and nothing shows whose state is wrong: no snapshot is handed out.",
+                lambda s: int(s.differ),
+            ),
+        }
+        for name, (help_text, read) in readings.items():
+            gauge = Gauge(name, help_text, registry=registry)
+            gauge.set_function(lambda read=read: float(read(status())))  # type: ignore[misc]
+
+
+def timed_sync(registry: CollectorRegistry) -> Callable[[int], None]:
+    """fdatasync of a descriptor, with its time on record."""
+    durations = Histogram(
+        "filestore_raft_log_sync_duration_seconds",
+        "Time of one fdatasync of the log.",
+        buckets=DURATION_BUCKETS_S,
+        registry=registry,
+    )
+
+    def sync(descriptor: int) -> None:
+        with durations.time():
+            os.fdatasync(descriptor)
+
+    return sync

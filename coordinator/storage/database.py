@@ -1,0 +1,197 @@
+"""How the file of the state is opened: its connections, its WAL, and its tables as this version has them.
+
+SQLite, blocking. The writer checkpoints when it is told to and never by itself: see Store.
+"""
+
+import logging
+import os
+import secrets
+import sqlite3
+import threading
+import time
+from contextlib import ExitStack, closing
+from importlib.resources import files
+from pathlib import Path
+
+from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory
+from coordinator.machine.blobs import FILL_TOTALS
+from coordinator.machine.files import RETENTION_MS
+from coordinator.machine.replicas import FILL_MISSING, FILL_REPLICA_TOTALS
+from coordinator.model.records import HEALTHY, VOTER
+
+WAL_KEPT_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
+WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
+STEPS_AT_ONCE = 20_000  # of SQLite's machine: a millisecond or a few
+REST_S_MAX = 0.1
+_CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
+_READ_CACHE_KIB = 16 * 1024
+_WRITE_CACHE_KIB = 64 * 1024  # the upper levels of every index of a million files
+_ADDED_COLUMNS = (  # of databases that an older version made: table, column, and its declaration
+    ("coordinators", "role", f"TEXT NOT NULL DEFAULT '{VOTER}'"),
+    ("users", "sequence", "INTEGER NOT NULL DEFAULT 0"),
+    ("users", "deleted", "INTEGER NOT NULL DEFAULT 0"),
+    ("nodes", "draining", "INTEGER NOT NULL DEFAULT 0"),
+    ("buckets", "sequence", "INTEGER NOT NULL DEFAULT 1"),
+    ("files", "due_at_ms", "INTEGER"),
+    ("cluster", "burial_floor", "INTEGER NOT NULL DEFAULT 0"),
+    ("nodes", "state", f"TEXT NOT NULL DEFAULT '{HEALTHY}'"),
+    ("nodes", "custody_index", "INTEGER NOT NULL DEFAULT 0"),
+    ("blob_replicas", "doomed_at", "INTEGER"),
+    ("blobs", "collected_at", "INTEGER"),
+    ("blobs", "missing", "INTEGER NOT NULL DEFAULT 0"),
+    ("uploads", "epoch", "INTEGER NOT NULL DEFAULT 0"),
+    ("uploads", "prefix_sha256", "TEXT NOT NULL DEFAULT ''"),
+    ("uploads", "reserved_bytes", "INTEGER"),
+    ("buckets", "reserved_bytes", "INTEGER NOT NULL DEFAULT 0"),
+    ("buckets", "released_bytes", "INTEGER NOT NULL DEFAULT 0"),
+    ("blobs", "released_by", "TEXT NOT NULL DEFAULT ''"),
+    ("nodes", "instance", "TEXT NOT NULL DEFAULT ''"),
+    ("nodes", "revoked", "INTEGER NOT NULL DEFAULT 0"),
+    ("keys", "retires_at_ms", "INTEGER"),
+    ("files", "patch_offset", "INTEGER"),
+)
+_DUE_AT_FILLED = (
+    f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours
+    " WHERE status = 'available' AND retention_hours IS NOT NULL"
+)
+_FILLED_COLUMNS = {  # what an added column holds in rows that are there already
+    ("users", "sequence"): "UPDATE users SET sequence ="
+    " (SELECT COUNT(*) FROM users AS others WHERE others.user_id < users.user_id)",
+    ("files", "due_at_ms"): _DUE_AT_FILLED,
+    ("blobs", "missing"): FILL_MISSING,
+}
+
+_log = logging.getLogger(__name__)
+
+
+def connect(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """The writer and the reader of a database file, which is made if it does not exist; both or none.
+
+    It is for its owner alone, as are the files that SQLite puts beside it. Its name and that of its WAL are
+    durable on return: SQLite syncs their directory, too, but tells nobody when that fails, and would write
+    into the database what only a WAL can mend whose name a power cut takes away. Raises sqlite3.Error,
+    OSError.
+    """
+    try:
+        reserve_secret(path)
+    except FileExistsError:
+        path.chmod(SECRET_MODE)  # by name: to close a descriptor of a database ends the locks on it
+    with ExitStack() as opened:
+        writer = opened.enter_context(closing(_opened(path)))
+        writer.execute("PRAGMA journal_mode = WAL")
+        writer.execute("PRAGMA synchronous = NORMAL")
+        writer.execute("PRAGMA wal_autocheckpoint = 0")  # see Store._shorten_wal
+        writer.execute("PRAGMA temp_store = MEMORY")
+        writer.execute(f"PRAGMA cache_size = -{_WRITE_CACHE_KIB}")
+        writer.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_MAX}")
+        _keep_wal(writer, path)
+        sync_directory(path.parent)
+        reader = opened.enter_context(closing(_opened(path)))
+        reader.execute("PRAGMA query_only = ON")
+        reader.execute(f"PRAGMA cache_size = -{_READ_CACHE_KIB}")
+        opened.pop_all()
+    return writer, reader
+
+
+def index_at_rest(path: Path) -> int:
+    """The log entry up to which the file itself goes, whatever its WAL says; 0 where that cannot be read.
+
+    Only while this process has no connection to it: to close a file ends the locks on it.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    try:
+        with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+            row = db.execute("SELECT log_index FROM applied").fetchone()
+    except sqlite3.Error:
+        return 0
+    return row[0] if row and isinstance(row[0], int) else 0
+
+
+def mark_of(writer: sqlite3.Connection) -> int:
+    """What tells this file from others of its kind, 0 for none; copies bear it too, until they are given
+    another one.
+    """
+    return int(writer.execute("PRAGMA user_version").fetchone()[0])
+
+
+def new_mark(writer: sqlite3.Connection) -> int:
+    """Give the file one."""
+    mark = secrets.randbelow(1 << 30) + 1
+    writer.execute(f"PRAGMA user_version = {mark}")
+    return mark
+
+
+def integrity_of(path: Path, table: str, stop: threading.Event) -> str:
+    """What contradicts itself in a table and its indexes, "" for nothing.
+
+    Works a quarter of the time: with few processors, requests need them. Given up when `stop` is set, and
+    when the WAL, which cannot begin anew meanwhile, grows too long. Raises sqlite3.Error.
+    """
+    wal = path.with_name(f"{path.name}-wal")
+    is_given_up = False
+    rested_s = time.monotonic()
+
+    def rest() -> int:
+        nonlocal rested_s, is_given_up
+        time.sleep(min(3 * (time.monotonic() - rested_s), REST_S_MAX))
+        rested_s = time.monotonic()
+        is_given_up = stop.is_set() or wal.stat().st_size > WAL_BYTES_MAX
+        return int(is_given_up)
+
+    with closing(
+        sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
+    ) as db:
+        db.set_progress_handler(rest, STEPS_AT_ONCE)
+        try:
+            (found,) = db.execute("SELECT * FROM pragma_integrity_check(?)", (table,)).fetchone()
+        except sqlite3.OperationalError:
+            if not is_given_up:
+                raise
+            return ""
+    return "" if found == "ok" else str(found)
+
+
+def prepare(writer: sqlite3.Connection) -> None:
+    """Make the tables that are not there, and bring those of an older version up to this one."""
+    writer.execute("PRAGMA foreign_keys = ON")
+    for table, column, declaration in _ADDED_COLUMNS:
+        columns = writer.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+        if columns and (column,) not in columns:
+            writer.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declaration}")
+            writer.execute(_FILLED_COLUMNS.get((table, column), ""))
+    writer.executescript(files("coordinator.storage").joinpath("schema.sql").read_text("utf-8"))
+    if writer.execute("SELECT 1 FROM blob_totals").fetchone() is None:
+        writer.execute(FILL_TOTALS)
+    if writer.execute("SELECT 1 FROM replica_totals LIMIT 1").fetchone() is None:
+        writer.execute(FILL_REPLICA_TOTALS)
+    writer.execute("INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)")
+
+
+def _keep_wal(writer: sqlite3.Connection, path: Path) -> None:
+    """Give the WAL its room now, so that some more changes pass on a disk that is full.
+
+    What lies behind its last frame is no valid frame, and ends a recovery like the end of the file. The write
+    lock keeps every other process from writing there meanwhile.
+    """
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        wal = os.open(f"{path}-wal", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            if os.fstat(wal).st_size < WAL_KEPT_BYTES:
+                os.posix_fallocate(wal, 0, WAL_KEPT_BYTES)
+        finally:
+            os.close(wal)
+    except OSError as error:
+        _log.warning("no room is kept for changes on a full disk: %s", error.strerror)
+    finally:
+        writer.execute("ROLLBACK")
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(
+        path,
+        isolation_level=None,
+        check_same_thread=False,
+        cached_statements=_CACHED_STATEMENTS,
+        timeout=10.0,
+    )

@@ -1,0 +1,226 @@
+"""Checksums of the pages of the database file, so that a changed bit is found in tables and indexes alike.
+
+SQLite has none: a flipped bit in a row or in an index is read like any other value. The file is written by
+checkpoints alone, so between two of them no page may change. The sums are of the file as it was when this
+process began, or wrote a page last; they are in memory, 8 bytes for each page, and kept for the next process
+(coordinator/storage/stored_sums.py). A round reads the whole file. What another process writes is told from
+damage by the time of the file, which damage of a disk leaves alone. Blocking, no SQLite; any thread.
+"""
+
+import os
+import struct
+import threading
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+import xxhash
+
+from coordinator.storage.stored_sums import StoredSums
+
+SLICE_BYTES: Final = 1 << 20  # read and compared with the lock held: a millisecond
+_PAGE_SIZE: Final = struct.Struct(">16xH")  # https://www.sqlite.org/fileformat.html, section 1.3
+_PAGE_BYTES_MIN: Final = 512
+_WAL_HEADER: Final = struct.Struct(">8xI4x8s8x")  # section 4.1: the size of pages, the salts
+_FRAME_HEADER: Final = struct.Struct(">I4x8s8x")  # the number of a page, the salts
+
+
+class PageSums:
+    """Of one database file. `close` it after the last connection: a descriptor that is closed before that
+    drops the locks of SQLite (https://www.sqlite.org/howtocorrupt.html, section 2.2).
+    """
+
+    def __init__(self, path: Path, stored: StoredSums) -> None:
+        """Closes `stored` when it is closed itself. Raises OSError."""
+        self._wal_path = f"{path}-wal"
+        self._stored = stored
+        self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._lock = threading.Lock()
+        self._written_ns = os.fstat(self._file).st_mtime_ns
+        self.denies_wal = stored.denies(self._written_ns, self._wal_salts())  # it is that of another database
+        self._sums = stored.load(
+            self._written_ns, self._page_bytes()
+        )  # of page 1, 2, ...; 0: it is not known
+        self._learned: set[int] = set()  # pages whose sums are not in the file yet
+        self._next = 0  # where the next slice begins, in pages
+
+    def close(self) -> None:
+        """Nothing is read any more. May be repeated."""
+        with self._lock:
+            if self._file >= 0:
+                os.close(self._file)
+            self._file = -1
+            self._stored.close()
+
+    @property
+    def mark(self) -> int:
+        """What the database has to bear, 0 while sums are not kept."""
+        return self._stored.header.mark if self._stored.is_kept else 0
+
+    def adopt(self, mark: int) -> None:
+        """From now on sums are kept, of the database that durably bears this mark."""
+        with self._lock:
+            self._stored.adopt(mark)
+            self._learned.update(page for page, found in enumerate(self._sums, 1) if found)
+
+    def rest(self) -> None:
+        """The last connection is going to be closed, and nothing is left to be copied from the WAL."""
+        with self._lock:
+            if self._stored.is_kept:
+                self._keep()
+                self._stored.rest()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around a checkpoint: no slice is compared meanwhile, and what it wrote has new sums after it."""
+        with self._lock:
+            self._forget_foreign()
+            pages = sorted(set(self._pages_in_wal()))
+            if self._stored.is_kept:
+                self._forget(pages)
+            try:
+                yield
+            finally:
+                self._written_ns = os.fstat(self._file).st_mtime_ns
+                self._take_sums(pages)
+            self._learned.update(pages)
+            self._keep()
+
+    def compare_all(self) -> tuple[list[int], bool]:
+        """The pages that are not what they were; whether all were known."""
+        with self._lock:
+            known = sum(map(bool, self._sums))
+            self._next = 0
+        odd, is_round = self.compare_slice()
+        while not odd and not is_round:
+            odd, is_round = self.compare_slice()
+        with self._lock:
+            return odd, 0 < known == sum(map(bool, self._sums))
+
+    def compare_slice(self) -> tuple[list[int], bool]:
+        """The pages, of the next 1 MiB of the file, that are not what they were; whether a round has ended.
+
+        A page whose sum is not known gets it.
+        """
+        with self._lock:
+            if self._file < 0 or (page_bytes := self._page_bytes()) == 0:
+                return [], True
+            self._forget_foreign()
+            first = self._next
+            data = memoryview(os.pread(self._file, SLICE_BYTES, first * page_bytes))
+            count = len(data) // page_bytes
+            self._grow(first + count)
+            odd = []
+            for page in range(count):
+                found = _sum(data[page * page_bytes : (page + 1) * page_bytes])
+                if self._sums[first + page] == 0:
+                    self._learned.add(first + page + 1)
+                elif found != self._sums[first + page]:
+                    odd.append(first + page + 1)
+                self._sums[first + page] = found
+            is_last = count * page_bytes < SLICE_BYTES
+            if is_last:
+                cut = (
+                    page for page, known in enumerate(self._sums[first + count :], first + count + 1) if known
+                )
+                odd.extend(islice(cut, 1))
+                if not odd:
+                    self._keep()
+            self._next = 0 if is_last else first + count
+            return odd, is_last
+
+    def _forget(self, pages: list[int]) -> None:
+        """They are going to be written. Raises OSError."""
+        if pages:
+            self._grow(pages[-1])
+        for page in pages:
+            self._sums[page - 1] = 0
+        self._stored.forget(self._sums, pages, self._wal_salts())
+
+    def _keep(self) -> None:
+        """What was learned comes into the file, unless another process wrote to the database meanwhile."""
+        salts, page_bytes = self._wal_salts(), self._page_bytes()
+        noted = self._stored.header
+        is_new = (noted.changed_ns, noted.wal_salts) != (self._written_ns, salts)
+        if not self._stored.is_kept or not (self._learned or is_new):
+            return
+        if os.fstat(self._file).st_mtime_ns == self._written_ns:
+            self._stored.keep(self._sums, self._learned, self._written_ns, page_bytes, salts)
+            self._learned.clear()
+
+    def _forget_foreign(self) -> None:
+        """Another process made a checkpoint: what it wrote is not known here."""
+        written_ns = os.fstat(self._file).st_mtime_ns
+        if written_ns != self._written_ns:
+            self._written_ns = written_ns
+            self._sums = array("Q")
+            if self._stored.is_kept:
+                self._stored.clear()
+
+    def _take_sums(self, pages: list[int]) -> None:
+        page_bytes = self._page_bytes()
+        if pages and page_bytes:
+            self._grow(pages[-1])
+        for page in pages:
+            data = os.pread(self._file, page_bytes, (page - 1) * page_bytes)
+            self._sums[page - 1] = _sum(data) if len(data) == page_bytes > 0 else 0
+
+    def _grow(self, pages: int) -> None:
+        if (missing := pages - len(self._sums)) > 0:
+            self._sums.extend(array("Q", bytes(8 * missing)))
+
+    def _page_bytes(self) -> int:
+        """0 for a file without a header."""
+        header = os.pread(self._file, _PAGE_SIZE.size, 0)
+        if len(header) < _PAGE_SIZE.size:
+            return 0
+        (size,) = _PAGE_SIZE.unpack(header)
+        return 65_536 if size == 1 else size if size >= _PAGE_BYTES_MIN else 0
+
+    def _wal_salts(self) -> bytes:
+        """Zeros when there is no WAL."""
+        return wal_salts(self._wal_path)
+
+    def _pages_in_wal(self) -> Iterator[int]:
+        """The pages that a checkpoint may write: of every frame since the WAL began anew."""
+        with suppress(FileNotFoundError):
+            wal = os.open(self._wal_path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                yield from _pages_of(wal)
+            finally:
+                os.close(wal)
+
+
+def wal_salts(path: str) -> bytes:
+    """What tells the WAL in this file from others, zeros when it is none: the first four bytes count how
+    often it began anew, from a random number on, the others are random (section 4.1). Raises OSError.
+    """
+    try:
+        with open(path, "rb") as file:
+            header = file.read(_WAL_HEADER.size)
+    except FileNotFoundError:
+        header = b""
+    if len(header) < _WAL_HEADER.size or not any(header):
+        return bytes(8)
+    return bytes(_WAL_HEADER.unpack(header)[1])
+
+
+def _pages_of(wal: int) -> Iterator[int]:
+    header = os.pread(wal, _WAL_HEADER.size, 0)
+    if len(header) < _WAL_HEADER.size:
+        return
+    page_bytes, salts = _WAL_HEADER.unpack(header)
+    offset = _WAL_HEADER.size
+    while len(frame := os.pread(wal, _FRAME_HEADER.size, offset)) == _FRAME_HEADER.size:
+        page, found = _FRAME_HEADER.unpack(frame)
+        if found != salts or page == 0:
+            return
+        yield page
+        offset += _FRAME_HEADER.size + page_bytes
+
+
+def _sum(page: memoryview | bytes) -> int:
+    return xxhash.xxh3_64_intdigest(page) or 1  # 0 is for what is not known

@@ -1,0 +1,136 @@
+"""The second copy of what a member promised: its term and its vote, beside the segments of its log.
+
+Raft relies on a member that never forgets them, and the end of a log is all that holds the newest: a disk
+that loses that end loses the vote with it, and nobody could tell, as a log may end anywhere. So term and vote
+lie in a file of their own too, written once the log has synced them and before anybody is told: what it knows
+and the log does not was lost. It also holds what else a start has to know and cannot find in the log: which
+snapshot is being installed, and up to which term this member has forgotten what it promised.
+
+The file has two slots with a checksum each, written in turn and in place, so that it needs one sync, no room,
+and a torn write leaves the other. It is the disk format and never changes but by its version.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass, replace
+from typing import Final
+
+from coordinator.raft.messages import HardState
+from coordinator.storage.log_directory import NO_ROOM_ERRORS, Directory, File
+
+NAME: Final = "promises"
+SLOTS: Final = 2
+SLOT_BYTES: Final = 512  # a sector: never torn on most disks
+_MAGIC: Final = b"FSTRVOW\n"
+_VERSION: Final = 1
+_VOTE_BYTES_MAX: Final = SLOT_BYTES - 64
+_HEAD: Final = struct.Struct(
+    "<8sIQQQQQH"
+)  # magic, version, number, term, lost term, install index, term, vote
+_CRC: Final = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class Promised:
+    """What a member has promised. `lost_term`: it may have voted and acknowledged in terms up to that and
+    does not know any more what, 0 for nothing. `installing`: index and term of the snapshot whose
+    installation began, (0, 0) for none.
+    """
+
+    term: int = 0
+    vote: str = ""
+    lost_term: int = 0
+    installing: tuple[int, int] = (0, 0)
+
+    def is_ahead_of(self, hard_state: HardState) -> bool:
+        """Whether a log with this hard state has lost its end."""
+        if self.term != hard_state.term:
+            return self.term > hard_state.term
+        return self.vote not in ("", hard_state.vote)
+
+
+class Promises:
+    """The file in the directory of a log. One thread writes it."""
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._file: File | None = None
+        self._number = 0
+        self.newest = Promised()
+
+    def open(self) -> None:
+        """Read what the process before left, and make it durable: it may have been killed before its sync,
+        and what is read here is not written again. A damaged slot is as good as none. Raises OSError.
+        """
+        if NAME not in self._directory.names():
+            return
+        self._file = self._directory.open(NAME)
+        self._file.sync()
+        self._directory.sync()
+        for slot in range(SLOTS):
+            found = _decode(self._file.read(slot * SLOT_BYTES, SLOT_BYTES))
+            if found is not None and found[0] > self._number:
+                self._number, self.newest = found
+
+    def keep(self, hard_state: HardState) -> None:
+        """Durable on return, if it is news; the log holds it already. Raises OSError."""
+        if (hard_state.term, hard_state.vote) != (self.newest.term, self.newest.vote):
+            self.write(replace(self.newest, term=hard_state.term, vote=hard_state.vote))
+
+    def write(self, promised: Promised) -> None:
+        """Durable on return; left out where there is no room to make the file. Raises OSError."""
+        if self._file is None and not self._make():
+            return
+        assert self._file is not None, "the file was made"
+        # A member that forgot must not forget that: then both slots say so.
+        for _ in range(SLOTS if promised.lost_term != self.newest.lost_term else 1):
+            self._number += 1
+            self._file.write(self._number % SLOTS * SLOT_BYTES, _encode(self._number, promised))
+            self._file.sync()
+        self.newest = promised
+
+    def _make(self) -> bool:
+        unfinished = f"{NAME}.new"
+        try:
+            file = self._directory.create(unfinished)
+            try:
+                file.allocate(SLOTS * SLOT_BYTES)
+                file.write(0, bytes(SLOTS * SLOT_BYTES))
+                file.sync()
+                self._directory.rename(unfinished, NAME)
+                self._directory.sync()
+            except OSError:
+                file.close()
+                raise
+        except OSError as error:
+            if error.errno not in NO_ROOM_ERRORS:
+                raise
+            return False
+        self._file = file
+        return True
+
+    def close(self) -> None:
+        """Gives the file back."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _encode(number: int, promised: Promised) -> bytes:
+    vote = promised.vote.encode()
+    assert len(vote) <= _VOTE_BYTES_MAX, "a member's id has bounds"
+    facts = (promised.term, promised.lost_term, *promised.installing, len(vote))
+    body = _HEAD.pack(_MAGIC, _VERSION, number, *facts) + vote
+    body = body.ljust(SLOT_BYTES - _CRC.size, b"\0")
+    return body + _CRC.pack(zlib.crc32(body))
+
+
+def _decode(slot: bytes) -> tuple[int, Promised] | None:
+    """Number and content of a slot; None for one that is damaged, or was never written."""
+    if len(slot) != SLOT_BYTES or _CRC.unpack(slot[-_CRC.size :])[0] != zlib.crc32(slot[: -_CRC.size]):
+        return None
+    magic, version, number, term, lost_term, index, index_term, vote_bytes = _HEAD.unpack_from(slot)
+    if magic != _MAGIC or version != _VERSION or vote_bytes > _VOTE_BYTES_MAX:
+        return None
+    vote = slot[_HEAD.size : _HEAD.size + vote_bytes].decode(errors="replace")
+    return number, Promised(term, vote, lost_term, (index, index_term))

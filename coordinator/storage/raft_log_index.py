@@ -1,0 +1,127 @@
+"""Where each entry of the log lies: the segments in order, and in each the records that still count.
+
+No I/O and no lock here: `coordinator.storage.recovery` builds it at start, `coordinator.storage.raft_log`
+keeps and guards it.
+"""
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from pathlib import Path
+
+from coordinator.raft.messages import Entry
+from coordinator.storage.log_directory import File
+from coordinator.storage.segment import Header
+
+Locations = list[tuple[int, int]]  # (offset, size in bytes) of records in one segment
+
+
+@dataclass(slots=True)
+class Segment:
+    """One segment file and where its live entries are: those not truncated since.
+
+    `first` is the index of the first, and lies below the header's if a later segment voids all of this one.
+    `size_bytes` is where its records end, known once that is final.
+    """
+
+    name: str
+    path: Path
+    file: File
+    header: Header
+    first: int
+    size_bytes: int = 0
+    offsets: "array[int]" = field(default_factory=lambda: array("Q"))
+    sizes_bytes: "array[int]" = field(default_factory=lambda: array("I"))  # of the whole record
+    terms: "array[int]" = field(default_factory=lambda: array("Q"))
+
+    def add(self, offset: int, size_bytes: int, term: int) -> None:
+        """The next entry of the log is in the record at `offset`."""
+        self.offsets.append(offset)
+        self.sizes_bytes.append(size_bytes)
+        self.terms.append(term)
+
+    def truncate(self, index: int) -> None:
+        """Entries from `index` on are no longer live."""
+        keep = max(index - self.first, 0)
+        self.first = min(self.first, index)
+        del self.offsets[keep:], self.sizes_bytes[keep:], self.terms[keep:]
+
+    def locate(self, low: int, high: int, size_bytes_max: int) -> Locations:
+        """Where the entries from `low` are, within this segment and the bytes, at least one."""
+        first = low - self.first
+        found: Locations = []
+        for position in range(first, min(high - self.first, len(self.offsets))):
+            size_bytes_max -= self.sizes_bytes[position]
+            if size_bytes_max < 0 and found:
+                break
+            found.append((self.offsets[position], self.sizes_bytes[position]))
+        return found
+
+
+class LogIndex:
+    """The segments of one log, oldest first, and the index of its last entry."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.last = 0
+
+    @property
+    def first(self) -> int:
+        """The lowest index that the log can hold, given what was compacted."""
+        return self.segments[0].header.first_index
+
+    def begin(self, segment: Segment) -> None:
+        """Takes the next segment: all from its header's index on is void, if there is any."""
+        self.truncate(segment.header.first_index)
+        self.segments.append(segment)
+
+    def restart(self, segment: Segment) -> list[Segment]:
+        """Makes this segment the only one. Returns those before, which are void."""
+        void = self.segments
+        self.segments = [segment]
+        self.last = segment.header.first_index - 1
+        return void
+
+    def add(self, entries: Sequence[Entry], records: Sequence[bytes], offset: int) -> None:
+        """The next entries, whose records lie one after another in the last segment."""
+        each = self.segments[-1]
+        sizes_bytes = [len(record) for record in records]
+        each.offsets.extend(accumulate(sizes_bytes[:-1], initial=offset) if entries else ())
+        each.sizes_bytes.extend(sizes_bytes)
+        each.terms.extend([entry.term for entry in entries])
+        self.last += len(entries)
+
+    def truncate(self, index: int) -> None:
+        """Entries from `index` on are void."""
+        if index > self.last:
+            return
+        for each in reversed(self.segments):
+            each.truncate(index)
+            if each.first < index:
+                break
+        self.last = index - 1
+
+    def term(self, index: int) -> int:
+        """The term of an entry held, or of the one before the first."""
+        if index == self.first - 1:
+            return self.segments[0].header.previous_term
+        each = self.find(index)
+        return each.terms[index - each.first]
+
+    def find(self, index: int) -> Segment:
+        """The segment that holds an entry."""
+        assert self.first <= index <= self.last, f"index {index} is not in the log"
+        # Of segments that start at the same index all but the last were truncated to nothing.
+        return self.segments[bisect_right(self.segments, index, key=lambda each: each.first) - 1]
+
+    def forget(self, index: int) -> list[Segment]:
+        """Drops the oldest segments of which no entry above `index` is live, never the last. Returns them.
+
+        A segment that a later one voids starts where that one does, and so never becomes the first: its
+        header tells of entries that are gone.
+        """
+        keep = max(bisect_right(self.segments, index + 1, key=lambda each: each.first) - 1, 0)
+        void, self.segments = self.segments[:keep], self.segments[keep:]
+        return void

@@ -1,0 +1,94 @@
+"""What a member makes of its log and its database at start, before anything else runs: they agree, or it is
+told what was lost. Blocking.
+
+A database beyond the log is one of two things. A snapshot was being installed when the process died, as
+`coordinator.storage.promises` tells: then the log begins anew behind it. Or the log has lost its end, and
+with it votes that this member gave, and entries that it acknowledged (dissertation, 3.8). The same is shown
+by a term or a vote that the promises know and the log does not.
+
+Who forgot that must neither vote nor lead, or two leaders of one term, and a leader without what was
+committed, could come of it. It goes on as a member that recovers (the name is that of Viewstamped
+Replication; Liskov and Cowling 2012, 4.3): nothing that it did counts in the terms up to the last that it can
+have taken part in, so it enters the next one, and takes what a leader of that or a later term sends. Such a
+leader was elected without this member's word, by a majority that has every committed entry without it. Once
+an entry of such a term is in this log, what it lost is made good. That entry alone ends it, so nothing has to
+be noted then.
+"""
+
+from dataclasses import replace
+
+from ca.errors import Internal
+from coordinator.raft.messages import HardState
+from coordinator.storage.raft_log import SegmentLog
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.state_store import Store, replay
+
+_REBUILD = "Set this member up again with `filestore coordinator rebuild`, under a new name."
+
+
+class StateLost(Internal):
+    """What this member promised, or its database, is gone; the process must not run on what is left."""
+
+
+def recover(log: SegmentLog, store: Store) -> str:
+    """Makes log and database agree. What was lost, as a sentence for the operator; "" for nothing.
+
+    Raises StateDamaged if the log no longer holds what the database lacks: that is got from others. StateLost
+    if the log was lost together with what tells up to which term.
+    """
+    index, term = store.applied()
+    known, promised = log.hard_state, log.promised
+    if (index and log.is_new and not promised.term) or (promised.term and not index and log.is_new):
+        raise StateLost(f"The log is empty, and this member is not new: the log was lost. {_REBUILD}")
+    if index < log.first_index() - 1:
+        raise StateDamaged(
+            f"state.sqlite ends at entry {index}, and the log begins at {log.first_index()}: it was lost or"
+            " replaced"
+        )
+    if max(known.term, promised.term) < term:
+        raise StateLost(
+            f"The database is of term {term}, the log knows of none beyond {known.term}: its end was lost."
+            f" {_REBUILD}"
+        )
+    is_behind = index > log.last_index() or log.term(index) != term
+    lost = ""
+    if is_behind:
+        store.checkpoint()  # the log is going to begin behind it
+    if promised.is_ahead_of(known):
+        lost = f"it knows of term {known.term}, and of term {promised.term} was promised something"
+    elif is_behind and promised.installing != (index, term):
+        lost = f"it ends at entry {log.last_index()}, and the database holds entry {index}"
+    if lost:
+        lost = _forgotten(log, index, term, lost, is_behind=is_behind)
+    elif is_behind:
+        log.reset(HardState(known.term, known.vote, index), index, term)
+    _settle(log)
+    replay(log, log.hard_state.commit, store)
+    return lost
+
+
+def _forgotten(log: SegmentLog, index: int, term: int, what: str, *, is_behind: bool) -> str:
+    """Goes on in a term of which nothing can have been forgotten, and notes up to which one all was."""
+    known, promised = log.hard_state, log.promised
+    lost_term = max(known.term, promised.term, promised.lost_term, term)
+    log.promise(replace(promised, lost_term=lost_term, installing=(0, 0)))  # before the log forgets why
+    if log.promised.lost_term != lost_term:
+        raise StateLost(f"The log has lost its end: {what}. The disk has no room to note that: make some.")
+    if is_behind:
+        log.reset(HardState(lost_term + 1, "", index), index, term)
+    else:
+        log.append(HardState(lost_term + 1, "", known.commit), None, (), sync=True)
+    return (
+        f"The log has lost its end: {what}. What this coordinator voted and acknowledged up to term"
+        f" {lost_term} is forgotten, so it neither votes nor leads until a leader of a later term has brought"
+        " it up to date, which takes a majority of the others. Look at its disk. If it stays so, set it up"
+        " again with `filestore coordinator rebuild`, under a new name."
+    )
+
+
+def _settle(log: SegmentLog) -> None:
+    """The promises of an older version, which kept none, and no installation any more."""
+    hard_state = log.hard_state
+    settled = replace(log.promised, term=hard_state.term, vote=hard_state.vote, installing=(0, 0))
+    if settled != log.promised:
+        log.promise(settled)

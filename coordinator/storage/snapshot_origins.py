@@ -1,0 +1,33 @@
+"""From whom a member has its state, as a snapshot that nobody vouched for: kept beside the state.
+
+"" for a state of its own, or one that a majority has vouched for. Blocking.
+"""
+
+import logging
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from ca.secretfiles import write_durable
+from coordinator.runtime.json_files import sealed, unsealed
+
+UNKNOWN: Final = "?"  # no name of a coordinator
+
+_log = logging.getLogger(__name__)
+
+
+def write_origin(path: Path, origin: str) -> None:
+    """Durable on return."""
+    write_durable(path, sealed(origin))
+
+
+def read_origin(path: Path) -> str:
+    """UNKNOWN for what cannot be read: it may be a copy, and does not count as a witness."""
+    try:
+        return unsealed(path.read_bytes(), str)
+    except FileNotFoundError:
+        return ""
+    except (OSError, msgspec.MsgspecError) as error:
+        _log.error("%s cannot be read: %s", path, error)
+        return UNKNOWN

@@ -1,0 +1,496 @@
+"""The snapshot files of one member: the one it hands out, the one that it fetches, and how that becomes its
+state.
+
+Blocking, real files. A snapshot is a copy of the database, named by the last log entry in it, with a note
+beside it that holds its size and digest: the note is written first, so a snapshot that has its name is whole.
+Two members' snapshots of the same entry hold the same rows, but not the same bytes: what is fetched in parts
+is named by its digest too.
+
+What is handed out was checked: its structure, and the digest of its rows, which others may vouch for; whoever
+fetches it checks both again. A state that nobody vouched for is marked with where it came from (`origin`): it
+is no witness beside that member.
+"""
+
+import logging
+import os
+import shutil
+import sqlite3
+import time
+import zlib
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from ca.errors import InsufficientStorage, InvalidRequest, NotFound
+from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory, write_durable
+from coordinator.model.bounds import Count
+from coordinator.raft.messages import SnapshotMeta
+from coordinator.runtime.json_files import sealed, unsealed
+from coordinator.storage.file_digests import digest_beside, matches_digest, sha256_of
+from coordinator.storage.pinned_state import Pinned, content_digest
+from coordinator.storage.snapshot_origins import read_origin, write_origin
+from coordinator.storage.soundness import flaw_in
+from coordinator.storage.state_backup import copy_pinned
+from coordinator.storage.state_damage import StateDamaged, damage_in
+from coordinator.storage.state_store import Store, members_in
+from coordinator.storage.stored_sums import SUMS
+
+MAKING_NAME = "making"
+CHUNK_BYTES_MAX = 1 << 20
+SNAPSHOT_BYTES_MAX = 1 << 40  # a terabyte: far beyond any state that SQLite would serve well
+SNAPSHOT_RESERVE_BYTES = 256 << 20  # left free for the log and the database when a snapshot comes or is made
+
+SizeBytes = Annotated[int, Meta(ge=1, le=SNAPSHOT_BYTES_MAX)]
+Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+
+_log = logging.getLogger(__name__)
+
+
+class Chunk(Struct, frozen=True, kw_only=True):
+    """A part of a snapshot file. `size_bytes` and `sha256` are the whole file's, `crc` is the CRC-32 of
+    `data`.
+    """
+
+    index: Count
+    term: Count
+    offset: Annotated[int, Meta(ge=0, le=SNAPSHOT_BYTES_MAX)]
+    size_bytes: SizeBytes
+    sha256: Sha256
+    crc: Annotated[int, Meta(ge=0, lt=2**32)]
+    data: Annotated[bytes, Meta(min_length=1, max_length=CHUNK_BYTES_MAX)]
+    content: str = ""  # the digest of all its rows; "" from older members
+    origin: str = ""  # whose state it is; "" when a majority vouched for it
+
+
+class _Note(Struct, frozen=True, kw_only=True):
+    """What lies beside a snapshot file as JSON."""
+
+    meta: SnapshotMeta
+    size_bytes: SizeBytes
+    sha256: Sha256
+    content: str = ""  # as in Chunk
+    origin: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A snapshot that was made and is not handed out yet. `content`: the digest of all its rows."""
+
+    meta: SnapshotMeta
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The steps of an installation, so that a test can stop at any of them."""
+
+    def replace(self, source: Path, target: Path) -> None:
+        """Rename, in place of what is there."""
+        source.replace(target)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def sync(self, directory: Path) -> None:
+        """Make the names in a directory durable."""
+        sync_directory(directory)
+
+
+class Incoming:
+    """A snapshot that comes in parts, each at `offset`. One fetcher at a time."""
+
+    def __init__(self, directory: Path, meta: SnapshotMeta, source: str = "") -> None:
+        self._meta = meta
+        self._source = source  # who offers it
+        self._origin_path = directory / f"{_name(meta)}.origin"
+        self._path = directory / f"{_name(meta)}.part"
+        self._note_path = directory / f"{_name(meta)}.part.json"
+        self._verified_path = directory / f"{_name(meta)}.verified"
+        self._note: _Note | None = None
+        self.offset = 0  # where the next part begins
+        if self._verified_path.exists():
+            self.offset = self._verified_path.stat().st_size
+            return
+        note = _read_note(self._note_path)
+        if note is not None and note.meta == meta and self._path.exists():
+            self._note = note
+            self.offset = self._path.stat().st_size
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every byte is here; `finish` tells whether they are the right ones."""
+        return self._is_verified or (self._note is not None and self.offset == self._note.size_bytes)
+
+    def add(self, chunk: Chunk) -> None:
+        """Append a part. Raises InvalidRequest for one that is damaged or is not the next; nothing changes
+        then.
+
+        Except for a part of another file under the same name: what is here is given up, `offset` is 0 again,
+        and the next parts may come from there. Raises InsufficientStorage when the file has no room.
+        """
+        if (chunk.index, chunk.term) != (self._meta.index, self._meta.term):
+            raise InvalidRequest(f"snapshot: {chunk.index}-{chunk.term} is not {_name(self._meta)}.")
+        if self._is_verified or not _is_sound(chunk):
+            raise InvalidRequest("snapshot: a part is damaged, or comes too late.")
+        note = _Note(
+            meta=self._meta,
+            size_bytes=chunk.size_bytes,
+            sha256=chunk.sha256,
+            content=chunk.content,
+            origin=chunk.origin if chunk.content else self._source,
+        )
+        if self._note is not None and note != self._note:
+            self.restart()
+            raise InvalidRequest("snapshot: its source holds another file under the same name.")
+        if chunk.offset != self.offset:
+            raise InvalidRequest(f"snapshot: {self.offset} is the next offset, not {chunk.offset}.")
+        if self._note is None:
+            self._begin(note)
+        with open(self._path, "r+b", buffering=0) as file:
+            file.seek(self.offset)
+            _write_all(file.fileno(), chunk.data)
+        self.offset += len(chunk.data)
+
+    def finish(self) -> None:
+        """Verify what came. Raises InvalidRequest, and removes it all, unless it is the snapshot that was
+        asked; OSError, and removes it too, when the disk refuses.
+
+        Afterwards it is durable and waits for SnapshotStore.install.
+        """
+        if self._is_verified:
+            sync_directory(self._path.parent)  # the attempt before may have failed there
+            return
+        assert self.is_complete, f"{self.offset} bytes of a snapshot are not all"
+        assert self._note is not None
+        if sha256_of(self._path) != self._note.sha256:
+            self.restart()
+            raise InvalidRequest("snapshot: what came is not what was announced.")
+        try:
+            found = describe(self._path)
+        except (sqlite3.Error, InvalidRequest) as error:
+            self.restart()
+            raise InvalidRequest("snapshot: what came is no state of a coordinator.") from error
+        if found != self._meta:
+            self.restart()
+            raise InvalidRequest(f"snapshot: what came holds {_name(found)}, or other members.")
+        self._check_content(self._note.content)
+        try:
+            _sync_file(self._path)
+        except OSError:
+            self.restart()  # the same bytes would seem to be durable at the next try
+            raise
+        write_origin(self._origin_path, self._note.origin)
+        self._path.replace(self._verified_path)  # its note stays: what is installed is looked at once more
+        sync_directory(self._path.parent)
+
+    def _check_content(self, expected: str) -> None:
+        """Raises InvalidRequest, and removes it all, when the rows are not those that were vouched for."""
+        damage = flaw_in(self._path, at_rest=True)
+        if not damage and expected and content_digest(self._path) != expected:
+            damage = "its rows are not those that were announced"
+        if damage:
+            self.restart()
+            raise InvalidRequest(f"snapshot: what came is damaged: {damage}.")
+
+    def restart(self) -> None:
+        """Give up what has come."""
+        self._note_path.unlink(missing_ok=True)
+        self._path.unlink(missing_ok=True)
+        self._note = None
+        self.offset = 0
+
+    @property
+    def is_vouched(self) -> bool:
+        """Of what is verified: whether a majority had the same state there."""
+        return self._origin_path.exists() and read_origin(self._origin_path) == ""
+
+    @property
+    def _is_verified(self) -> bool:
+        return self._verified_path.exists()
+
+    def _begin(self, note: _Note) -> None:
+        _check_room(self._path.parent, note.size_bytes)
+        self._path.unlink(missing_ok=True)
+        write_durable(self._note_path, sealed(note), mode=SECRET_MODE)
+        reserve_secret(self._path)
+        self._note = note
+
+
+class SnapshotStore:
+    """`directory` holds what is handed out and what comes; `state_path` is the database of this member."""
+
+    def __init__(self, directory: Path, state_path: Path, *, disk: Disk | None = None) -> None:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._directory = directory
+        self._state_path = state_path
+        self._intent_path = state_path.with_name(state_path.name + ".install")
+        self._origin_path = state_path.with_name(state_path.name + ".origin")
+        self._disk = disk or Disk()
+        self._outgoing: _Note | None = None
+        self._origin = read_origin(self._origin_path)
+        self.served_at_s = float("-inf")  # when somebody last fetched a part, on the monotonic clock
+        (directory / MAKING_NAME).unlink(missing_ok=True)  # what a crash in the middle of it left
+        for path in sorted(directory.glob("*.snapshot")):
+            note = _read_note(path.with_suffix(".json"))
+            if note is not None and path.stat().st_size == note.size_bytes:
+                self._outgoing = max(self._outgoing or note, note, key=lambda n: (n.meta.index, n.meta.term))
+
+    def pin(self) -> Pinned:
+        """The state as it is now. Raises sqlite3.Error."""
+        return Pinned(self._state_path)
+
+    def flaw(self) -> str:
+        """What is wrong with the structure of the state, which is in use; "" if nothing is. See flaw_in."""
+        return flaw_in(self._state_path, at_rest=False)
+
+    def make(self, pinned: Pinned) -> Made:
+        """Write the state as a snapshot, which `publish` then hands out. Closes `pinned`.
+
+        Takes seconds to minutes; changes go on meanwhile. Raises InsufficientStorage, and StateDamaged when
+        what was copied is no sound database.
+        """
+        making = self._directory / MAKING_NAME
+        try:
+            with closing(pinned):
+                making.unlink(missing_ok=True)
+                _check_room(self._directory, self._state_path.stat().st_size)
+                copy_pinned(pinned.db, making)
+            if flaw := flaw_in(making, at_rest=True):
+                raise StateDamaged(f"state.sqlite is damaged: its copy says {flaw}")
+            return Made(describe(making), content_digest(making))
+        except sqlite3.Error as error:
+            raise damage_in(error) or error from error
+
+    def publish(self, made: Made, *, origin: str) -> SnapshotMeta:
+        """Hand out what `make` has made, in place of the one before. `origin` as in Chunk."""
+        meta, making = made.meta, self._directory / MAKING_NAME
+        if meta == self.newest():
+            making.unlink()  # the one that is there may be on its way to somebody, in other bytes
+            return meta
+        note = _Note(
+            meta=meta,
+            size_bytes=making.stat().st_size,
+            sha256=sha256_of(making),
+            content=made.content,
+            origin=origin,
+        )
+        path = self._directory / f"{_name(meta)}.snapshot"
+        write_durable(path.with_suffix(".json"), sealed(note), mode=SECRET_MODE)
+        making.replace(path)
+        sync_directory(self._directory)
+        self._outgoing = note
+        self._remove_outgoing(but=_name(meta))
+        return meta
+
+    def take(self, *, origin: str) -> SnapshotMeta:
+        """Make and hand out a snapshot of the state as it is now; see `make` and `publish`."""
+        return self.publish(self.make(self.pin()), origin=origin)
+
+    def origin(self) -> str:
+        """From whom the state of this member is; see `coordinator.storage.snapshot_origins`."""
+        return self._origin
+
+    def vouched(self) -> None:
+        """A majority has the same state as this member: it is its own from now on."""
+        self._origin = ""
+        self._disk.remove(self._origin_path)
+        self._disk.sync(self._state_path.parent)
+
+    def newest(self) -> SnapshotMeta | None:
+        """The snapshot that is there to hand out."""
+        return None if self._outgoing is None else self._outgoing.meta
+
+    def chunk(self, index: int, term: int, offset: int) -> Chunk:
+        """A part of the snapshot of this entry. Raises NotFound when it is gone.
+
+        Who asks for what lies behind its end has a part of another file: the first part shows that, by its
+        digest.
+        """
+        self.served_at_s = time.monotonic()
+        note = self._outgoing
+        if note is None or (index, term) != (note.meta.index, note.meta.term):
+            raise NotFound(f"There is no snapshot {index}-{term} here.")
+        if not 0 <= offset < note.size_bytes:
+            offset = 0
+        try:
+            with open(self._directory / f"{_name(note.meta)}.snapshot", "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), CHUNK_BYTES_MAX, offset)
+        except FileNotFoundError:
+            raise NotFound(f"There is no snapshot {index}-{term} here any more.") from None
+        return Chunk(
+            index=index,
+            term=term,
+            offset=offset,
+            size_bytes=note.size_bytes,
+            sha256=note.sha256,
+            crc=zlib.crc32(data),
+            data=data,
+            content=note.content,
+            origin=note.origin,
+        )
+
+    def forget_outgoing(self) -> None:
+        """Nobody needs the snapshot any more."""
+        self._outgoing = None
+        self._remove_outgoing(but="")
+
+    def incoming(self, meta: SnapshotMeta, source: str = "") -> Incoming:
+        """Begin to fetch a snapshot, or go on with what has come of it; what came of others is removed."""
+        for pattern in ("*.part", "*.part.json", "*.verified", "*.origin"):
+            for path in sorted(self._directory.glob(pattern)):
+                if path.name.split(".")[0] != _name(meta):
+                    path.unlink()
+        return Incoming(self._directory, meta, source)
+
+    def install(self, meta: SnapshotMeta, store: Store) -> None:
+        """Make the snapshot that `Incoming.finish` verified the database of `store`, which nobody uses
+        meanwhile.
+
+        From the first step on it is decided: what a crash leaves, `recover` finishes at the next start.
+        """
+        self.place(meta)
+        store.close()
+        self.recover()
+        self._origin = read_origin(self._origin_path)
+        store.reopen()
+        assert store.applied() == (meta.index, meta.term), f"{store.applied()} is not {_name(meta)}"
+
+    def place(self, meta: SnapshotMeta) -> None:
+        """Decide that the verified snapshot becomes the database: `recover` puts it there."""
+        # First: a state of one's own that is taken for a copy only witnesses less.
+        with suppress(FileNotFoundError):  # verified by an older version, or here before a crash
+            self._disk.replace(self._directory / f"{_name(meta)}.origin", self._origin_path)
+            self._disk.sync(self._state_path.parent)
+        note_path = self._directory / f"{_name(meta)}.part.json"
+        digest_path = digest_beside(self._intent_path)
+        if (note := _read_note(note_path)) is not None:
+            write_durable(digest_path, f"{note.sha256}  {self._intent_path.name}\n".encode(), SECRET_MODE)
+        else:
+            digest_path.unlink(missing_ok=True)  # of an installation before
+        self._disk.replace(self._directory / f"{_name(meta)}.verified", self._intent_path)
+        self._disk.sync(self._state_path.parent)
+        self._disk.sync(self._directory)
+        note_path.unlink(missing_ok=True)
+
+    def unfinished(self) -> SnapshotMeta | None:
+        """What an installation that was interrupted is going to make the state; None if there is none.
+
+        What lies there and is no such thing is set aside: the state is as it was before. Blocks, and reads
+        all of it. Raises OSError.
+        """
+        if not self._intent_path.exists():
+            return None
+        try:
+            # Every page is looked at: what an older version was installing bears no digest.
+            if not (why := flaw_in(self._intent_path, at_rest=True, deep=True)):
+                if matches_digest(self._intent_path):
+                    return describe(self._intent_path)
+                why = "it is not what came"
+        except (sqlite3.Error, InvalidRequest) as error:
+            why = str(error)
+        aside = self._intent_path.with_name(f"{self._intent_path.name}.damaged")
+        self._disk.replace(self._intent_path, aside)
+        self._disk.sync(aside.parent)
+        _log.error(
+            "the snapshot that was being installed is damaged (%s) and lies in %s: this coordinator goes on"
+            " from the state before, and fetches it again. Look at its disk, and delete the file",
+            why,
+            aside,
+        )
+        return None
+
+    def recover(self) -> None:
+        """Finish an installation that was interrupted. Called before the database is opened at start, for
+        what `unfinished` found.
+        """
+        if not self._intent_path.exists():
+            return
+        # Durable before the rename: with the new database, the old WAL would be taken for its own.
+        self._disk.remove(self._sidecar("-wal"))
+        self._disk.remove(self._sidecar("-shm"))
+        self._disk.remove(self._sidecar(SUMS))
+        self._disk.sync(self._state_path.parent)
+        self._disk.replace(self._intent_path, self._state_path)
+        self._disk.sync(self._state_path.parent)
+        digest_beside(self._intent_path).unlink(missing_ok=True)
+
+    def _sidecar(self, ending: str) -> Path:
+        return self._state_path.with_name(self._state_path.name + ending)
+
+    def _remove_outgoing(self, *, but: str) -> None:
+        # The snapshot first, also after a power cut: a note alone is nothing.
+        for ending in (".snapshot", ".json"):
+            found = [path for path in self._directory.glob(f"*{ending}") if path.stem != but]
+            void = [path for path in sorted(found) if not path.name.endswith(".part.json")]
+            for path in void:
+                path.unlink(missing_ok=True)
+            if void:
+                sync_directory(self._directory)
+
+
+def describe(path: Path) -> SnapshotMeta:
+    """What a snapshot file holds; it is not changed. Raises sqlite3.Error, or InvalidRequest for no state.
+
+    Never for a database that is open: the copy is taken to be at rest.
+    """
+    address = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(address, uri=True, isolation_level=None)) as db:
+        row = db.execute("SELECT log_index, term FROM applied").fetchone()
+        if row is None:
+            raise InvalidRequest("snapshot: it holds no entry.")
+        return SnapshotMeta(row[0], row[1], members_in(db))
+
+
+def damage_of(path: Path, *, deep: bool) -> str:
+    """What is wrong with a snapshot file that lies ready, "" if nothing is. `deep` reads all of it."""
+    note = _read_note(path.with_suffix(".json"))
+    if note is None:
+        return "has no note beside it that says what it is"
+    if path.stat().st_size != note.size_bytes:
+        return f"has {path.stat().st_size} bytes, its note says {note.size_bytes}"
+    if deep and sha256_of(path) != note.sha256:
+        return "does not match the sha256 in its note"
+    return ""
+
+
+def _name(meta: SnapshotMeta) -> str:
+    return f"{meta.index}-{meta.term}"
+
+
+def _is_sound(chunk: Chunk) -> bool:
+    """Checked here too: a chunk need not come from a decoder, which holds these bounds."""
+    return (
+        0 < chunk.size_bytes <= SNAPSHOT_BYTES_MAX
+        and 0 < len(chunk.data) <= CHUNK_BYTES_MAX
+        and 0 <= chunk.offset <= chunk.size_bytes - len(chunk.data)
+        and zlib.crc32(chunk.data) == chunk.crc
+    )
+
+
+def _check_room(directory: Path, size_bytes: int) -> None:
+    free_bytes = shutil.disk_usage(directory).free
+    if free_bytes < size_bytes + SNAPSHOT_RESERVE_BYTES:
+        raise InsufficientStorage(f"A snapshot of {size_bytes} bytes has no room: {free_bytes} are free.")
+
+
+def _read_note(path: Path) -> _Note | None:
+    try:
+        return unsealed(path.read_bytes(), _Note)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _sync_file(path: Path) -> None:
+    with open(path, "rb", buffering=0) as file:
+        os.fsync(file.fileno())

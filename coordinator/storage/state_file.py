@@ -1,0 +1,120 @@
+"""Whether the file of the state is the one that was left here, and every page of it as it was left.
+
+Three things are looked at, of which none can be wrong after a crash or a power cut: the mark that the file
+bears, against the one that is noted beside it; file and WAL against each other; and the sums of the pages.
+What none of them covers, as after an upgrade, SQLite looks at (PRAGMA quick_check). Blocking.
+"""
+
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from coordinator.storage.database import index_at_rest, integrity_of, mark_of, new_mark
+from coordinator.storage.page_sums import PageSums
+from coordinator.storage.state_damage import StateDamaged
+from coordinator.storage.stored_sums import SUMS, StoredSums
+
+
+class StateFile:
+    """The database file of one Store. Make it before the first connection; `begin` after that; `close` it
+    after the last one is closed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._index_at_rest = index_at_rest(path)
+        self._sums: PageSums | None = None
+
+    def begin(self, writer: sqlite3.Connection) -> None:
+        """Nothing was copied from the WAL yet. Raises OSError, sqlite3.Error, and StateDamaged unless both
+        are those that were here, and belong together.
+        """
+        sums = self._take_up()
+        if sums.mark not in (0, mark_of(writer)):
+            raise StateDamaged("state.sqlite is damaged: another file lies in its place, or nothing")
+        if sums.denies_wal:
+            raise StateDamaged("state.sqlite is damaged: its WAL is that of another database")
+        row = writer.execute("SELECT log_index FROM applied").fetchone()
+        if row is not None and self._index_at_rest > row[0]:
+            raise StateDamaged(
+                f"state.sqlite is damaged: it goes up to entry {self._index_at_rest}, and its WAL to {row[0]}"
+            )
+
+    def begin_anew(self) -> None:
+        """A snapshot lies there now."""
+        self._take_up()
+
+    def flaw(self, reader: sqlite3.Connection) -> str:
+        """What is wrong with any page, "" for nothing. Raises sqlite3.Error.
+
+        A second for each 1 GiB where all sums are known, else for each 150 MiB. By the form alone, values
+        that were changed and entries that an index has too many are not found.
+        """
+        assert self._sums is not None, "begun"
+        try:
+            odd, all_known = self._sums.compare_all()
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})"
+        if odd:
+            return f"page {odd[0]} changed while nothing ran"
+        if all_known:
+            return ""
+        (found,) = reader.execute("PRAGMA quick_check(1)").fetchone()
+        return "" if found == "ok" else str(found)
+
+    def compare_slice(self) -> tuple[str, bool]:
+        """What is wrong with the next 1 MiB; whether a round has ended. Any thread."""
+        assert self._sums is not None, "begun"
+        try:
+            odd, is_round = self._sums.compare_slice()
+        except OSError as error:
+            return f"it cannot be read ({error.strerror})", False
+        return f"page {odd[0]} has changed by itself" if odd else "", is_round
+
+    def adopt(self, writer: sqlite3.Connection) -> None:
+        """Keep sums for the next process, if that is not done already. Raises OSError, sqlite3.Error."""
+        if self._sums is not None and not self._sums.mark:
+            mark = new_mark(writer)
+            self.sync_wal()  # else a power cut leaves the sums of a file that bears no mark
+            self._sums.adopt(mark)
+
+    def sync_wal(self) -> None:
+        """What was committed survives a power cut: see Store.checkpoint. Raises OSError."""
+        try:
+            wal = os.open(f"{self.path}-wal", os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return  # nothing was committed since the last close, which copies all
+        try:
+            os.fdatasync(wal)
+        finally:
+            os.close(wal)
+
+    def compare_indexes(self, table: str, stop: threading.Event) -> str:
+        """What contradicts itself in a table and its indexes, "" for nothing: see `integrity_of`."""
+        return integrity_of(self.path, table, stop)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Around a checkpoint. Raises OSError, before it, when nothing may be written to the file."""
+        if self._sums is None:
+            yield
+            return
+        with self._sums.writing():
+            yield
+
+    def rest(self) -> None:
+        """All that was committed is in the file, and the last connection is going to be closed."""
+        if self._sums is not None:
+            self._sums.rest()
+
+    def close(self) -> None:
+        """May be repeated."""
+        if self._sums is not None:
+            self._sums.close()
+
+    def _take_up(self) -> PageSums:
+        self._sums = PageSums(self.path, StoredSums(self.path.with_name(f"{self.path.name}{SUMS}")))
+        return self._sums

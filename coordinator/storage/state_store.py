@@ -1,0 +1,501 @@
+"""The database that the log builds: applies batches of entries, answers queries. SQLite, blocking, no
+asyncio.
+
+WAL with synchronous=NORMAL: after a crash the database is consistent, maybe older than it was, and the log
+replays from its applied index. One transaction for each batch, together with the index of its last entry.
+No other code may open the database file as a plain file while a Store is open: closing any descriptor of it
+drops the locks that SQLite holds on it (https://www.sqlite.org/howtocorrupt.html, section 2.2).
+"""
+
+import logging
+import sqlite3
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ca.errors import InsufficientStorage, Internal
+from coordinator import machine
+from coordinator.machine import expiry, jobs
+from coordinator.machine.blobs import is_over_quota
+from coordinator.machine.execution import touched
+from coordinator.machine.execution.rules import RULES, in_force
+from coordinator.model.bounds import COUNT_MAX
+from coordinator.model.records import LEARNER, VOTER, CoordinatorRecord, JobRunRecord
+from coordinator.protocol.commands import RaiseRules, decode_envelope
+from coordinator.protocol.queries import AnyQuery
+from coordinator.raft.membership import decode_membership
+from coordinator.raft.messages import Entry, EntryKind, Members
+from coordinator.raft.storage import Storage
+from coordinator.storage.database import connect, prepare
+from coordinator.storage.state_backup import PAUSE_S, copy_database
+from coordinator.storage.state_damage import StateDamaged, damage_in
+from coordinator.storage.state_file import StateFile
+
+REPLAY_BYTES = 4 << 20  # of log entries in one transaction
+CHECKPOINT_CHANGES = 6000  # of rows that lie together, with those that `touched` notes: thousands of pages
+SCATTERED_WEIGHT = 4  # as many count rows of long commands, each in a page of its own
+_FULL = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
+_log = logging.getLogger(__name__)
+
+
+class StoreFull(InsufficientStorage):
+    """The disk has no room for the database. Nothing of the batch was applied; it may be tried again."""
+
+
+class TooOld(Internal):
+    """This program is older than the rules that the state is built by; nothing of the batch was applied."""
+
+
+class Store:
+    """One writing connection (used by one thread at a time) and one reading connection (for any thread).
+
+    Every method raises StateDamaged when SQLite finds the database damaged, and nothing is read or applied
+    after that: the next read might find bytes that only look right.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises sqlite3.Error, OSError, TooOld, StateDamaged; then nothing stays open."""
+        file = StateFile(path)
+        connections = connect(path)
+        try:
+            self._begin(file, *connections)
+            # The last sync of the process before may have failed: then nobody knows what of the WAL is on the
+            # disk, and no later sync would tell. What is copied from it is written, and synced, by us.
+            self._shorten_wal()
+        except BaseException:
+            self.close()
+            raise
+
+    @classmethod
+    def over(cls, writer: sqlite3.Connection, reader: sqlite3.Connection) -> "Store":
+        """A store over connections of the caller's (isolation_level None), which may be the same one."""
+        store = cls.__new__(cls)
+        store._begin(None, writer, reader)
+        return store
+
+    def _begin(self, file: StateFile | None, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
+        self._path = None if file is None else file.path
+        self._writer = writer
+        self._reader = reader
+        self._file = file
+        self._reading = threading.Lock()  # queries of two threads would end each other's transaction
+        self._damage: StateDamaged | None = None
+        self._on_damage: Callable[[StateDamaged], None] | None = None
+        self._load()
+        if file is not None:
+            try:
+                file.begin(writer)
+            except StateDamaged as damage:
+                raise self._found(damage) from damage
+
+    def _load(self) -> None:
+        prepare(self._writer)
+        if self._path is not None:
+            touched.track(self._writer)
+        row = self._writer.execute("SELECT log_index, term, view_version FROM applied").fetchone()
+        self._applied: tuple[int, int] = (row[0], row[1])
+        self._view_version: int = row[2]
+        self._rules = _known_rules(self._writer)
+        self._checkpointed_changes = self._writer.total_changes
+
+    def reopen(self) -> None:
+        """Go on with the file that is in the place of the database now: a snapshot was installed."""
+        with self._reading:
+            if self._path is not None:
+                # Before the new one is opened: the last connection to close removes the WAL by its name.
+                self._reader.close()
+                self._writer.close()
+                self._writer, self._reader = connect(self._path)
+                assert self._file is not None
+                self._file.begin_anew()
+            self._load()
+        self._adopt()
+
+    def condemn(self, damage: StateDamaged) -> None:
+        """Somebody who read the file beside this found it damaged: as if a read of ours had."""
+        self._found(damage)
+
+    def watch(self, on_damage: Callable[[StateDamaged], None] | None) -> None:
+        """Whom to tell that the database is damaged, in the thread that found it; None for nobody."""
+        self._on_damage = on_damage
+
+    def applied(self) -> tuple[int, int]:
+        """(index, term) of the last log entry that the database contains; (0, 0) for none."""
+        return self._applied
+
+    def applied_index(self) -> int:
+        """The last log entry that the database contains."""
+        return self._applied[0]
+
+    def view_version(self) -> int:
+        """Log index of the last change to what GetView answers."""
+        return self._view_version
+
+    def members(self) -> Members:
+        """The Raft group as of `applied`; nobody before the first entry."""
+        with self._read() as db:
+            return members_in(db)
+
+    def checkpoint(self) -> int:
+        """The applied index that survives a power cut: the log may forget what is not above it.
+
+        With synchronous=NORMAL a commit is not synced. A checkpoint syncs the WAL before it copies, and the
+        database before the WAL is begun anew (https://www.sqlite.org/pragma.html#pragma_synchronous). The WAL
+        has its name for good since `connect`. So at any moment the database file and a synced WAL together
+        hold every commit before the sync, and recovery replays the WAL up to its last valid commit
+        (https://www.sqlite.org/walformat.html, section 4.3). One fdatasync of a few MiB, no lock: any thread
+        may call it while another applies. Raises OSError when the sync fails, which must end the process.
+        """
+        applied_index = self._applied[0]
+        if self._file is not None:
+            self._file.sync_wal()
+        return applied_index
+
+    def drop_cache(self) -> None:
+        """What is read next comes from the file. For the thread that applies."""
+        self._writer.execute("PRAGMA shrink_memory")
+
+    def rules(self) -> int:
+        """The rules that the next command is applied by."""
+        return self._rules
+
+    def write_snapshot(self, target: Path, *, pause_s: float = PAUSE_S) -> None:
+        """A consistent copy in a new file, durable; changes go on meanwhile. See `copy_database`."""
+        if self._path is not None:
+            self._check_sound()
+            try:
+                copy_database(self._path, target, pause_s=pause_s)
+            except sqlite3.Error as error:
+                self._examine(error)
+                raise
+            return
+        copied = sqlite3.connect(target, isolation_level=None)
+        try:
+            self._writer.backup(copied)
+        finally:
+            copied.close()
+
+    def apply(self, entries: Sequence[Entry], *, may_sync: bool = True) -> list[bytes]:
+        """Apply consecutive committed entries in one transaction; an encoded Reply for each (b"" for no
+        command). `may_sync`: and copy the WAL into the database, if that is due.
+
+        Called in a worker thread; a few short ones without `may_sync` anywhere. Raises StoreFull when there
+        is no room, TooOld. Any other exception is a broken invariant. In all cases nothing of the batch is
+        kept.
+        """
+        assert entries, "a batch has entries"
+        assert entries[0].index == self._applied[0] + 1, f"entry {entries[0].index} is not the next to apply"
+        self._check_sound()
+        db, last = self._writer, entries[-1]
+        changes_before = db.total_changes
+        try:
+            db.execute("BEGIN IMMEDIATE")
+            batch = machine.Batch(db)
+            replies = [_apply(db, batch, entry) for entry in entries]
+            batch.end()
+            db.execute("UPDATE applied SET log_index = ?, term = ?", (last.index, last.term))
+            view_version = db.execute("SELECT view_version FROM applied").fetchone()[0]
+            rules = _known_rules(db)
+            db.execute("COMMIT")
+        except BaseException as error:
+            if db.in_transaction:
+                db.execute("ROLLBACK")
+            if _is_full(error):
+                self._shorten_wal()  # so that it can begin anew, in the room that it has
+                raise StoreFull("The disk of this coordinator is full.") from error
+            self._examine(error)
+            raise
+        self._applied = (last.index, last.term)
+        self._view_version = view_version
+        self._rules = rules
+        if batch.is_long:
+            self._checkpointed_changes -= (SCATTERED_WEIGHT - 1) * (db.total_changes - changes_before)
+        if may_sync and self.is_checkpoint_due:
+            self._shorten_wal()
+        return replies
+
+    @property
+    def is_checkpoint_due(self) -> bool:
+        """Whether the next `apply` that may sync takes longer: it ends with a checkpoint, two syncs."""
+        changes = self._writer.total_changes - self._checkpointed_changes
+        return self._path is not None and changes >= CHECKPOINT_CHANGES
+
+    def _shorten_wal(self) -> None:
+        """Copy the WAL into the database, so that it begins anew at the next change.
+
+        Done here because SQLite, when it does so by itself, tells nobody that a sync has failed, and tries
+        again, as if the page cache still had the data. On a full disk the WAL grows while it has room.
+        """
+        self._checkpointed_changes = self._writer.total_changes
+        try:
+            with nullcontext() if self._file is None else self._file.writing():
+                self._writer.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error as error:
+            if not _is_full(error):
+                self._examine(error)
+                raise
+
+    def answer(self, query: AnyQuery, *, at_ms: int) -> bytes:
+        """The encoded Reply to a query, from one consistent state.
+
+        Called on the event loop: answers are pages.
+        """
+        with self._read() as db:
+            db.execute("BEGIN")
+            try:
+                return machine.answer(db, at_ms, query)
+            finally:
+                if db.in_transaction:  # some errors have ended it
+                    db.execute("COMMIT")
+
+    def certificate_is_live(self, node_id: str, serial: str) -> bool:
+        """Whether the log knows this certificate for this node, and it is not revoked."""
+        row = self._read_row(
+            "SELECT 1 FROM certificates WHERE serial = ? AND node_id = ? AND revoked = 0", serial, node_id
+        )
+        return row is not None
+
+    def key(self, purpose: str) -> tuple[str, str, bytes]:
+        """The newest key with this purpose: (kid, public half, wrapped private half). Raises Internal."""
+        with self._read() as db:
+            found = newest_key(db, purpose)
+        if found is None:
+            raise Internal(f"the state holds no {purpose} key")
+        return found
+
+    def token_generation(self, user_id: str) -> int | None:
+        """The generation that a live token of this user carries; None if there is no such user or it is
+        disabled.
+        """
+        row = self._read_row(
+            "SELECT generation FROM users WHERE user_id = ? AND disabled = 0 AND deleted = 0", user_id
+        )
+        return None if row is None else int(row[0])
+
+    def running_runs(self) -> list[JobRunRecord]:
+        """The job runs that have not ended, by the name of their job."""
+        with self._read() as db:
+            return jobs.running(db)
+
+    def newest_runs(self) -> list[JobRunRecord]:
+        """The newest run of each job that ever ran."""
+        with self._read() as db:
+            return jobs.newest(db)
+
+    def last_started_at_ms(self, job_name: str) -> int | None:
+        """When the newest run of a job began; None if it never ran."""
+        with self._read() as db:
+            return jobs.last_started_at_ms(db, job_name)
+
+    def is_recount_due(self) -> bool:
+        """Whether a RecountReplicas would find anything."""
+        return self._read_row("SELECT 1 FROM recounts LIMIT 1") is not None
+
+    def is_expire_due(self, *, at_ms: int) -> bool:
+        """Whether an Expire at this time would find anything."""
+        with self._read() as db:
+            return expiry.is_due(db, at_ms)
+
+    def is_over_quota(self, *, at_ms: int, grace_ms: int) -> bool:
+        """Whether a CollectOverQuota at this time would find anything."""
+        with self._read() as db:
+            return is_over_quota(db, at_ms, grace_ms)
+
+    def job_outcomes(self) -> dict[str, tuple[int, bool]]:
+        """By job: when a run was last completed (ms since 1970, 0 never), and whether the last one failed."""
+        with self._read() as db:
+            return jobs.outcomes(db)
+
+    def node_certificates_ending(self, *, before_ms: int) -> list[tuple[str, int]]:
+        """Nodes whose newest live certificate ends before that, by id, each with when it does."""
+        with self._read() as db:
+            rows: list[tuple[str, int]] = db.execute(
+                "SELECT c.node_id, MAX(c.not_after_ms) AS ends_at_ms FROM nodes n JOIN certificates c"
+                " ON c.node_id = n.node_id WHERE c.revoked = 0 GROUP BY c.node_id"
+                " HAVING ends_at_ms < ? ORDER BY c.node_id",
+                (before_ms,),
+            ).fetchall()
+            return rows
+
+    def usage(self) -> tuple[int, int]:
+        """(files, their bytes), each file for itself. Maintained by bucket, so cheap."""
+        row = self._read_row(
+            # SUM would end in an error beyond 2^63, which 1,025 full buckets reach.
+            "SELECT COALESCE(SUM(file_count), 0), CAST(MIN(TOTAL(used_bytes), ?) AS INTEGER) FROM buckets",
+            COUNT_MAX,
+        )
+        assert row is not None
+        return row[0], row[1]
+
+    def totals(self) -> tuple[int, int, int]:
+        """(files, blobs with a reference, their bytes once each). Maintained, so cheap."""
+        row = self._read_row(
+            "SELECT (SELECT COALESCE(SUM(file_count), 0) FROM buckets), blobs, MIN(bytes, ?)"
+            " FROM blob_totals WHERE one = 1",
+            COUNT_MAX,
+        )
+        assert row is not None
+        return row[0], row[1], row[2]
+
+    def check(self) -> None:
+        """Raises StateDamaged unless every page is as the process before left it: see StateFile.flaw.
+
+        Blocks. For the start, before anything else runs.
+        """
+        if self._file is not None:
+            with self._read() as db:
+                flaw = self._file.flaw(db)
+            self._told(flaw)
+            self._adopt()
+
+    def _adopt(self) -> None:
+        if self._file is not None:
+            self._file.adopt(self._writer)
+
+    def compare_pages(self) -> bool:
+        """Compare the next 1 MiB of the file with what was written there; whether a round has ended.
+
+        Any thread. Raises StateDamaged.
+        """
+        if self._file is None:
+            return True
+        flaw, is_round = self._file.compare_slice()
+        self._told(flaw)
+        return is_round
+
+    def _told(self, flaw: str) -> None:
+        """Raises StateDamaged, if there is a flaw."""
+        if flaw:
+            raise self._found(StateDamaged(f"state.sqlite is damaged: {flaw}"))
+
+    def tables(self) -> list[str]:
+        """The names of all tables."""
+        with self._read() as db:
+            rows = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name").fetchall()
+        return [name for (name,) in rows]
+
+    def compare_indexes(self, table: str, stop: threading.Event) -> None:
+        """Compare a table with its indexes, entry by entry, at a quarter of the speed that the disk and the
+        processor have. Any thread; ends soon after `stop`, and when many changes come. Raises StateDamaged.
+        """
+        if self._file is not None:
+            try:
+                self._told(self._file.compare_indexes(table, stop))
+            except sqlite3.Error as error:
+                self._examine(error)
+                raise
+
+    def close(self) -> None:
+        """Close both connections; what was committed comes into the file, with its sums."""
+        with self._reading:
+            if self._file is not None and self._damage is None:
+                with suppress(sqlite3.Error, OSError, StateDamaged):
+                    self._shorten_wal()
+                    self._file.rest()
+            self._reader.close()
+            self._writer.close()
+            if self._file is not None:  # the last: see PageSums
+                self._file.close()
+
+    def _read_row(self, statement: str, *values: str | int) -> tuple[Any, ...] | None:
+        with self._read() as db:
+            row: tuple[Any, ...] | None = db.execute(statement, values).fetchone()
+            return row
+
+    @contextmanager
+    def _read(self) -> Iterator[sqlite3.Connection]:
+        with self._reading:
+            self._check_sound()
+            try:
+                yield self._reader
+            except sqlite3.Error as error:
+                self._examine(error)
+                raise
+
+    def _check_sound(self) -> None:
+        if self._damage is not None:
+            raise StateDamaged(self._damage.details)
+
+    def _examine(self, error: BaseException) -> None:
+        """Raises StateDamaged when that is what an error says."""
+        if (damage := damage_in(error)) is not None:
+            raise self._found(damage) from error
+
+    def _found(self, damage: StateDamaged) -> StateDamaged:
+        self._damage = self._damage or damage
+        if self._on_damage is not None:
+            self._on_damage(self._damage)
+        return damage
+
+
+def members_in(db: sqlite3.Connection) -> Members:
+    """The membership that a database holds."""
+    return _members(db.execute("SELECT coordinator_id, role FROM coordinators").fetchall())
+
+
+def members_of(coordinators: Iterable[CoordinatorRecord]) -> Members:
+    """The membership that a list of coordinators means."""
+    return _members((record.coordinator_id, record.role) for record in coordinators)
+
+
+def replay(log: Storage, committed: int, store: Store) -> None:
+    """Bring the database up to what is known to be committed, whatever it lacks. Blocks; for the start."""
+    while (applied := store.applied_index()) < committed:
+        store.apply(log.entries(applied + 1, committed + 1, REPLAY_BYTES))
+
+
+def _apply(db: sqlite3.Connection, batch: machine.Batch, entry: Entry) -> bytes:
+    if entry.kind == EntryKind.COMMAND:
+        reply = batch.apply(entry.index, envelope := decode_envelope(entry.data))
+        if isinstance(envelope.command, RaiseRules):
+            _known_rules(db)  # a program that is too old may not even read what follows
+        return reply
+    if entry.kind == EntryKind.MEMBERSHIP:
+        return _apply_membership(db, batch, entry)
+    return b""
+
+
+def _apply_membership(db: sqlite3.Connection, batch: machine.Batch, entry: Entry) -> bytes:
+    """Raft has decided already: the command is applied whatever its session says, and says the same."""
+    change = decode_membership(entry.data)
+    if not change.payload:
+        return b""
+    envelope = msgspec.structs.replace(decode_envelope(change.payload), session=0)
+    reply = batch.apply(entry.index, envelope)
+    assert members_in(db) == change.members, f"entry {entry.index} records others than its members"
+    return reply
+
+
+def _known_rules(db: sqlite3.Connection) -> int:
+    """The rules in force. Raises TooOld for newer ones than this program knows."""
+    if (found := in_force(db)) > RULES:
+        raise TooOld(
+            f"The cluster has gone on to rules {found}, this program knows those up to {RULES}:"
+            " run a newer version of Filestore here."
+        )
+    return found
+
+
+def _is_full(error: BaseException) -> bool:
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_OK) in _FULL
+
+
+def _members(rows: Iterable[tuple[str, str]]) -> Members:
+    known = sorted(rows)
+    return Members(
+        tuple(coordinator_id for coordinator_id, role in known if role == VOTER),
+        tuple(coordinator_id for coordinator_id, role in known if role == LEARNER),
+    )
+
+
+def newest_key(db: sqlite3.Connection, purpose: str) -> tuple[str, str, bytes] | None:
+    """(kid, public half, wrapped private half) of the newest key with this purpose; None without any."""
+    row = db.execute(
+        "SELECT kid, public, wrapped FROM keys WHERE purpose = ? ORDER BY created_at_ms DESC, kid LIMIT 1",
+        (purpose,),
+    ).fetchone()
+    return None if row is None else (row[0], row[1], bytes(row[2]))

@@ -1,0 +1,1 @@
+"""What every command needs: where the cluster is, options, addresses, the terminal."""

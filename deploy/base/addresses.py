@@ -1,0 +1,46 @@
+"""How commands name a coordinator and where it listens: ID=IP[:PEER_PORT[:API_PORT]]."""
+
+import ipaddress
+import re
+
+from ca.errors import InvalidRequest
+from coordinator.model.records import CoordinatorRecord
+
+API_PORT = 7441
+PEER_PORT = 7442
+PORT_MAX = 65535
+METAVAR = "IP[:PEER_PORT[:API_PORT]]"
+_PLACE = re.compile(r"(\[[^\[\]]*\]|[^:\[\]]*)(?::([0-9]{1,5}))?(?::([0-9]{1,5}))?", re.ASCII)
+
+
+def member_of(text: str) -> CoordinatorRecord:
+    """Parse ID=IP[:PEER_PORT[:API_PORT]]. Raises InvalidRequest.
+
+    An IPv6 address stands in brackets where ports follow, and may stand in them where none do. One without
+    that ends like a port of ours is refused: it would be taken for another address than was meant.
+    """
+    member_id, _, place = text.partition("=")
+    if _is_bare_ipv6(place) and place.rpartition(":")[2] in (str(PEER_PORT), str(API_PORT)):
+        raise InvalidRequest(
+            f"{text!r}: write the address in brackets, with the ports behind or inside them."
+        )
+    match = _PLACE.fullmatch(f"[{place}]" if _is_bare_ipv6(place) else place)
+    address = match[1].strip("[]") if match is not None else ""
+    ports = [int(match[2] or PEER_PORT), int(match[3] or API_PORT)] if match is not None else []
+    if not member_id or not address or not all(1 <= port <= PORT_MAX for port in ports):
+        raise InvalidRequest(f"{text!r} is not ID=IP[:PEER_PORT[:API_PORT]]; ports follow IPv6 in brackets.")
+    return CoordinatorRecord(coordinator_id=member_id, address=address, peer_port=ports[0], api_port=ports[1])
+
+
+def plain_address(text: str) -> str:
+    """An address without the brackets that some write around one of IPv6."""
+    inner = text.removeprefix("[").removesuffix("]")
+    return inner if text == f"[{inner}]" and _is_bare_ipv6(inner) else text
+
+
+def _is_bare_ipv6(text: str) -> bool:
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,1 @@
+"""How the interface is described: operations, their schemas, the OpenAPI document."""

@@ -1,0 +1,78 @@
+"""Which directory and which start of it this process of a node is; see `coordinator/admission.py`.
+
+A directory can be copied while its node runs, or put back from a copy later: both hold the same certificate.
+So each start is counted in the directory, and told to the coordinators. The file that is locked notes who
+has locked it, and where it lies: the next process that locks the same file on the same machine, since it was
+booted, knows that the one before has ended, and need not be waited for. A copy lies elsewhere.
+"""
+
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from coordinator.rpc.instances import count_start, last_start
+
+BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+NOTE_BYTES_MAX: Final = 1024
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """`instance` as it is told, "" if the disk does not keep it. `succeeds`: the process that has ended."""
+
+    instance: str = ""
+    succeeds: str = ""
+
+
+class _Note(Struct, frozen=True):
+    """Who holds the lock of a file that lies in this place."""
+
+    place: str
+    process: str
+
+
+def begin(path: Path, node_id: str, lock: int) -> Start:
+    """Count one more start. `lock`: the descriptor of the file that this process has locked. Blocks."""
+    place, succeeds = _place(lock), _ended(lock)
+    instance = count_start(path, node_id)
+    if instance is None:
+        return Start()
+    try:
+        note = msgspec.json.encode(_Note(place, instance.process))
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, note, 0)
+    except OSError as error:
+        _log.warning("the next start cannot know that this one has ended", extra={"reason": error.strerror})
+    return Start(str(instance), succeeds)
+
+
+def beside(path: Path, node_id: str) -> Start:
+    """What another process of the same start tells. Blocks."""
+    instance = last_start(path, node_id)
+    return Start() if instance is None else Start(str(instance))
+
+
+def _ended(lock: int) -> str:
+    """The process that held the lock of this very file before, "" if nobody knows."""
+    try:
+        note = msgspec.json.decode(os.pread(lock, NOTE_BYTES_MAX, 0), type=_Note)
+    except (OSError, msgspec.MsgspecError):
+        return ""
+    return note.process if note.place == _place(lock) else ""
+
+
+def _place(lock: int) -> str:
+    """Where the file lies: on which machine since which boot, and which inode it is."""
+    facts = os.fstat(lock)
+    try:
+        booted = BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        booted = "-"
+    return f"{booted}:{facts.st_dev}:{facts.st_ino}"

@@ -1,0 +1,166 @@
+"""What a node counts beyond its HTTP requests: bytes in and out, replicas, damage, room."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Final, TypeVar
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from ca.errors import Unavailable
+
+CLIENT_BYTES: Final = ("filestore_upload_bytes", "filestore_download_bytes")
+POISON: Final = "filestore_poison_items"
+_Piece = TypeVar("_Piece", bytes, bytes | bytearray, bytes | memoryview)
+
+
+class CustodyStops:
+    """Passes that stopped because too many blobs would go at once, until one of their kind goes through."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._gauge = Gauge(
+            "filestore_custody_stopped",
+            "1 while a pass would give up too many blobs at once: collect, compare or scrub.",
+            ["kind"],
+            registry=registry,
+        )
+        for kind in ("collect", "compare", "scrub"):
+            self._gauge.labels(kind)
+        self._kinds: set[str] = set()
+        self._broken_off = Gauge(
+            "filestore_custody_broken_off",
+            "1 since the node could not go on with custody (of losses), collect, compare or scrub.",
+            ["kind"],
+            registry=registry,
+        )
+        for kind in ("custody", "collect", "compare", "scrub"):
+            self._broken_off.labels(kind)
+
+    def note_trouble(self, kind: str, error: Exception | None) -> None:
+        """It could not go on, or could again. That the coordinators do not answer is heard of elsewhere."""
+        if not isinstance(error, Unavailable):
+            self._broken_off.labels(kind).set(error is not None)
+
+    def note(self, kind: str, *, is_stopped: bool) -> None:
+        """How the last pass of this kind ended."""
+        (self._kinds.add if is_stopped else self._kinds.discard)(kind)
+        self._gauge.labels(kind).set(is_stopped)
+
+    def kinds(self) -> list[str]:
+        """Those that have stopped."""
+        return sorted(self._kinds)
+
+
+class NodeMetrics:
+    """The metrics of one node, in the registry of its process
+    (`coordinator.runtime.metrics.Metrics.registry`).
+    """
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.upload_bytes = Counter("filestore_upload_bytes", "Content bytes received.", registry=registry)
+        self.download_bytes = Counter(
+            "filestore_download_bytes",
+            "Content bytes sent to clients, by where they were read: local or peer.",
+            ["source"],
+            registry=registry,
+        )
+        for source in ("local", "peer"):
+            self.download_bytes.labels(source)  # shown from the start, at zero
+        self.replica_bytes = Counter(
+            "filestore_replica_bytes",
+            "Bytes of blobs exchanged with other nodes: sent or received.",
+            ["direction"],
+            registry=registry,
+        )
+        for direction in ("sent", "received"):
+            self.replica_bytes.labels(direction)
+        self.uploads_completed = Counter(
+            "filestore_uploads_completed", "Uploads that became available here.", registry=registry
+        )
+        self.damaged_segments = Counter(
+            "filestore_damaged_segments", "Segments whose checksum did not match.", registry=registry
+        )
+        self._add_custody(registry)
+        self.record_reads = Counter(
+            "filestore_record_reads",
+            "Records looked up for downloads: kept (from memory, no question) or asked (of a coordinator).",
+            ["source"],
+            registry=registry,
+        )
+        for source in ("kept", "asked"):
+            self.record_reads.labels(source)
+        self.uploads_in_progress = Gauge(
+            "filestore_uploads_in_progress", "Requests that write an upload now.", registry=registry
+        )
+        # The gauges are read at every scrape: whoever makes this object sets their functions.
+        self.records_kept = Gauge("filestore_records_kept", "Records in memory.", registry=registry)
+        self.record_lease = Gauge(
+            "filestore_record_lease", "1 while records may be answered from memory.", registry=registry
+        )
+        self.disk_free_bytes = Gauge("filestore_disk_free_bytes", "Free bytes.", registry=registry)
+        self.disk_size_bytes = Gauge("filestore_disk_size_bytes", "All bytes.", registry=registry)
+        self.disk_writable = Gauge(
+            "filestore_disk_writable",
+            "1 if the disk took bytes within the last half minute, and has room for more.",
+            registry=registry,
+        )
+
+        self.poison_items = Gauge(
+            POISON, "Things on the disk that cannot be used and are passed over.", registry=registry
+        )
+
+    def client_bytes(self) -> float:
+        """Content bytes that clients have sent and got so far, through this process."""
+        families = (*self.upload_bytes.collect(), *self.download_bytes.collect())
+        return sum(
+            sample.value for family in families for sample in family.samples if sample.name.endswith("_total")
+        )
+
+    def _add_custody(self, registry: CollectorRegistry) -> None:
+        """What becomes of this node's replicas (`node/custody/custody.py`)."""
+        self.quarantined_blobs = Counter(
+            "filestore_quarantined_blobs", "Damaged blobs that went to quarantine.", registry=registry
+        )
+        self.unknown_blobs = Counter(
+            "filestore_unknown_blobs", "Blobs the log does not know, gone to quarantine.", registry=registry
+        )
+        self.replicas_dropped = Counter(
+            "filestore_replicas_dropped", "Replicas deleted by word of the log.", registry=registry
+        )
+        self.replicas_restored = Counter(
+            "filestore_replicas_restored", "Blobs put back from quarantine.", registry=registry
+        )
+        self.replicas_lost = Counter(
+            "filestore_replicas_lost",
+            "Replicas that the log named and that were not here: missing or damaged.",
+            ["reason"],
+            registry=registry,
+        )
+        for reason in ("missing", "damaged"):
+            self.replicas_lost.labels(reason)
+        self.scrubbed_bytes = Counter(
+            "filestore_scrubbed_bytes",
+            "Bytes of replicas read from the disk to find damage.",
+            registry=registry,
+        )
+        self.scrubbed_since = Gauge(
+            "filestore_scrubbed_since_timestamp_seconds",
+            "Every replica here was read from the disk, or came, after this time; 0 if that is not known.",
+            registry=registry,
+        )
+        self.withdrawn_blobs = Gauge(
+            "filestore_withdrawn_blobs",
+            "Damaged blobs that the disk does not let go to quarantine, out of service where they are.",
+            registry=registry,
+        )
+        self.custody_stops = CustodyStops(registry)
+        self.custody_rate = Gauge(
+            "filestore_custody_rate", "Bytes per second that replicas may cost now.", registry=registry
+        )
+
+
+async def counted(body: AsyncGenerator[_Piece, None], counter: Counter) -> AsyncGenerator[_Piece, None]:
+    """The same pieces, their bytes counted once they were taken; `body` is closed with it."""
+    async with aclosing(body):
+        async for piece in body:
+            yield piece
+            counter.inc(len(piece))

@@ -1,0 +1,158 @@
+"""Copies in quarantine that are read to see whether they are sound, beside everything else a node does.
+
+Reading a large one takes hours within the node's budget: nobody but who asks for that copy waits for it.
+Small ones have turns of their own, so that they do not wait for the large ones either. What was read whole
+and is of no use is not read again while the file stays as it is.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+from ca.errors import FilestoreError
+from node.custody.context import Means
+from node.storage.quarantine import QuarantinedBlob
+from node.storage.segments import SEGMENT_BYTES
+
+READ_BYTES: Final = 4 * SEGMENT_BYTES  # in one job for the disk's threads
+LARGE_BYTES: Final = 256 << 20  # more than a second of reading, and many seconds while clients are served
+LARGE_AT_ONCE: Final = 2
+SMALL_AT_ONCE: Final = 4
+CHECKS_MAX: Final = 1_000  # asked for at once: a page of notes, a page of a comparison, all pulls
+TELL_S: Final = 5.0
+UNSOUND_MAX: Final = 10_000  # names that are remembered; more are only read again
+
+_log = logging.getLogger(__name__)
+
+
+class Checks:
+    """The checks of one node. For one event loop; `close` ends them.
+
+    `late`: told of a copy that was put back after `decided` had given up waiting for it; `unsound`: of each
+    that was read to its end and is not what its name says.
+    """
+
+    def __init__(
+        self,
+        means: Means,
+        late: Callable[[str], Awaitable[None]],
+        unsound: Callable[[str, QuarantinedBlob], None],
+    ) -> None:
+        self.read_bytes = 0  # by all of them so far
+        self._means = means
+        self._late = late
+        self._tell_unsound = unsound
+        self._running: dict[str, asyncio.Task[bool]] = {}
+        self._given_up: set[str] = set()
+        self._large, self._small = asyncio.Semaphore(LARGE_AT_ONCE), asyncio.Semaphore(SMALL_AT_ONCE)
+        self._unsound: OrderedDict[str, tuple[int, int]] = OrderedDict()
+
+    async def restore(self, sha256: str, *, moved: Callable[[int], None] | None = None) -> bool:
+        """Put a copy back, if it is there and sound; whether it was. Waits for its end.
+
+        `moved` is told every TELL_S how many bytes were read of this copy, or of those that it waits for.
+        Raises FilestoreError.
+        """
+        check = self._begin(sha256)
+        if check is None:
+            return False
+        told_bytes = self.read_bytes
+        while not check.done():
+            await asyncio.wait({check}, timeout=TELL_S)  # who is cancelled ends nobody else's
+            if moved is not None:
+                moved(self.read_bytes - told_bytes)
+            told_bytes = self.read_bytes
+        return not check.cancelled() and check.result()
+
+    async def decided(self, sha256s: Sequence[str], wait_s: float) -> dict[str, bool]:
+        """Which of these were put back, and which were not, in time. The others are read on beside.
+
+        What the disk refuses to be read counts as not put back.
+        """
+        checks = {sha256: check for sha256 in sha256s if (check := self._begin(sha256)) is not None}
+        self._given_up -= checks.keys()
+        if checks:
+            await asyncio.wait(checks.values(), timeout=wait_s)
+        undecided = {sha256 for sha256, check in checks.items() if not check.done()}
+        self._given_up |= undecided
+        return {sha256: _is_restored(checks.get(sha256)) for sha256 in sha256s if sha256 not in undecided}
+
+    async def close(self) -> None:
+        """End all of them; copies stay where they are."""
+        checks = list(self._running.values())
+        for check in checks:
+            check.cancel()
+        if checks:
+            await asyncio.wait(checks)
+
+    def _begin(self, sha256: str) -> asyncio.Task[bool] | None:
+        """The check of this copy; None while there are too many."""
+        check = self._running.get(sha256)
+        if check is None and len(self._running) < CHECKS_MAX:
+            check = self._running[sha256] = asyncio.create_task(self._run(sha256), name="quarantine check")
+            check.add_done_callback(_see)
+        return check
+
+    async def _run(self, sha256: str) -> bool:
+        try:
+            is_restored = await self._check(sha256)
+            if is_restored and sha256 in self._given_up:
+                await self._late(sha256)
+            return is_restored
+        finally:
+            self._given_up.discard(sha256)
+            del self._running[sha256]
+
+    async def _check(self, sha256: str) -> bool:
+        """Raises FilestoreError."""
+        means = self._means
+        first = await means.disk.open(means.quarantine.open, sha256)
+        if first is None:
+            return False
+        with first:
+            is_large = first.size_bytes > LARGE_BYTES
+            if self._unsound.get(sha256) == first.identity:
+                return False
+        async with self._large if is_large else self._small:
+            quarantined = await means.disk.open(means.quarantine.open, sha256)
+            if quarantined is None:
+                return False
+            with quarantined:
+                return await self._restore(sha256, quarantined)
+
+    async def _restore(self, sha256: str, quarantined: QuarantinedBlob) -> bool:
+        means = self._means
+        await self._read_whole(quarantined)
+        if not await means.disk.run(quarantined.put_back):
+            self._tell_unsound(sha256, quarantined)
+            self._unsound[sha256] = quarantined.identity
+            while len(self._unsound) > UNSOUND_MAX:
+                self._unsound.popitem(last=False)
+            return False
+        means.metrics.replicas_restored.inc()
+        means.record("replica.restore", sha256, "ok")
+        _log.warning("a blob was put back from quarantine", extra={"sha256": sha256})
+        return True
+
+    async def _read_whole(self, quarantined: QuarantinedBlob) -> None:
+        while quarantined.offset < quarantined.size_bytes:
+            size_bytes = min(READ_BYTES, quarantined.size_bytes - quarantined.offset)
+            await self._means.budget.take(size_bytes)
+            self.read_bytes += size_bytes
+            await self._means.disk.run(quarantined.read, size_bytes)
+
+
+def _is_restored(check: asyncio.Task[bool] | None) -> bool:
+    """Of a check that has ended."""
+    return check is not None and not check.cancelled() and check.exception() is None and check.result()
+
+
+def _see(check: asyncio.Task[bool]) -> None:
+    """Whoever asked may not wait any more."""
+    failure = None if check.cancelled() else check.exception()
+    if isinstance(failure, FilestoreError):
+        _log.warning("a copy in quarantine could not be checked", extra={"reason": failure.details})
+    elif failure is not None:
+        _log.error("the check of a copy in quarantine failed", exc_info=failure)

@@ -1,0 +1,161 @@
+"""Deleting what the log has doomed here: read the list, act, report; then the next list.
+
+What somebody may be about to count on is spared (`node/storage/pins.py`), and so is what is wanted again, if
+it lies here whole. A copy in quarantine goes with the replica, unless that is wanted. A file that is gone
+before the report is answered is simply gone when the list is read again: this is how it goes on after `kill
+-9`.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, Literal
+
+from ca.errors import Conflict, FilestoreError, Unavailable
+from coordinator.model.replica_records import DoomedReplica, Dropped
+from node.custody.context import PAGE_BLOBS, Means, Pass
+from node.custody.reporter import Reporter
+from node.storage.blobs import DROPS
+from node.storage.loss_notes import forget_lost
+from node.storage.pins import PIN_S, finished_blobs, is_within
+
+CONFLICTS_MAX: Final = 10  # of one pass: reports that come between are those of an earlier process
+
+RETAIN_S: Final = 4.0  # a page of deletions, and its report; shorter than who asks waits
+RETAINED_MAX: Final = 64  # at once
+_SIBLINGS: Final = 16  # names that differ in the last digit alone
+
+Outcome = Literal["dropped", "spared", "left"]
+_log = logging.getLogger(__name__)
+
+
+class Dropping:
+    """What one node drops. One list is read, acted on and reported at a time, whoever asks for it."""
+
+    def __init__(self, means: Means, reporter: Reporter) -> None:
+        self._means = means
+        self._reporter = reporter
+        self._turn = asyncio.Lock()
+        self._retaining: dict[str, asyncio.Task[bool]] = {}
+
+    async def drop_doomed(self, run: Pass) -> None:
+        """Drop all that is doomed now. Counts dropped, bytes, spared, left (could not be deleted).
+
+        Raises Stopped when that is too much at once, unless the node is draining; FilestoreError, OSError.
+        """
+        means = self._means
+        run.add(dropped=0, bytes=0, spared=0, left=0)
+        page = await self._reporter.doomed(after="", limit=1)
+        if page.replicas and not means.is_draining:
+            held = await means.replicas()
+            run.require_few(held.doomed, held.doomed + held.replicas, "are to be deleted")
+        conflicts, after, more = 0, "", bool(page.replicas)
+        listed = set[str]()  # of what could not be deleted before
+        while more:
+            try:
+                after, more = await self._drop_page(after, run, listed)
+            except Conflict:
+                conflicts += 1
+                if conflicts > CONFLICTS_MAX:
+                    raise
+        means.blobs.poison.keep(DROPS, listed)  # the others shall not be deleted any more
+
+    async def retain(self, sha256: str) -> bool:
+        """Have the log take back that a replica shall go, since it is needed again; whether it lies here, and
+        is not doomed. One that does not lie here is reported as dropped, so that it may come anew.
+
+        Goes on by itself when nobody waits any more: a list is read only when the report before was answered.
+        Raises Unavailable when that takes longer than RETAIN_S; FilestoreError, OSError.
+        """
+        retaining = self._retaining.get(sha256)
+        if retaining is None:
+            if len(self._retaining) >= RETAINED_MAX:
+                raise Unavailable("Too many replicas are retained already.", retry_after_s=2)
+            retaining = self._retaining[sha256] = asyncio.create_task(self._retain(sha256), name="retain")
+            retaining.add_done_callback(partial(self._end_retaining, sha256))
+        await asyncio.wait({retaining}, timeout=RETAIN_S)
+        if not retaining.done() or retaining.cancelled():
+            raise Unavailable("The coordinators have yet to take the reports of this node.", retry_after_s=2)
+        return retaining.result()
+
+    async def close(self) -> None:
+        """End what nobody waits for any more."""
+        retaining = list(self._retaining.values())
+        for task in retaining:
+            task.cancel()
+        if retaining:
+            await asyncio.wait(retaining)
+
+    def _end_retaining(self, sha256: str, task: asyncio.Task[bool]) -> None:
+        del self._retaining[sha256]
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            _log.warning("a replica was not retained", extra={"sha256": sha256, "reason": str(failure)})
+
+    async def _retain(self, sha256: str) -> bool:
+        means = self._means
+        is_here = await means.disk.run(means.blobs.affirm, sha256)  # pins it: then it is spared
+        async with self._turn:
+            page = await self._reporter.doomed(after=sha256[:-1], limit=_SIBLINGS)
+            doomed = [replica for replica in page.replicas if replica.sha256 == sha256]
+            if not doomed:
+                return is_here
+            return (await self._work_off(page.log_index, doomed, Pass())).spared > 0
+
+    async def _drop_page(self, after: str, run: Pass, listed: set[str]) -> tuple[str, bool]:
+        """The last one that was looked at behind `after`, and whether there may be more. What was left is not
+        tried again in this pass, and is added to `listed`. Raises Conflict.
+        """
+        async with self._turn:
+            page = await self._reporter.doomed(after=after, limit=PAGE_BLOBS)
+            if not page.replicas:
+                return after, False
+            await self._work_off(page.log_index, page.replicas, run)
+            left = self._means.blobs.poison.names(DROPS)
+            listed.update(replica.sha256 for replica in page.replicas if replica.sha256 in left)
+            return page.replicas[-1].sha256, True
+
+    async def _work_off(self, log_index: int, replicas: Sequence[DoomedReplica], run: Pass) -> Dropped:
+        means = self._means
+        finished = await means.disk.run(finished_blobs, means.blobs)
+        done: dict[Outcome, list[str]] = {"dropped": [], "spared": [], "left": []}
+        for replica in replicas:
+            is_kept = replica.wanted or replica.sha256 in finished
+            done[await means.disk.run(_drop, means, replica, is_kept)].append(replica.sha256)
+        told = await self._reporter.dropped(log_index, dropped=done["dropped"], spared=done["spared"])
+        run.add(dropped=told.dropped, bytes=told.bytes, spared=told.spared, left=len(done["left"]))
+        means.metrics.replicas_dropped.inc(told.dropped)
+        for sha256 in done["dropped"]:
+            means.record("replica.drop", sha256, "ok")
+        _log.info("dropped doomed replicas", extra={name: len(names) for name, names in done.items()})
+        return told
+
+
+def _drop(means: Means, replica: DoomedReplica, is_kept: bool) -> Outcome:
+    """Durable on return. Blocks."""
+    blobs, quarantine, sha256 = means.blobs, means.quarantine, replica.sha256
+    spared = False
+
+    def is_spared() -> bool:
+        nonlocal spared
+        pinned = is_kept or is_within(blobs, sha256, PIN_S, at_s=means.clock_s())
+        spared = pinned and blobs.has(sha256)
+        return spared
+
+    try:
+        try:
+            blobs.delete(sha256, unless=is_spared)
+        except FilestoreError:  # a directory in its place, say: what can be moved can be deleted from there
+            if spared or not quarantine.take(sha256):
+                raise
+        if spared:
+            blobs.poison.clear(DROPS, sha256)
+            return "spared"
+        if not replica.wanted:  # damaged bytes are kept as long as others may not have better ones
+            quarantine.purge(sha256)
+        forget_lost(blobs, sha256)
+    except FilestoreError as error:
+        blobs.poison.note(DROPS, sha256, error)
+        return "left"
+    blobs.poison.clear(DROPS, sha256)
+    return "dropped"

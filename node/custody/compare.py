@@ -1,0 +1,307 @@
+"""Holding this node's disk against the log, in both directions, and what lies in quarantine as well.
+
+What the log names and the disk lacks is put back from quarantine or reported lost. What the log wants and
+does not name this node for is added. What it does not know, or no file refers to, waits a day for whoever is
+about to say so, goes to quarantine, and from there for good after a week. Where that would be too much at
+once, somebody is asked; after a week more it goes without an answer. Nothing is deleted that the log might
+still want.
+
+Everything is looked at, however much there is; of what must be counted before anything is done FOUND_MAX
+names are kept in memory, and the rest is looked for again behind them. What reads whole blobs comes last: it
+may take hours, and a pass that nobody has ordered gives way to one that somebody has.
+"""
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Final
+
+from ca.errors import FilestoreError
+from coordinator.model.records import BlobRecord
+from coordinator.model.replica_records import HeldReplica, ReplicaPage
+from coordinator.model.safety_limits import CAUTION_S
+from coordinator.protocol.queries import FindBlob, ListReplicas
+from coordinator.protocol.replica_paging import held_pages
+from node.custody.context import PAGE_BLOBS, Means, Pass
+from node.custody.loss_repair import Losses
+from node.custody.reporter import Reporter
+from node.storage.blobs import READS, REPLICAS, STRAYS
+from node.storage.damage import verify_blob, withdraw
+from node.storage.inventory import Look, Names, look
+from node.storage.loss_notes import Reason
+from node.storage.pins import finished_blobs, is_within
+from node.storage.quarantine import KEPT
+from node.storage.segments import BlobDamaged, BlobMissing
+from node.storage.sidecars import remove_lone_sidecars
+
+UNKNOWN_S: Final = 86_400.0  # for whoever is about to say that the blob is needed
+QUARANTINE_MS: Final = 7 * 86_400_000
+FOUND_MAX: Final = 100_000  # names that a pass keeps in memory
+WAIT_S: Final = 1.0  # for a copy in quarantine, before it is looked whether an order has come
+_UNKNOWN: Final = ("unknown", "unreferenced")
+
+_MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignment]  # msgspec takes unions
+_log = logging.getLogger(__name__)
+
+
+class Comparison:
+    """Compares again and again; remembers what in quarantine has been read and is not sound."""
+
+    def __init__(self, means: Means, reporter: Reporter, losses: Losses) -> None:
+        self._means = means
+        self._reporter = reporter
+        self._losses = losses
+        self._unsound: set[tuple[str, int]] = set()
+
+    async def compare(self, run: Pass) -> None:
+        """Once. Counts looked, missing, restored, unknown, quarantined, added, purged; compared: 1 once all
+        that the log names this node for was looked at, and what is missing was reported; then read_bytes.
+        `listed` goes on with each page of anything.
+
+        Raises Stopped when too much would be given up at once; Superseded; FilestoreError, OSError.
+        """
+        run.add(looked=0, missing=0, restored=0, unknown=0, quarantined=0, added=0, purged=0, read_bytes=0)
+        await self._losses.settle_notes()
+        held = (await self._means.replicas()).replicas
+        await self._settle_missing(run, held)
+        wanted = await self._settle_unknown(run, held)
+        await self._purge_unknown(run)
+        for upper in range(256):
+            await self._means.disk.run(remove_lone_sidecars, self._means.blobs, f"{upper:02x}")
+        run.add(compared=1)
+        if wanted:
+            await self._settle_wanted(run)
+        await self._settle_quarantine(run)
+        for sha256 in sorted(self._means.blobs.poison.names(READS)):  # the next scrub may be far
+            with self._means.blobs.poison.skipping(READS, sha256):
+                await self._is_sound(sha256, run)
+
+    async def _settle_missing(self, run: Pass, held: int) -> None:
+        """What the log names this node for. All is looked at before anything is done."""
+        absent, count = await self._absent(run)
+        run.add(missing=count)
+        run.require_few(count, held, "are damaged or not there")
+        while absent:
+            for first in range(0, len(absent), PAGE_BLOBS):
+                await self._settle_absent(absent[first : first + PAGE_BLOBS], run)
+            if count <= len(absent):
+                return
+            absent, count = await self._absent(run, after=absent[-1].sha256)
+
+    async def _absent(self, run: Pass, after: str = "") -> tuple[list[Look], int]:
+        """What is named behind `after` and is not there: the first FOUND_MAX, and how many. Counted page by
+        page: the leader gives up a pass whose counts stand still.
+        """
+        means, absent, count = self._means, list[Look](), 0
+        pages = held_pages(self._list, means.node_id, rows=PAGE_BLOBS, after=after)
+        async with aclosing(pages):
+            async for replicas in pages:
+                looks = await means.disk.run(_look_at, means, replicas)
+                found = [seen for seen in looks if not seen.is_whole]
+                absent += found[: FOUND_MAX - len(absent)]
+                count += len(found)
+                run.add(looked=0 if after else len(looks), listed=len(looks))
+        return absent, count
+
+    async def _settle_absent(self, looks: list[Look], run: Pass) -> None:
+        means, found = self._means, list[tuple[str, Reason]]()
+        for seen in looks:
+            if seen.damage is not None:
+                await withdraw(means.disk, means.blobs, means.metrics, seen.damage)
+            found.append((seen.sha256, "missing" if seen.damage is None else "damaged"))
+        restored, _ = await self._losses.settle(found)
+        run.add(restored=restored)
+
+    async def _settle_unknown(self, run: Pass, held: int) -> int:
+        """What lies here and the log does not know, or no file refers to. How many others here it wants, and
+        does not name this node for.
+        """
+        overdue, old, count, states = await self._old(run)
+        unknown = sum(states.get(state, 0) for state in _UNKNOWN)
+        run.add(unknown=unknown)
+        await self._put_all_aside(overdue, run)
+        run.require_few(count, max(sum(states.values()), held), "are not known to the log")
+        while old:
+            await self._put_all_aside(old, run)
+            if count <= len(old):
+                break
+            _, old, count, _ = await self._old(run, after=old[-1])
+        return states.get("wanted", 0)
+
+    async def _put_all_aside(self, sha256s: list[str], run: Pass) -> None:
+        for first in range(0, len(sha256s), PAGE_BLOBS):
+            await self._put_aside(sha256s[first : first + PAGE_BLOBS], run)
+
+    async def _old(self, run: Pass, after: str = "") -> tuple[list[str], list[str], int, dict[str, int]]:
+        """What is unknown, and that for long: some of what waits for an answer no longer, of the others the
+        first FOUND_MAX behind `after`, how many, and how many blobs of each state were looked at.
+        """
+        means, overdue, old, count, states = self._means, list[str](), list[str](), 0, dict[str, int]()
+        finished = await means.disk.run(finished_blobs, means.blobs)
+        async for sha256, state in self._lying(run, after):
+            states[state] = states.get(state, 0) + 1
+            if state not in _UNKNOWN or sha256 in finished or await means.disk.run(_is_young, means, sha256):
+                continue
+            if len(overdue) < FOUND_MAX and await means.disk.run(_is_overdue, means, sha256):
+                overdue.append(sha256)
+                continue
+            count += 1
+            if len(old) < FOUND_MAX:
+                old.append(sha256)
+        return overdue, old, count, states
+
+    async def _lying(self, run: Pass, after: str = "") -> AsyncIterator[tuple[str, str]]:
+        """Each blob on the disk behind `after`, and what the log says of it here."""
+        means, names = self._means, Names(self._means.blobs, after=after)
+        while page := await means.disk.run(names.page, PAGE_BLOBS):
+            known = await means.known(page)
+            run.add(listed=len(page))
+            for sha256 in page:
+                yield sha256, known.get(sha256, "unknown")
+
+    async def _put_aside(self, sha256s: list[str], run: Pass) -> None:
+        """Into quarantine. The log hears of it, so that nobody is believed who saw them before."""
+        means, moved = self._means, list[str]()
+        known = await means.known(sha256s)  # some time has passed
+        finished = await means.disk.run(finished_blobs, means.blobs)
+        for sha256 in sha256s:
+            if known.get(sha256, "unknown") not in _UNKNOWN or sha256 in finished:
+                continue
+            if await means.disk.run(_take_old, means, sha256):
+                moved.append(sha256)
+                means.record("blob.quarantine", sha256, "unknown")
+        if moved:
+            await self._reporter.lost(moved, "missing")
+            run.add(quarantined=len(moved))
+            means.metrics.unknown_blobs.inc(len(moved))
+            _log.warning("blobs that the log does not know went to quarantine", extra={"count": len(moved)})
+
+    async def _settle_wanted(self, run: Pass) -> None:
+        """What lies here and the log wants, but does not name this node for: it is added, if it is sound."""
+        async for sha256, state in self._lying(run):
+            if state != "wanted":
+                continue
+            with self._means.blobs.poison.skipping(READS, sha256):
+                as_of = await self._log_index()  # known before it is read
+                if await self._is_sound(sha256, run):
+                    run.add(added=await self._losses.add(sha256, as_of))
+
+    async def _purge_unknown(self, run: Pass) -> None:
+        """What lies in quarantine of no use to anybody."""
+        async for entry, state in self._aside():
+            if state in _UNKNOWN and self._is_old(entry):
+                with self._means.blobs.poison.skipping(KEPT, entry[0]):
+                    await self._purge(entry, state, run)
+
+    async def _settle_quarantine(self, run: Pass) -> None:
+        """What lies in quarantine and the log wants here."""
+        async for entry, state in self._aside():
+            if state not in ("held", "wanted"):
+                continue
+            with self._means.blobs.poison.skipping(KEPT, entry[0]):
+                await self._restore(entry, state, run)
+                if await self._is_superfluous(entry, state, run):
+                    await self._purge(entry, state, run)
+
+    async def _aside(self) -> AsyncIterator[tuple[tuple[str, int], str]]:
+        """Each copy in quarantine: its name, since when, and what the log says of it here."""
+        means = self._means
+        entries = await means.disk.run(means.quarantine.names)
+        self._unsound &= set(entries)
+        for first in range(0, len(entries), PAGE_BLOBS):
+            page = entries[first : first + PAGE_BLOBS]
+            known = await means.known([sha256 for sha256, _ in page])
+            for entry in page:
+                yield entry, known.get(entry[0], "unknown")
+
+    async def _restore(self, entry: tuple[str, int], state: str, run: Pass) -> None:
+        """Put back what is not in service; what was read before and is not sound is not read again."""
+        sha256 = entry[0]
+        is_here = await self._means.disk.run(self._means.blobs.has, sha256)
+        if is_here or entry in self._unsound:
+            return
+        while (is_restored := await self._losses.restored(sha256, WAIT_S, run)) is None:
+            run.give_way()
+        if not is_restored:
+            self._unsound.add(entry)
+            return
+        is_added = await self._losses.add(sha256, await self._log_index())  # it may have been reported lost
+        run.add(restored=1, added=is_added and state == "wanted")
+
+    async def _is_superfluous(self, entry: tuple[str, int], state: str, run: Pass) -> bool:
+        """Whether what lies in quarantine is of no use, although the log wants the content."""
+        if not self._is_old(entry):
+            return False
+        if state == "held":  # a whole one has taken its place
+            return await self._is_sound(entry[0], run)
+        if state != "wanted" or entry not in self._unsound:
+            return False
+        # Damaged bytes are kept until so many have better ones that a file would be available with them.
+        blob = await self._means.metadata.read(FindBlob(sha256=entry[0]), _MAYBE_BLOB)
+        return blob is not None and blob.has_quorum
+
+    def _is_old(self, entry: tuple[str, int]) -> bool:
+        return self._means.clock_s() * 1000 - entry[1] >= QUARANTINE_MS
+
+    async def _purge(self, entry: tuple[str, int], state: str, run: Pass) -> None:
+        means = self._means
+        run.add(purged=await means.disk.run(means.quarantine.purge, entry[0]))
+        means.record("blob.purge", entry[0], state)
+        if state == "wanted":  # the log may count on what was sound in it
+            await self._reporter.lost([entry[0]], "missing")
+
+    async def _is_sound(self, sha256: str, run: Pass) -> bool:
+        means = self._means
+
+        async def pace(size_bytes: int) -> None:
+            run.give_way()
+            await means.budget.take(size_bytes)
+            run.add(read_bytes=size_bytes)
+
+        try:
+            await verify_blob(means.disk, means.blobs, means.metrics, sha256, pace=pace)
+        except (BlobMissing, BlobDamaged):
+            return False
+        return True
+
+    async def _log_index(self) -> int:
+        """One that is known before what follows is looked at. Raises FilestoreError."""
+        return (await self._list(ListReplicas(node_id=self._means.node_id, limit=1))).log_index
+
+    async def _list(self, query: ListReplicas) -> ReplicaPage:
+        return await self._means.metadata.read(query, ReplicaPage)
+
+
+def _look_at(means: Means, replicas: list[HeldReplica]) -> list[Look]:
+    """What of them the disk says anything about."""
+    found = []
+    for replica in replicas:
+        with means.blobs.poison.skipping(REPLICAS, replica.sha256):
+            found.append(look(means.blobs, replica.sha256, replica.size_bytes))
+    return found
+
+
+def _is_young(means: Means, sha256: str) -> bool:
+    """Whether somebody may be about to say that it is needed."""
+    with means.blobs.poison.skipping(REPLICAS, sha256):
+        return is_within(means.blobs, sha256, UNKNOWN_S, at_s=means.clock_s())
+    return True  # nothing is done with what cannot be looked at
+
+
+def _is_overdue(means: Means, sha256: str) -> bool:
+    """Whether nobody has said for so long what is to become of it that it goes without an answer."""
+    with means.blobs.poison.skipping(REPLICAS, sha256):
+        return not is_within(means.blobs, sha256, UNKNOWN_S + CAUTION_S, at_s=means.clock_s())
+    return False
+
+
+def _take_old(means: Means, sha256: str) -> bool:
+    """Whether it is out of service now, be it that a power cut may bring it back."""
+    with means.blobs.poison.skipping(STRAYS, sha256):
+        try:
+            return means.quarantine.take(sha256, unless=lambda: _is_young(means, sha256))
+        except FilestoreError:
+            if means.blobs.has_name(sha256):
+                raise
+            return True
+    return False

@@ -1,0 +1,119 @@
+"""What every part of custody works with, and when a pass must not go on by itself."""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from ca.errors import Unavailable
+from coordinator.model.replica_records import KnownReplica, NodeReplicas
+from coordinator.model.safety_limits import CAUTION_SHARE, is_too_many
+from coordinator.protocol.queries import GetNodeReplicas, KnownReplicas
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.view import View
+from coordinator.runtime.audit import AuditLog
+from coordinator.runtime.lasting_troubles import LastingTroubles
+from node.base.metrics import NodeMetrics
+from node.diskio.executor import DiskWorkers
+from node.peer.rate_budget import Budget
+from node.storage.blobs import BlobStore
+from node.storage.quarantine import Quarantine
+
+PAGE_BLOBS: Final = 200  # in one question, report or job for the disk's threads
+
+_TROUBLES = LastingTroubles(logging.getLogger(__name__))
+
+
+class Stopped(Exception):
+    """A pass does not go on by itself; the text says why, and what an operator can do."""
+
+
+class Superseded(Exception):
+    """An order has come for the same: the pass that nobody has ordered ends, and the order's begins."""
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class Pass:
+    """One pass over a node's replicas: what it was told, and what it has counted so far.
+
+    `is_superseded`: asked while it reads what takes long.
+    """
+
+    yes_really: bool = False
+    counts: dict[str, int] = field(default_factory=dict)
+    is_superseded: Callable[[], bool] = _never
+
+    def give_way(self) -> None:
+        """Raises Superseded when it shall not go on."""
+        if self.is_superseded():
+            raise Superseded
+
+    def add(self, **counts: int) -> None:
+        """Count on."""
+        for name, count in counts.items():
+            self.counts[name] = self.counts.get(name, 0) + count
+
+    def require_few(self, count: int, of: int, what: str) -> None:
+        """Raises Stopped when so many of this node's blobs are too many at once."""
+        if not self.yes_really and is_too_many(count, of):
+            raise Stopped(
+                f"{count} of {of} blobs on this node {what}: more than {CAUTION_SHARE:.0%} at once. "
+                "If that is what you expect, run the job again with yes_really."
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """The log, the disk and the bounds of one node. `clock_s`: seconds since the epoch."""
+
+    node_id: str
+    metadata: MetadataClient
+    view: View
+    blobs: BlobStore
+    disk: DiskWorkers
+    metrics: NodeMetrics
+    housekeeping: AuditLog
+    budget: Budget
+    clock_s: Callable[[], float] = time.time
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """What was taken out of service."""
+        return Quarantine(self.blobs)
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether this node is to lose all it has."""
+        known = self.view.node(self.node_id)
+        return known is not None and known.draining
+
+    async def replicas(self) -> NodeReplicas:
+        """How much the log names this node for."""
+        return await self.metadata.read(GetNodeReplicas(node_id=self.node_id), NodeReplicas)
+
+    async def known(self, sha256s: list[str]) -> dict[str, str]:
+        """What the log says of these blobs on this node; nothing of those that it does not know."""
+        return {sha256: replica.state for sha256, replica in (await self.known_replicas(sha256s)).items()}
+
+    async def known_replicas(self, sha256s: list[str]) -> dict[str, KnownReplica]:
+        """The same with all that it says."""
+        query = KnownReplicas(node_id=self.node_id, sha256s=sha256s)
+        answer = await self.metadata.read(query, list[KnownReplica])
+        return {replica.sha256: replica for replica in answer}
+
+    def record(self, action: str, sha256: str, outcome: str) -> None:
+        """One line in the log of what this node does by itself. A disk that takes none must not keep its
+        room from being freed.
+        """
+        principal = f"node {self.node_id}"
+        try:
+            self.housekeeping.record(
+                action, principal=principal, object=sha256, outcome=outcome, request_id=""
+            )
+        except Unavailable as error:
+            _TROUBLES.met("not in housekeeping.log", error.details, action=action, sha256=sha256)

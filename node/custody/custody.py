@@ -1,0 +1,96 @@
+"""Custody: what one node does by itself about the replicas that it holds. The log decides, the node acts.
+
+One process of a node, the first, keeps them: it reports what was found damaged or missing each second, drops
+what the log has doomed each minute, and holds the disk against the log every few hours; the latter two also
+when the leading coordinator says so (`node/custody/orders.py`). Each is a loop of its own, as is reading
+everything for damage (`node/custody/scrub.py`), so that none waits for what another reads. What a node says
+to the log goes in order all the same (`node/custody/reporter.py`).
+
+A pass that would give up a large part of the node's blobs at once stops and says so: an operator goes on.
+"""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from node.custody.collect import Dropping
+from node.custody.compare import Comparison
+from node.custody.context import Means, Pass
+from node.custody.damaged_copies import DamagedCopies
+from node.custody.loss_repair import Losses
+from node.custody.orders import Bell
+from node.custody.orphans import Orphans
+from node.custody.periodic import PeriodicWork, keep_on
+from node.custody.reporter import Reporter
+from node.custody.scrub import Scrubber
+
+COLLECT_S: Final = 60.0
+COMPARE_S: Final = 6 * 3600.0
+
+
+class Custody:
+    """The replicas of one node. `run`, `scrubber.run` and `orphans.run` keep them until cancelled."""
+
+    def __init__(self, means: Means, state: Path) -> None:
+        """`state`: the file that tells how far scrubbing has come."""
+        self._means = means
+        self._reporter = Reporter(means.node_id, means.metadata)
+        self._copies = DamagedCopies(means, self._reporter)
+        self._losses = Losses(means, self._reporter, self._copies)
+        self._dropping = Dropping(means, self._reporter)
+        self._comparison = Comparison(means, self._reporter, self._losses)
+        self.scrubber = Scrubber(means, self._losses, state)
+        self.orphans = Orphans(means)
+        stops = means.metrics.custody_stops
+        self.works = (
+            PeriodicWork("compare", self.compare, COMPARE_S, stops),
+            PeriodicWork("collect", self.collect, COLLECT_S, stops),
+        )
+        self.orders = {work.kind: work.orders for work in self.works} | {"scrub": self.scrubber.orders}
+
+    async def run(self) -> None:
+        """Keep them for ever."""
+        means = self._means
+        await means.view.wait_until_fresh()
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(keep_on("custody", self.settle_losses, Bell(), means.metrics.custody_stops))
+                group.create_task(keep_on("copies", self._copies.look, Bell(), means.metrics.custody_stops))
+                for work in self.works:
+                    group.create_task(work.run())
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Nothing is read any more beside what was asked for."""
+        await self._losses.close()
+        await self._dropping.close()
+
+    async def settle_losses(self) -> None:
+        """Put back or report what processes of this node have missed. Raises FilestoreError."""
+        self._means.budget.look(asyncio.get_running_loop().time())
+        self._means.metrics.custody_rate.set(self._means.budget.rate)
+        await self._losses.settle_notes()
+
+    async def restore(self, sha256: str, *, moved: Callable[[int], None] | None = None) -> bool:
+        """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
+
+        `moved` is told of each piece that was read.
+        """
+        return await self._losses.restore(sha256, moved=moved)
+
+    async def retain(self, sha256: str) -> bool:
+        """Keep what the log has doomed, if it is here; whether it is, and is not doomed.
+
+        Raises FilestoreError, OSError.
+        """
+        return await self._dropping.retain(sha256)
+
+    async def collect(self, run: Pass) -> None:
+        """Drop what is doomed. Raises Stopped, FilestoreError, OSError."""
+        await self._dropping.drop_doomed(run)
+
+    async def compare(self, run: Pass) -> None:
+        """Hold the disk against the log. Raises Stopped, Superseded, FilestoreError, OSError."""
+        await self._comparison.compare(run)

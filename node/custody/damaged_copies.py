@@ -1,0 +1,121 @@
+"""Which damaged copies this node keeps, told to the log: they are sources of what is sound in them.
+
+A replica that was found damaged is first reported lost (`node/custody/loss_repair.py`); what lies in
+quarantine and files still need is told here, at once with what is known of it, and again when it was read to
+its end. So nothing has to be remembered over a crash: what lies in quarantine is looked at again, and what an
+older version has put there is told as well.
+"""
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from ca.errors import FilestoreError
+from coordinator.model.bounds import SPANS_MAX
+from coordinator.protocol.commands import ReportDamaged
+from coordinator.protocol.queries import ListDamagedCopies
+from node.base.spans import Span
+from node.custody.context import PAGE_BLOBS, Means
+from node.custody.reporter import Reporter
+from node.storage.quarantine import AREA, QuarantinedBlob
+
+RETELL_S: Final = 600.0  # what the log should know is looked at again so often
+NEW_S: Final = 60.0  # so soon after its move the log may not know yet that a replica is lost
+
+_Entry = tuple[str, int]  # name, and the time of its move to quarantine in ms
+_log = logging.getLogger(__name__)
+
+
+class DamagedCopies:
+    """The damaged copies of one node. For one event loop."""
+
+    def __init__(self, means: Means, reporter: Reporter) -> None:
+        self._means = means
+        self._reporter = reporter
+        self._spans: dict[str, list[Span]] = {}  # of copies that were read to their end
+        self._told: dict[_Entry, list[Span] | None] = {}  # what was told of each; None: nothing needs to be
+        self._retell_at_s = 0.0
+        self._seen: object = None  # what tells that nothing has changed since all of it was told
+
+    def note(self, sha256: str, copy: QuarantinedBlob) -> None:
+        """This copy was read to its end, and is not what its name says."""
+        self._spans[sha256] = copy.wrong_spans()
+        self._seen = None
+
+    async def look(self) -> None:
+        """Tell what is new. Costs next to nothing while nothing is. Raises FilestoreError when the log
+        cannot be asked.
+        """
+        blobs, now_s = self._means.blobs, self._means.clock_s()
+        is_due = now_s >= self._retell_at_s or now_s < self._retell_at_s - RETELL_S
+        withdrawn = [(each.damage.sha256, each.modified_at_ns // 1_000_000) for each in blobs.withdrawn.all()]
+        seen = (await self._means.disk.run(self._means.quarantine.changed_at_ns), withdrawn)
+        if seen == self._seen and not is_due:
+            return
+        entries = await self._means.disk.run(self._means.quarantine.names)
+        unknown = blobs.poison.names(AREA)
+        if "" in unknown:
+            return  # what lies there cannot be seen now, and is not gone
+        entries += withdrawn
+        names = {name for name, _ in entries} | unknown
+        self._spans = {name: spans for name, spans in self._spans.items() if name in names}
+        if is_due:
+            self._retell_at_s = now_s + RETELL_S
+            self._told.clear()
+            await self._take_back(names)
+        present = set(entries)
+        self._told = {entry: told for entry, told in self._told.items() if entry in present}
+        new = [entry for entry in entries if entry not in self._told or self._has_more(entry)]
+        for first in range(0, len(new), PAGE_BLOBS):
+            await self._tell(new[first : first + PAGE_BLOBS], now_s)
+        self._seen = seen if all(entry in self._told for entry in new) else None
+
+    async def _take_back(self, names: set[str]) -> None:
+        """Tell of copies that the log counts on and that are not here any more."""
+        after = ""
+        while True:
+            query = ListDamagedCopies(node_id=self._means.node_id, after=after, limit=PAGE_BLOBS)
+            page = await self._means.metadata.read(query, list[str])
+            missing = [sha256 for sha256 in page if sha256 not in names]
+            # One that the disk did not let be moved lies in its place, and is found damaged there again.
+            missing = await self._means.disk.run(_not_lying, self._means, missing)
+            if missing:
+                await self._reporter.lost(missing, "missing")
+            if len(page) < PAGE_BLOBS:
+                return
+            after = page[-1]
+
+    def _has_more(self, entry: _Entry) -> bool:
+        """Whether more is known of a copy than what was told."""
+        told = self._told[entry]
+        return told is not None and self._spans.get(entry[0], told) != told
+
+    async def _tell(self, entries: Sequence[_Entry], now_s: float) -> None:
+        known = await self._means.known_replicas([sha256 for sha256, _ in entries])
+        for entry in entries:
+            replica = known.get(entry[0])
+            is_new = abs(now_s - entry[1] / 1000) < NEW_S
+            if is_new and replica is not None and replica.state in ("held", "doomed"):
+                continue  # its loss has yet to be reported, or a whole one has come: asked again
+            if replica is not None and replica.state == "wanted":
+                spans = self._spans.get(entry[0], [])
+                if not replica.damaged or spans:
+                    await self._report(entry[0], spans)
+                self._told[entry] = spans
+            else:
+                self._told[entry] = None
+
+    async def _report(self, sha256: str, spans: list[Span]) -> None:
+        means = self._means
+        command = ReportDamaged(node_id=means.node_id, sha256=sha256, spans=spans[:SPANS_MAX])
+        try:
+            await means.metadata.propose(command, type(None))
+        except FilestoreError as refusal:
+            _log.info("a damaged copy was not told", extra={"sha256": sha256, "reason": refusal.details})
+            raise
+        facts = {"sha256": sha256, "wrong_bytes": sum(stop - start for start, stop in spans)}
+        _log.warning("a damaged copy is kept: what is sound in it may be needed", extra=facts)
+
+
+def _not_lying(means: Means, sha256s: list[str]) -> list[str]:
+    return [sha256 for sha256 in sha256s if not means.blobs.has_name(sha256)]

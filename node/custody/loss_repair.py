@@ -1,0 +1,133 @@
+"""Replicas that this node should have and does not: put back from quarantine if sound, else reported lost.
+
+A report waits CHECK_S at most for the copy in quarantine to be read: the cluster makes another replica sooner
+than a large one is read. One that proves to be sound after its report is put back all the same, and added.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from coordinator.model.replica_records import Lost, ReplicaPage
+from coordinator.protocol.queries import ListReplicas
+from node.custody.checking import Checks
+from node.custody.context import PAGE_BLOBS, Means, Pass
+from node.custody.damaged_copies import DamagedCopies
+from node.custody.reporter import Reporter
+from node.storage.blobs import REPLICAS
+from node.storage.loss_notes import Reason, forget_lost, list_lost, retry_notes
+
+CHECK_S: Final = 5.0
+RETRY_NOTES_S: Final = 60.0  # for notes that the disk did not let go
+_log = logging.getLogger(__name__)
+
+
+class Losses:
+    """What is missing on one node. One caller at a time works, the others wait; `close` it."""
+
+    def __init__(self, means: Means, reporter: Reporter, copies: DamagedCopies) -> None:
+        self._means = means
+        self._reporter = reporter
+        self._turn = asyncio.Lock()
+        self._checks = Checks(means, self._add_late, copies.note)
+        self._retried_at_s = float("-inf")
+
+    async def settle_notes(self) -> None:
+        """What processes of this node have met. Raises FilestoreError when the log cannot be asked."""
+        means, seen = self._means, set[str]()
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._retried_at_s >= RETRY_NOTES_S:
+            self._retried_at_s = now_s
+            await means.disk.run(retry_notes, means.blobs)
+        while notes := await means.disk.run(list_lost, means.blobs, PAGE_BLOBS, besides=seen):
+            seen.update(note.sha256 for note in notes)  # each once: one that the disk says nothing of stays
+            await self.settle([(note.sha256, note.reason) for note in notes])
+
+    async def settle(self, found: Sequence[tuple[str, Reason]]) -> tuple[int, int]:
+        """Put back or report each that is not here; how many of either. Notes about them are taken away."""
+        async with self._turn:
+            absent: dict[Reason, list[str]] = {"missing": [], "damaged": []}
+            looked = [(item, await self._is_here(item[0])) for item in found]
+            gone = [item for item, is_here in looked if is_here is False]
+            decided = await self._checks.decided([sha256 for sha256, _ in gone], CHECK_S)
+            for sha256, reason in gone:
+                if not decided.get(sha256):
+                    absent[reason].append(sha256)
+            # Of what is damaged somebody may have been told that it is here; of what is not there, nobody.
+            known = await self._means.known(absent["missing"]) if absent["missing"] else {}
+            absent["missing"] = [name for name in absent["missing"] if known.get(name) == "held"]
+            for reason, sha256s in absent.items():
+                if sha256s:
+                    await self._report(sha256s, reason)
+            for (sha256, _), is_here in looked:
+                if is_here is not None:
+                    await self._means.disk.run(forget_lost, self._means.blobs, sha256)
+        return sum(decided.values()), sum(len(sha256s) for sha256s in absent.values())
+
+    async def restore(self, sha256: str, *, moved: Callable[[int], None] | None = None) -> bool:
+        """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
+
+        What was found to be unsound is not read again. `moved` is told of each piece that was read.
+        """
+        return await self._checks.restore(sha256, moved=moved)
+
+    async def restored(self, sha256: str, wait_s: float, run: Pass) -> bool | None:
+        """As `restore`, within that time: None when it is read still. `run` counts the bytes."""
+        before = self._checks.read_bytes
+        decided = await self._checks.decided([sha256], wait_s)
+        run.add(read_bytes=self._checks.read_bytes - before)
+        return decided.get(sha256)
+
+    async def add(self, sha256: str, as_of: int) -> bool:
+        """Tell the log of a sound blob that it wants; `as_of` was known before it was looked at."""
+        if not await self._means.disk.run(self._means.blobs.affirm, sha256):
+            return False
+        if not await self._reporter.add(sha256, as_of):
+            return False
+        self._means.record("replica.add", sha256, "ok")
+        return True
+
+    async def close(self) -> None:
+        """No copy is read any more."""
+        await self._checks.close()
+
+    async def _is_here(self, sha256: str) -> bool | None:
+        """None when the disk says nothing about it."""
+        with self._means.blobs.poison.skipping(REPLICAS, sha256):
+            return await self._means.disk.run(self._means.blobs.has, sha256)
+        return None
+
+    async def _add_late(self, sha256: str) -> None:
+        """Of a replica that is here again, after it was reported. Raises FilestoreError."""
+        query = ListReplicas(node_id=self._means.node_id, limit=1)
+        async with self._turn:  # the report that went out meanwhile is answered first: it would refuse this
+            page = await self._means.metadata.read(query, ReplicaPage)
+            await self.add(sha256, page.log_index)
+
+    async def _report(self, sha256s: Sequence[str], reason: Reason) -> None:
+        kept = await self._means.disk.run(_kept, self._means, sha256s)
+        gone = [sha256 for sha256 in sha256s if sha256 not in kept]
+        told: list[tuple[list[str], Reason]] = [(kept, "damaged"), (gone, "missing")]
+        answers = [await self._reporter.lost(names, what) for names, what in told if names]
+        lost = Lost(
+            replicas=sum(answer.replicas for answer in answers), blobs=sum(answer.blobs for answer in answers)
+        )
+        self._means.metrics.replicas_lost.labels(reason).inc(lost.replicas)
+        for sha256 in sha256s:
+            self._means.record("replica.lost", sha256, reason)
+        facts = {"count": len(sha256s), "replicas": lost.replicas, "reason": reason}
+        _log.error("replicas were reported lost", extra=facts)
+        if lost.blobs:
+            _log.critical("files have no whole replica any more", extra={"count": lost.blobs})
+
+
+def _kept(means: Means, sha256s: Sequence[str]) -> list[str]:
+    """Of which of these a copy lies in quarantine that can be read, whatever it is. Blocks."""
+    found = []
+    for sha256 in sha256s:
+        copy = means.quarantine.open(sha256)
+        if copy is not None:
+            copy.close()
+            found.append(sha256)
+    return found

@@ -1,0 +1,124 @@
+"""Blobs that nobody has claimed: content of completions that the log refused, copies that came too late.
+
+Of what came (`node/storage/unclaimed.py`) the log is asked each half minute. What it names this node for
+needs no note any more. What no file refers to PIN_S after it came, and no upload on this disk has become, is
+an orphan: the log is told, which refuses from then on whoever was told of it before, and then it is deleted,
+unless somebody was told of it since. In this order no completion can count on what goes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from ca.errors import FilestoreError
+from coordinator.model.safety_limits import CAUTION_BLOBS
+from coordinator.protocol.commands import ReportOrphans
+from node.custody.context import PAGE_BLOBS, Means
+from node.diskio.fs import unlink
+from node.storage.blobs import DROPS
+from node.storage.pins import PIN_S, finished_blobs
+from node.storage.unclaimed import DIRECTORY, Note, forget_unclaimed, is_latest, list_unclaimed
+
+LOOK_S: Final = 30.0
+NOTES_MAX: Final = 100_000  # kept in memory; the next look finds the rest
+ORPHANS_MAX: Final = CAUTION_BLOBS  # deleted in one look: should the log be wrong, there is time to see it
+
+_WITHOUT_FILES: Final = ("unknown", "unreferenced")
+_log = logging.getLogger(__name__)
+
+
+class Orphans:
+    """Those of one node. `run` until it is cancelled."""
+
+    def __init__(self, means: Means) -> None:
+        self._means = means
+
+    async def run(self) -> None:
+        """For ever. What the disk or the log refuses is tried again."""
+        await self._means.view.wait_until_fresh()
+        while True:
+            try:
+                await self.look()
+            except (FilestoreError, OSError) as error:
+                _log.warning("orphaned blobs are not looked for now", extra={"reason": str(error)})
+            await asyncio.sleep(LOOK_S)
+
+    async def look(self) -> int:
+        """Once; how many orphans were deleted. Raises FilestoreError, OSError."""
+        means, orphans = self._means, list[Note]()
+        finished = await means.disk.run(finished_blobs, means.blobs)  # these stay, and their notes
+        notes = await means.disk.run(self._notes)
+        for first in range(0, len(notes), PAGE_BLOBS):
+            page, settled = notes[first : first + PAGE_BLOBS], list[Note]()
+            known = await means.known([note.sha256 for note in page])
+            for note in page:
+                state, is_old = known.get(note.sha256, "unknown"), self._is_old(note)
+                if state in _WITHOUT_FILES:
+                    orphans += [note] if is_old and note.sha256 not in finished else []
+                elif is_old or state != "wanted":  # else somebody may be about to name this node
+                    settled.append(note)
+            await means.disk.run(self._forget, settled)
+        return await self._delete(orphans[:ORPHANS_MAX]) if orphans else 0
+
+    async def _delete(self, notes: list[Note]) -> int:
+        means, deleted = self._means, 0
+        marks: dict[Note, tuple[int, int] | None] = {}
+        for note in notes:
+            with means.blobs.poison.skipping(DROPS, note.sha256):
+                marks[note] = await means.disk.run(means.blobs.mark, note.sha256)
+        # After the marks: an upload says what it becomes before that comes, and a later one has another mark.
+        finished = await means.disk.run(finished_blobs, means.blobs)
+        asked = [note.sha256 for note in marks if note.sha256 not in finished]
+        if not asked:
+            return 0
+        command = ReportOrphans(node_id=means.node_id, sha256s=asked)
+        told = frozenset(await means.metadata.propose(command, list[str]))
+        for note, mark in marks.items():
+            if note.sha256 in told and await means.disk.run(self._drop, note, mark):
+                deleted += 1
+                await means.disk.run(self._forget, [note])
+        if deleted:
+            _log.info("deleted blobs that nobody has claimed", extra={"count": deleted})
+        return deleted
+
+    def _drop(self, note: Note, mark: tuple[int, int] | None) -> bool:
+        """Unless it came again, or somebody was told of it, since it was marked: then it stays, and its note.
+        Blocks.
+        """
+        blobs, sha256 = self._means.blobs, note.sha256
+
+        def stays() -> bool:
+            return blobs.mark(sha256) != mark or not is_latest(blobs.unclaimed_directory, note)
+
+        try:
+            gone = blobs.delete(sha256, unless=stays)
+            is_gone = gone or blobs.mark(sha256) is None
+        except FilestoreError as error:  # the comparison with the log finds it
+            blobs.poison.note(DROPS, sha256, error)
+            return True
+        if gone:
+            self._means.record("blob.orphan", sha256, "ok")
+        return is_gone
+
+    def _is_old(self, note: Note) -> bool:
+        """Before or after: a clock that was set back keeps nothing for ever."""
+        return abs(self._means.clock_s() - note.at_ns / 1e9) >= PIN_S
+
+    def _forget(self, notes: Sequence[Note]) -> None:
+        """One that cannot be removed stands in nobody's way. Blocks."""
+        blobs = self._means.blobs
+        for note in notes:
+            with blobs.poison.skipping(DIRECTORY, note.sha256):
+                forget_unclaimed(blobs.unclaimed_directory, note)
+
+    def _notes(self) -> list[Note]:
+        """Those that can be taken away; others were settled, and are tried again. Blocks."""
+        blobs, poison = self._means.blobs, self._means.blobs.poison
+        for sha256 in sorted(poison.names(DIRECTORY) - {""}):
+            with poison.skipping(DIRECTORY, sha256):
+                unlink(sha256, parent=blobs.unclaimed_directory)
+        with poison.skipping(DIRECTORY, ""):
+            notes = list_unclaimed(blobs.unclaimed_directory, NOTES_MAX)
+            return [note for note in notes if note.sha256 not in poison.names(DIRECTORY)]
+        return []

@@ -1,0 +1,89 @@
+"""What this node tells the log about its replicas, one report after the other.
+
+A report that may not have arrived is sent again, the same, until it is answered: no list of doomed replicas
+is read before. A process begins with an empty report, whose answer says that no report of an earlier process
+can come any more.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, TypeVar
+
+from ca.errors import Conflict, NotFound, Unavailable
+from coordinator.model.replica_records import DoomedPage, Dropped, Lost
+from coordinator.protocol.commands import AddReplica, AnyCommand, ReportDropped, ReportLost
+from coordinator.protocol.queries import ListDoomed
+from coordinator.rpc.client import MetadataClient
+from node.storage.loss_notes import Reason
+
+RETRY_S: Final = 1.0  # before a report is sent again
+FENCE_TRIES_MAX: Final = 10  # other reports of this node that come between: there is one process
+
+_T = TypeVar("_T")
+_log = logging.getLogger(__name__)
+
+
+class Reporter:
+    """The reports of one node, in order. For one event loop."""
+
+    def __init__(self, node_id: str, metadata: MetadataClient) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._turn = asyncio.Lock()
+        self._is_fenced = False
+
+    async def doomed(self, *, after: str, limit: int) -> DoomedPage:
+        """What this node shall drop, after every report so far was answered. Raises FilestoreError."""
+        async with self._turn:
+            if not self._is_fenced:
+                await self._fence()
+            return await self._list(after=after, limit=limit)
+
+    async def dropped(self, as_of: int, *, dropped: Sequence[str], spared: Sequence[str]) -> Dropped:
+        """Tell what was done with a list. Raises Conflict when that list was no longer the last word."""
+        command = ReportDropped(
+            node_id=self._node_id, as_of=as_of, dropped=list(dropped), spared=list(spared)
+        )
+        async with self._turn:
+            return await self._send(command, Dropped)
+
+    async def lost(self, sha256s: Sequence[str], reason: Reason) -> Lost:
+        """Tell what is not here. Raises NotFound when the node is no member any more."""
+        async with self._turn:
+            command = ReportLost(node_id=self._node_id, sha256s=list(sha256s), reason=reason)
+            return await self._send(command, Lost)
+
+    async def add(self, sha256: str, as_of: int) -> bool:
+        """Tell that a blob is here, as was seen after `as_of` was known; False when the log refuses."""
+        command = AddReplica(sha256=sha256, node_id=self._node_id, as_of=as_of)
+        try:
+            await self._metadata.propose(command, int)
+        except (NotFound, Unavailable) as refusal:
+            facts = {"sha256": sha256, "reason": refusal.details}
+            _log.info("a replica that is here was not added", extra=facts)
+            return False
+        return True
+
+    async def _fence(self) -> None:
+        for _ in range(FENCE_TRIES_MAX):
+            page = await self._list(after="", limit=1)
+            try:
+                await self._send(ReportDropped(node_id=self._node_id, as_of=page.log_index), Dropped)
+            except Conflict:  # of an earlier process, on its way until now
+                continue
+            self._is_fenced = True
+            return
+        raise Unavailable("Other reports of this node come between.")
+
+    async def _list(self, *, after: str, limit: int) -> DoomedPage:
+        query = ListDoomed(node_id=self._node_id, after=after, limit=limit)
+        return await self._metadata.read(query, DoomedPage)
+
+    async def _send(self, command: AnyCommand, reply_type: type[_T]) -> _T:
+        while True:
+            try:
+                return await self._metadata.propose(command, reply_type)
+            except Unavailable as error:
+                _log.warning("a report was not answered", extra={"reason": error.details})
+            await asyncio.sleep(RETRY_S)

@@ -1,0 +1,263 @@
+"""Reading every byte of every replica now and then, to find damage before somebody needs the copy.
+
+A cycle goes through the blobs by name, within the node's budget of bytes, and begins again SCRUB_S after its
+beginning; how far it has come survives a restart. An order begins a cycle at once, with all of the budget;
+one that comes while an ordered cycle runs is answered by that. The page cache is passed by: what it holds
+says nothing about the medium. Segments are compared with their checksums, and the whole with its name.
+
+A cycle that finds a large part of the blobs damaged stops, ordered or not: memory, a controller or this
+program may be at fault, and not the disk.
+"""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+import msgspec
+from msgspec import Struct
+
+from ca.errors import FilestoreError, Unavailable
+from ca.secretfiles import write_durable
+from coordinator.runtime.json_files import decode_foreign
+from coordinator.runtime.lasting_troubles import LastingTroubles
+from node.custody.context import PAGE_BLOBS, Means, Pass, Stopped, Superseded
+from node.custody.loss_repair import Losses
+from node.custody.orders import Bell, Order, Orders
+from node.diskio.pagecache import is_cached
+from node.peer.rate_budget import Budget
+from node.storage.blobs import BLOBS, READS
+from node.storage.damage import read_whole, withdraw
+from node.storage.inventory import Names
+from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
+
+SCRUB_S: Final = 30 * 86_400.0
+UNHURRIED_RATE: Final = 20_000_000  # bytes per second without an order: 50 TB in 30 days
+SAVE_S: Final = 60.0  # between two notes of how far it is; so much is read again after a restart
+STATE: Final = "state"  # an area of `PoisonItems`: small files beside the blobs
+REST_S: Final = 60.0
+TROUBLE_S: Final = 5.0
+
+_log = logging.getLogger(__name__)
+_TROUBLES = LastingTroubles(_log)
+
+
+class Cycle(Struct, kw_only=True):
+    """How far a cycle is: everything up to the name `after` was read, all of it when `is_over` by itself.
+
+    `before_ms`: everything else was read, or came, after that.
+    """
+
+    began_at_ms: int
+    before_ms: int = 0
+    after: str = ""
+    is_over: bool = False
+    was_stopped: bool = False  # by too much damage
+    has_gaps: bool = False  # something could not be read, and was passed over
+
+    @property
+    def since_ms(self) -> int:
+        """All there is was read, or came, after that; 0 when it is not known."""
+        is_whole = self.is_over and not (self.was_stopped or self.has_gaps)
+        return self.began_at_ms if is_whole else self.before_ms
+
+    def next(self, at_ms: int) -> "Cycle":
+        """The cycle that begins now."""
+        return Cycle(began_at_ms=at_ms, before_ms=self.since_ms)
+
+
+class Scrubber:
+    """Scrubs one disk; `run` does until it is cancelled."""
+
+    def __init__(self, means: Means, losses: Losses, state: Path) -> None:
+        self._means = means
+        self._losses = losses
+        self._state = state
+        self._bell = Bell()
+        self.orders = Orders(self._bell.ring)
+        self._own = Pass()  # of the cycle that nobody has ordered
+        self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
+        self._saved_at_s = 0.0
+        self._since_ms = 0
+        self._newest: Cycle | None = None  # that was begun, also where what followed was broken off
+
+    @property
+    def since_ms(self) -> int:
+        """All replicas here were read, or came, after this time; 0 while that is not known."""
+        return self._since_ms
+
+    async def run(self) -> None:
+        """Scrub for ever."""
+        await self._means.view.wait_until_fresh()
+        cycle = await self._means.disk.run(self._load)
+        self._noted(cycle)
+        self._means.metrics.custody_stops.note("scrub", is_stopped=cycle.was_stopped)
+        while True:
+            try:
+                cycle = await self.look(cycle)
+            except (FilestoreError, OSError) as error:
+                _TROUBLES.met("scrubbing was broken off", str(error))
+                self._means.metrics.custody_stops.note_trouble("scrub", error)
+                cycle = self._newest or cycle
+                await asyncio.sleep(TROUBLE_S)
+                continue
+            await self._bell.wait(REST_S)
+            if self._means.blobs.poison.names(STATE):
+                await self._save(cycle, at_once=True)
+
+    async def look(self, cycle: Cycle) -> Cycle:
+        """Whatever is due now; the cycle as it is then. Raises FilestoreError, OSError."""
+        self._newest = cycle
+        while ordered := self.orders.waiting():
+            self._newest = cycle = await self._ordered(ordered, cycle)
+        now_ms = int(self._means.clock_s() * 1000)
+        if cycle.is_over and abs(now_ms - cycle.began_at_ms) >= SCRUB_S * 1000:
+            self._newest = cycle = cycle.next(now_ms)
+            self._own = Pass()
+        if not cycle.is_over:
+            await self._by_itself(cycle)
+        return cycle
+
+    async def _by_itself(self, cycle: Cycle) -> None:
+        """Go on with a cycle that nobody has ordered; one that stopped is over."""
+        stops = self._means.metrics.custody_stops
+        try:
+            await self._go_on(cycle, None)
+        except Stopped as reason:
+            stops.note("scrub", is_stopped=True)
+            _log.error("custody stopped itself", extra={"kind": "scrub", "reason": str(reason)})
+            cycle.is_over = cycle.was_stopped = True
+            await self._save(cycle, at_once=True)
+        else:
+            if cycle.is_over:
+                stops.note("scrub", is_stopped=False)
+
+    async def _ordered(self, ordered: list[Order], before: Cycle) -> Cycle:
+        """A whole cycle for these orders."""
+        first = ordered[0]
+        first.run.counts.clear()
+        first.run.add(looked=0, bytes=0, damaged=0)
+        for order in ordered:
+            order.has_begun, order.run = True, first.run
+        cycle = before.next(int(self._means.clock_s() * 1000))
+        reason = ""
+        try:
+            await self._go_on(cycle, first)
+        except Unavailable:  # it runs still, and is begun anew
+            for order in ordered:
+                order.has_begun = False
+            raise
+        except (FilestoreError, OSError, Stopped) as error:
+            reason = f"{type(error).__name__}: {error}"
+        else:
+            if cycle.is_over:
+                self._means.metrics.custody_stops.note("scrub", is_stopped=False)
+        while (oldest := self.orders.next()) is not None and oldest.run is first.run:
+            oldest.end(reason)
+        return cycle
+
+    async def _go_on(self, cycle: Cycle, order: Order | None) -> None:
+        """To the end of the cycle, or until an order comes that is no part of it."""
+        means = self._means
+        names = Names(means.blobs, after=cycle.after)
+        held = (await means.replicas()).replicas
+        while page := await means.disk.run(names.page, PAGE_BLOBS):
+            for sha256 in page:
+                if self._is_superseded(order):
+                    return
+                is_read = False
+                try:
+                    with means.blobs.poison.skipping(READS, sha256):
+                        await self._read(sha256, order, held)
+                        is_read = True
+                except Superseded:
+                    return
+                cycle.has_gaps |= not is_read
+                cycle.after = sha256
+                await self._save(cycle)
+        await self._losses.settle_notes()
+        cycle.has_gaps |= bool(means.blobs.poison.names(BLOBS))  # directories that could not be listed
+        cycle.is_over = True
+        await self._save(cycle, at_once=True)
+
+    def _is_superseded(self, order: Order | None) -> bool:
+        for joining in self.orders.waiting():
+            if order is None:
+                return True
+            joining.has_begun, joining.run = True, order.run
+        return False
+
+    async def _read(self, sha256: str, order: Order | None, held: int) -> None:
+        means = self._means
+        try:
+            await self._verify(sha256, order)
+        except BlobMissing:
+            return
+        except BlobDamaged as damage:
+            await withdraw(means.disk, means.blobs, means.metrics, damage)
+            run = self._own if order is None else order.run
+            run.add(damaged=1)
+            run.require_few(run.counts["damaged"], held, "are damaged")
+            await self._losses.settle_notes()
+        if order is not None:
+            order.run.add(looked=1)
+
+    async def _verify(self, sha256: str, order: Order | None) -> None:
+        """Counts the bytes while it reads: whoever waits for an order gives up a pass that stands still, and
+        one blob may take hours. Raises Superseded when an order comes meanwhile; BlobMissing, BlobDamaged,
+        FilestoreError.
+        """
+        means = self._means
+
+        async def pace(size_bytes: int) -> None:
+            await means.budget.take(size_bytes)
+            if order is None:
+                await self._unhurried.take(size_bytes)
+                if self.orders.waiting():
+                    raise Superseded
+            means.metrics.scrubbed_bytes.inc(size_bytes)
+            if order is not None:
+                order.run.add(bytes=size_bytes)
+
+        blob = await means.disk.open(means.blobs.open, sha256)
+        try:
+            await read_whole(means.disk, blob, pace=pace, verify=_verify_on_medium)
+        finally:
+            blob.close()
+
+    def _load(self) -> Cycle:
+        at_ms = int(self._means.clock_s() * 1000)
+        with self._means.blobs.poison.skipping(STATE, self._state.name):
+            try:
+                return decode_foreign(self._state.read_bytes(), Cycle)
+            except FileNotFoundError:
+                return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
+            except msgspec.MsgspecError:
+                _log.warning("how far scrubbing has come is not known: it begins anew")
+        return Cycle(began_at_ms=at_ms)
+
+    def _noted(self, cycle: Cycle) -> None:
+        self._since_ms = cycle.since_ms
+        self._means.metrics.scrubbed_since.set(cycle.since_ms / 1000)
+
+    async def _save(self, cycle: Cycle, *, at_once: bool = False) -> None:
+        self._noted(cycle)
+        self._means.metrics.custody_stops.note_trouble("scrub", None)  # it goes on
+        now_s = asyncio.get_running_loop().time()
+        if at_once or now_s - self._saved_at_s >= SAVE_S:
+            self._saved_at_s = now_s
+            written = msgspec.json.encode(cycle) + b"\n"
+            with self._means.blobs.poison.skipping(STATE, self._state.name):  # it is in memory all the same
+                await self._means.disk.run(write_durable, self._state, written)
+
+
+def _verify_on_medium(blob: OpenBlob, index: int, whole: WholeRead) -> bool:
+    """Reads the segment from the disk; what others had in the page cache is read into it again. Blocks."""
+    start, stop = blob.segment_range(index)
+    is_hot = is_cached(blob.fd, start, stop)
+    os.posix_fadvise(blob.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+    is_sound = blob.verify_segment(index, whole)
+    if not is_hot:
+        os.posix_fadvise(blob.fd, start, stop - start, os.POSIX_FADV_DONTNEED)
+    return is_sound

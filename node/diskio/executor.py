@@ -1,0 +1,242 @@
+"""The threads that do blocking disk work, so that the event loop never waits for a disk.
+
+A job that has begun is always waited for: whoever is cancelled meanwhile goes on only when its thread has
+let go of the files, so no lock or descriptor is given away under a running thread.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import Future
+from contextlib import aclosing, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Generic, ParamSpec, Protocol, TypeVar
+
+from node.diskio.thread_pools import started_pool
+
+# Reads and uploads that may wait for the disk at once; more only queue up behind the same disk.
+DISK_THREADS = 24
+LONG_JOBS_MAX = 3  # that read a file of any size, to hash an upload anew: the other threads are for all else
+
+
+class Closable(Protocol):
+    """What holds descriptors."""
+
+    def close(self) -> None:
+        """Give them back. May block."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Waiting:
+    """Somebody who waits for the disk, and his connection."""
+
+    transport: asyncio.BaseTransport | None
+
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+_O = TypeVar("_O", bound=Closable | None)
+
+
+class DiskWorkers:
+    """A named pool of DISK_THREADS threads."""
+
+    def __init__(self) -> None:
+        """Raises Unavailable when the threads cannot be started: now, and never later."""
+        self._pool = started_pool(DISK_THREADS, "disk")
+        self._long = asyncio.Semaphore(LONG_JOBS_MAX)
+        self._lock = threading.Lock()
+        self._waiting = 0
+        self._guarded: set[Waiting] = set()
+        self.hangs: Callable[[], bool] = lambda: False  # see `DiskWatch.hangs`
+
+    async def run(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """What `job` returns or raises.
+
+        When the caller is cancelled, the job ends first and its result is lost; see `open`.
+        """
+        return await _ended(asyncio.wrap_future(self.begin(job, *args, **kwargs)))
+
+    async def run_long(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """The same for a job that may take minutes: LONG_JOBS_MAX of them have a thread, in their order.
+
+        So whoever asks for many leaves threads to those who need one for a moment.
+        """
+        async with self._long:
+            return await self.run(job, *args, **kwargs)
+
+    async def open(self, job: Callable[_P, _O], *args: _P.args, **kwargs: _P.kwargs) -> _O:
+        """What `job` opens, None for nothing; the caller closes it. Raises what `job` does.
+
+        When the caller is cancelled, it is closed here: nobody else knows of it.
+        """
+        running = asyncio.wrap_future(self.begin(job, *args, **kwargs))
+        try:
+            return await _ended(running)
+        except asyncio.CancelledError:
+            opened = None if running.cancelled() or running.exception() else running.result()
+            if opened is not None:
+                await _outlast(asyncio.wrap_future(self.begin(opened.close)))
+            raise
+
+    def begin(self, job: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """Have it done; the caller sees to it that its end is waited for. Raises RuntimeError after `close`.
+
+        Any thread may ask for it.
+        """
+
+        def begun() -> _T:
+            self._count_waiting(-1)
+            return job(*args, **kwargs)
+
+        self._count_waiting(1)
+        try:
+            return self._pool.submit(begun)
+        except RuntimeError:
+            self._count_waiting(-1)
+            raise
+
+    @contextmanager
+    def waited_for(self, transport: asyncio.BaseTransport | None) -> Iterator[None]:
+        """Whose client waits for a read within: it is broken off while the disk hangs, and can ask elsewhere.
+
+        A job that has begun cannot be given up.
+        """
+        waiting = Waiting(transport)
+        self._guarded.add(waiting)
+        try:
+            yield
+        finally:
+            self._guarded.discard(waiting)
+
+    def break_off(self) -> None:
+        """End the connections of those who wait for this disk."""
+        for waiting in self._guarded:
+            if isinstance(waiting.transport, asyncio.WriteTransport):
+                waiting.transport.abort()
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether jobs wait for a thread. Any thread may ask."""
+        return self._waiting > 0
+
+    def close(self) -> None:
+        """Wait for the jobs that run; no new ones are taken."""
+        self._pool.shutdown(wait=True)
+
+    def _count_waiting(self, change: int) -> None:
+        with self._lock:
+            self._waiting += change
+
+
+async def write_overlapped(
+    disk: DiskWorkers, pieces: AsyncGenerator[_T, None], write: Callable[[_T], object]
+) -> None:
+    """Hand every piece to `write` in a thread, one at a time and in order, while the next ones are awaited.
+
+    A piece is written before the second one after it is asked for; the next begins without a turn of the
+    event loop. A write that fails ends the asking at once, and is what is raised, whatever else goes wrong.
+    By then no write runs any more, none has begun after one that failed, and `pieces` is closed.
+    """
+    latest: asyncio.Future[None] | None = None
+    async with aclosing(pieces):
+        try:
+            async with asyncio.timeout(None) as asking:  # its time has come when a write fails
+                line = _Line(disk, write, asking)
+                async for piece in pieces:
+                    earlier, latest = latest, line.put(piece)
+                    del piece  # its memory is the line's
+                    if earlier is not None:
+                        await asyncio.shield(earlier)
+                if latest is not None:
+                    await asyncio.shield(latest)
+        except Exception as error:
+            if latest is not None:
+                await _outlast(latest)
+                failure = latest.exception()
+                if failure is not None and failure is not error:
+                    raise failure from (failure.__cause__ if asking.expired() else error)
+            raise
+        finally:
+            if latest is not None:
+                await _outlast(latest)
+
+
+class _Line(Generic[_T]):
+    """Pieces that wait in line before a thread. It goes on to the next by itself, unless other jobs wait."""
+
+    def __init__(self, disk: DiskWorkers, write: Callable[[_T], object], asking: asyncio.Timeout) -> None:
+        self._disk, self._write, self._asking = disk, write, asking
+        self._loop = asyncio.get_running_loop()
+        self._lock = threading.Lock()
+        self._waiting: deque[tuple[_T, asyncio.Future[None]]] = deque()
+        self._is_served = False  # by a thread, or one will come
+        self._failure: BaseException | None = None
+
+    def put(self, piece: _T) -> asyncio.Future[None]:
+        """Done when it is written; fails as the first of the line that failed."""
+        ended = self._loop.create_future()
+        ended.add_done_callback(asyncio.Future.exception)  # seen: who waits for it may be cancelled
+        with self._lock:
+            self._waiting.append((piece, ended))
+            was_served, self._is_served = self._is_served, True
+        if not was_served:
+            self._disk.begin(self._serve)
+        return ended
+
+    def _serve(self) -> None:
+        """In a thread."""
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._is_served = False
+                    return
+                piece, ended = self._waiting.popleft()
+            if self._failure is None:
+                try:
+                    self._write(piece)
+                except BaseException as error:  # noqa: BLE001  # told to whoever waits for it
+                    self._failure = error
+            self._loop.call_soon_threadsafe(self._tell, ended, self._failure)
+            if self._disk.has_waiting and self._serve_later():
+                return
+
+    def _serve_later(self) -> bool:
+        """Whether others may go first: not where no thread would come back any more."""
+        try:
+            self._disk.begin(self._serve)
+        except RuntimeError:
+            return False
+        return True
+
+    def _tell(self, ended: asyncio.Future[None], failure: BaseException | None) -> None:
+        if failure is None:
+            ended.set_result(None)
+            return
+        ended.set_exception(failure)
+        with suppress(RuntimeError):  # the asking has ended, or ends already
+            self._asking.reschedule(self._loop.time())
+
+
+async def _ended(running: asyncio.Future[_T]) -> _T:
+    """Its result, or what it raises. CancelledError comes after its end."""
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await _outlast(running)
+        raise
+
+
+async def _outlast(running: asyncio.Future[_T]) -> None:
+    """Wait for its end, whoever is cancelled meanwhile; CancelledError comes after it."""
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if not running.cancelled():
+        running.exception()  # marks it as seen; the caller is leaving anyway
+    if cancelled is not None:
+        raise cancelled

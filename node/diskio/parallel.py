@@ -1,0 +1,49 @@
+"""Parts of one piece of work side by side, on cores that others leave free.
+
+The hashes let go of the interpreter's lock for as long as they work on a large buffer.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import wait
+
+from node.diskio.thread_pools import started_pool
+
+LANES_MAX = 8  # of one process: more large uploads at a time keep its cores busy anyhow
+
+
+class Lanes:
+    """Threads of one store, fewer than there are cores. For any thread; `close` waits for what runs."""
+
+    def __init__(self) -> None:
+        lanes = min(LANES_MAX, max(1, (os.cpu_count() or 1) - 1))
+        self._pool = started_pool(lanes, "lane")
+        self._free = threading.Semaphore(lanes)
+
+    def run(self, here: Callable[[], object], beside: Callable[[], object]) -> None:
+        """Both; neither waits for the other, and both have ended then.
+
+        `beside` runs in this thread, after `here`, where no other is free: work never waits in line behind
+        that of others. Raises what `here` raised, else what `beside` did.
+        """
+        if not self._free.acquire(blocking=False):
+            here()
+            beside()
+            return
+        begun = self._pool.submit(self._freeing, beside)
+        try:
+            here()
+        finally:
+            wait([begun])
+        begun.result()
+
+    def close(self) -> None:
+        """No more is taken."""
+        self._pool.shutdown(wait=True)
+
+    def _freeing(self, part: Callable[[], object]) -> None:
+        try:
+            part()
+        finally:
+            self._free.release()

@@ -1,0 +1,119 @@
+"""Single things on a node's disk that cannot be used, and what the node passes over because of them.
+
+Whoever goes through many things (a pass, a sweep, a start) works on each inside `skipping`: what the disk
+refuses about one is remembered here, logged once, told in heartbeats and counted, and the others get their
+turn. A thing leaves when it could be used again, or is not there any more. For any thread; no I/O here.
+"""
+
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ca.errors import FilestoreError
+from coordinator.runtime.lifetime import out_of_descriptors
+from node.diskio.fs import DiskFull, DiskRefused
+
+ITEMS_MAX: Final = 1000  # that are remembered: with more the disk is at fault, which is told otherwise
+REASON_CHARS_MAX: Final = 200
+WORK: Final = "work"  # the area of what the node does, and the disk does not let it do at all
+
+_log = logging.getLogger(__name__)
+
+
+class PoisonItems:
+    """Why each cannot be used, by area and name. An area is a directory, or a kind of work."""
+
+    def __init__(self, *, items_max: int = ITEMS_MAX) -> None:
+        self._items_max = items_max
+        self._lock = threading.Lock()
+        self._items: OrderedDict[tuple[str, str], str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @contextmanager
+    def skipping(self, area: str, name: str) -> Iterator[None]:
+        """For work on one thing. What the disk refuses is noted, and not raised; else the thing is well.
+
+        A shortage of descriptors says nothing of it, and is raised, as is everything that no disk says.
+        """
+        try:
+            yield
+        except (OSError, DiskRefused, DiskFull) as error:
+            if not _is_of_a_disk(error):
+                raise
+            self.note(area, name, error)
+        else:
+            self.clear(area, name)
+
+    def note(self, area: str, name: str, error: OSError | FilestoreError) -> None:
+        """It cannot be used; logged when that is new."""
+        reason = _reason(error)[:REASON_CHARS_MAX]
+        with self._lock:
+            is_known = (area, name) in self._items
+            if not is_known and len(self._items) >= self._items_max:
+                return
+            self._items[(area, name)] = reason
+        if not is_known:
+            facts = {"area": area, "item": _printable(name), "reason": reason}
+            _log.error("something on the disk cannot be used and is passed over", extra=facts)
+
+    def clear(self, area: str, name: str) -> None:
+        """It can be used, or is gone."""
+        if not self._items:  # as nearly always
+            return
+        with self._lock:
+            was_known = self._items.pop((area, name), None) is not None
+        if was_known:
+            _log.info("passed over no more", extra={"area": area, "item": name})
+
+    def keep(self, area: str, names: Collection[str], *, below: str = "") -> None:
+        """Of an area these names are there, of which `below` is the beginning; others are gone."""
+        for name in self.names(area):
+            first = name.removeprefix(below).partition("/")[0]
+            if first and name.startswith(below) and first not in names:
+                self.clear(area, name)
+
+    def names(self, area: str) -> frozenset[str]:
+        """What of an area cannot be used."""
+        if not self._items:
+            return frozenset()
+        with self._lock:
+            return frozenset(name for of, name in self._items if of == area)
+
+    def counts(self) -> dict[str, int]:
+        """How much it is, by area."""
+        with self._lock:
+            found: dict[str, int] = {}
+            for area, _ in self._items:
+                found[area] = found.get(area, 0) + 1
+        return found
+
+    def shown(self, limit: int) -> list[str]:
+        """The first of them, each with why, for an operator."""
+        with self._lock:
+            items = list(self._items.items())[:limit]
+        told = [f"{area}/{name}: {reason}" if name else f"{area}: {reason}" for (area, name), reason in items]
+        return [_printable(text) for text in told]
+
+
+def _printable(text: str) -> str:
+    """A name on a disk may be any bytes; a heartbeat, a table and a log line may not."""
+    return "".join(each if each.isprintable() else "?" for each in text)
+
+
+def _is_of_a_disk(error: OSError | FilestoreError) -> bool:
+    """A deadline, or a connection that ended, is an OSError too."""
+    if isinstance(error, OSError):
+        is_other = error.errno is None or isinstance(error, ConnectionError)
+        return not is_other and out_of_descriptors(error) is None
+    return True
+
+
+def _reason(error: OSError | FilestoreError) -> str:
+    """Without a path: it is named already."""
+    told = error.strerror if isinstance(error, OSError) else error.details
+    return told or type(error).__name__

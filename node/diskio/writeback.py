@@ -1,0 +1,97 @@
+"""Syncs of a file behind whoever writes it: what came is made durable while more comes.
+
+One sync of a file is under way at a time. What it made durable counts once it has ended well; what it raised
+is raised to the writer, who must end it before it looks back, cuts the file, or closes it. The last sync,
+which the writer waits for, has little left to do: the disk had a head start.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+
+from node.diskio.durable import Disk
+from node.diskio.thread_pools import started_pool
+
+FLUSH_THREADS = 4  # syncs at a time in one process; more would only wait for the same disk
+HEAD_START_BYTES = 2 << 20  # that the disk is told to begin with at once
+BEHIND_BYTES = 16 << 20  # so far behind it has enough to do without being told
+END_BYTES = 32 << 20  # but for the last ones: somebody waits for them
+
+
+class FlushThreads:
+    """The threads of one store. `close` waits for the syncs that run."""
+
+    def __init__(self) -> None:
+        self._pool = started_pool(FLUSH_THREADS, "flush")
+
+    def behind(self) -> "Behind":
+        """For one file."""
+        return Behind(self._pool)
+
+    def close(self) -> None:
+        """No new ones are taken."""
+        self._pool.shutdown(wait=True)
+
+
+class Behind:
+    """The sync of one file that is under way, if any. For one thread at a time."""
+
+    def __init__(self, pool: ThreadPoolExecutor) -> None:
+        self._pool = pool
+        self._running: Future[None] | None = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the disk is still at it."""
+        return self._running is not None and not self._running.done()
+
+    def begin(self, sync: Callable[[], None]) -> None:
+        """Run `sync` in a thread; the one before was ended."""
+        assert self._running is None
+        self._running = self._pool.submit(sync)
+
+    def end(self) -> bool:
+        """Wait for it; whether there was one. Raises what it raised, once."""
+        running, self._running = self._running, None
+        if running is None:
+            return False
+        running.result()
+        return True
+
+    def drop(self) -> None:
+        """Wait for it, whatever comes of it."""
+        running, self._running = self._running, None
+        if running is not None:
+            wait([running])
+
+
+class HeadStart:
+    """What a disk begins with before a sync asks for it; nothing is durable by that.
+
+    Little content is on the disk by the time its sync begins, and the end of a large one too. Amid a long
+    body nothing is told to a disk that is behind: it has enough to do, and the writer would lose time.
+    """
+
+    def __init__(self, disk: Disk, descriptor: int) -> None:
+        self._disk = disk
+        self._descriptor = descriptor
+        self._begun_bytes = 0
+
+    def written(self, stop: int, durable_bytes: int, size_bytes: int | None) -> None:
+        """The file has come so far; `size_bytes`: where it will end, if that is known.
+
+        Raises OSError for bytes that the disk refuses, as their sync would.
+        """
+        start = max(self._begun_bytes, durable_bytes)
+        is_amid = size_bytes is None or size_bytes - stop > END_BYTES
+        if stop - start < HEAD_START_BYTES or (is_amid and stop - durable_bytes > BEHIND_BYTES):
+            return
+        self._disk.write_out(self._descriptor, start, stop - start)
+        self._begun_bytes = stop
+
+    def asked(self, stop: int) -> None:
+        """A sync is at all that lies before this offset."""
+        self._begun_bytes = stop
+
+    def cut(self, stop: int) -> None:
+        """What comes behind this offset is new."""
+        self._begun_bytes = min(self._begun_bytes, stop)

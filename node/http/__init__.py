@@ -1,0 +1,1 @@
+"""Header fields of HTTP: conditions, ranges, digests. Pure."""

@@ -1,0 +1,148 @@
+"""Where a process of a node listens, and what it serves there.
+
+The client port, with the plain one for a proxy beside it, is shared by all workers: the kernel deals
+connections out. The peer port is that of worker 0. Every worker of several has a Unix socket for the others,
+which serves what the peer port serves, without TLS.
+"""
+
+import asyncio
+
+from aiohttp import web
+
+from coordinator.http.app import Listener, new_application, serve, serve_on
+from coordinator.http.fastpath import DIRECT
+from coordinator.http.listener import Places, listening_socket
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.runtime.metrics import Metrics
+from node.api.health import metrics as tell_metrics
+from node.api.routes import METADATA, client_routes
+from node.base.config import NodeConfig
+from node.content.fastpath import HotPath
+from node.content.routes import OPERATIONS, content_routes
+from node.peer.reachability import reach_routes
+from node.peerapi.admission import prepare_admission
+from node.peerapi.blobs import transfer_routes
+from node.peerapi.copies import copy_routes
+from node.peerapi.custody import custody_routes
+from node.peerapi.losses import loss_routes
+from node.peerapi.upload_copies import upload_copy_routes
+from node.peerapi.uploads import following_routes, prepare_following
+from node.services import NodeServices, provide
+from node.uploads.room import room_routes
+from node.workers.stats import WorkerNumbers
+
+Address = tuple[str, int]
+LOCAL_DRAIN_S = 1.0  # within END_TIMEOUT_S of `node/workers/supervisor.py`
+
+
+class Ports:
+    """The listeners of one process. Use as a context manager: what is not drained at its end is cut off."""
+
+    def __init__(
+        self, config: NodeConfig, contexts: MemberContexts, services: NodeServices, metrics: Metrics
+    ) -> None:
+        self._config = config
+        self._contexts = contexts
+        self._services = services
+        self._metrics = metrics
+        self._is_shared = services.siblings.workers > 1
+        self._listeners: list[Listener] = []
+        self._local: Listener | None = None
+
+    async def __aenter__(self) -> "Ports":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.drain(0.0)
+        await self.drain_local(0.0)
+
+    async def open_local(self, numbers: WorkerNumbers) -> None:
+        """Hear the other workers, if there are any. Raises OSError."""
+        if self._is_shared:
+            app = _member_application(self._services)
+            app.add_routes([*numbers.routes(), *loss_routes(), web.get("/metrics", tell_metrics)])
+            listening = self._services.siblings.listening_socket()
+            self._local = await serve_on(listening, app, peer=True, metrics=self._metrics)
+
+    async def open_peer(self) -> int:
+        """Hear other members; which port that is. Raises OSError."""
+        app = _member_application(self._services)
+        prepare_admission(app, self._services.api.view)
+        host, port = self._config.address, self._config.peer_port
+        listener = await serve(
+            app,
+            host=host,
+            port=port,
+            ssl_context=self._contexts.peer.listening,
+            peer=True,
+            metrics=self._metrics,
+        )
+        self._listeners.append(listener)
+        return listener.port
+
+    async def open_clients(self, plain: Address | None) -> Address | None:
+        """Hear clients; the plain address with its port, if there is one. Raises OSError.
+
+        Worker 0 comes first: it finds out whether a stranger is there, with whom the kernel would share.
+        """
+        secure = self._config.address, self._config.api_port
+        bound, places = None, Places()
+        for address in (secure, plain):
+            if address is None:
+                continue
+            if self._is_shared and self._services.siblings.worker == 0:
+                (await listening_socket(*address)).close()
+            listener = await serve(
+                client_application(self._services, self._metrics),
+                host=address[0],
+                port=address[1],
+                ssl_context=self._contexts.api.listening if address is secure else None,
+                shared=self._is_shared,
+                places=places,
+            )
+            self._listeners.append(listener)
+            bound = None if address is secure else (address[0], listener.port)
+        return bound
+
+    async def drain(self, drain_s: float) -> None:
+        """Close what others than workers use; requests that run have `drain_s` to end. Again is harmless.
+
+        Together: an upload that ends meanwhile may need our own peer port through another node.
+        """
+        listeners, self._listeners = self._listeners, []
+        await asyncio.gather(*(listener.close(drain_s) for listener in listeners))
+
+    async def drain_local(self, drain_s: float = LOCAL_DRAIN_S) -> None:
+        """Hear the other workers no more, all of which have drained. Again is harmless.
+
+        A request that one of them broke off may be at its last acts here, for which it asks coordinators.
+        """
+        local, self._local = self._local, None
+        if local is not None:
+            await local.close(drain_s)
+
+
+def client_application(services: NodeServices, metrics: Metrics) -> web.Application:
+    """The whole API."""
+    routes = client_routes([*METADATA, *OPERATIONS])
+    app = new_application(routes, component="node", metrics=metrics)
+    provide(app, services)
+    app[DIRECT] = HotPath(services, services.records.get).answer
+    return app
+
+
+def _member_application(services: NodeServices) -> web.Application:
+    """Its requests are counted nowhere: who passed them on counted them."""
+    routes = [
+        *transfer_routes(),
+        *copy_routes(),
+        *upload_copy_routes(),
+        *following_routes(),
+        *custody_routes(),
+        *reach_routes(),
+        *room_routes(),
+    ]
+    app = new_application([*routes, *content_routes()], component="node")
+    provide(app, services)
+    prepare_following(app)
+    return app

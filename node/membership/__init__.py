@@ -1,0 +1,1 @@
+"""A node among others: joining, renewing, moving, and telling how its disk is."""

@@ -1,0 +1,177 @@
+"""What a node tells about its disk: room, and whether it still takes bytes.
+
+Looked at in a thread, told from memory. What this process keeps open of files that others have deleted is
+given back on the way.
+"""
+
+import asyncio
+import errno
+import logging
+import time
+from collections.abc import Callable
+
+from ca.errors import FilestoreError, Unavailable
+from coordinator.protocol.calls import HeartbeatCall
+from coordinator.runtime.lifetime import out_of_descriptors
+from node.diskio.executor import DiskWorkers
+from node.storage.blobs import BlobStore
+from node.uploads.write_locks import UploadLocks
+
+LOOK_S = 1.0
+PROBE_S = 10.0  # a synced write of a few bytes: often enough to notice a dying disk, too seldom to wear it
+POISON_SHOWN = 8  # in a heartbeat
+STALE_S = 30.0  # a disk that took no bytes for so long is told to take none
+HANG_S = 15.0  # a look that takes longer says that the disk hangs: a busy one takes a second or two
+
+_log = logging.getLogger(__name__)
+
+
+class DiskWatch:
+    """The last look at the disk. `run` keeps looking until it is cancelled."""
+
+    def __init__(
+        self,
+        disk: DiskWorkers,
+        blobs: BlobStore,
+        locks: UploadLocks,
+        *,
+        is_primary: bool = True,
+        uploads_elsewhere: Callable[[], int] = lambda: 0,
+    ) -> None:
+        """`is_primary`: of the process that speaks for the node; it adds the uploads of the other workers."""
+        self._disk = disk
+        self._blobs = blobs
+        self._locks = locks
+        self._is_primary = is_primary
+        self._uploads_elsewhere = uploads_elsewhere
+        self.scrubbed_since_ms: Callable[[], int] = lambda: 0  # see `Scrubber.since_ms`, which comes later
+        self.custody_stopped: Callable[[], list[str]] = list  # see `CustodyStops.kinds`
+        self.unreachable: Callable[[], list[str]] = list  # see `Reach.unreachable`
+        self.poison_elsewhere: Callable[[], int] = lambda: 0  # of the other workers
+        self._free_bytes = 0
+        self._total_bytes = 0
+        self._writable_at_s = float("-inf")
+        self._has_looked = False
+        self._trouble = ""  # what was wrong at the last look
+        self._looking_since_s: float | None = None
+        disk.hangs = self.hangs
+        self._is_full = False  # so that no bytes are taken, while nothing fails
+
+    def heartbeat(self) -> HeartbeatCall:
+        """For the coordinators; a disk that takes nothing has no room, for those of older versions."""
+        is_writable = self.is_writable()
+        return HeartbeatCall(
+            self._free_bytes if is_writable else 0,
+            self._total_bytes,
+            len(self._locks) + self._uploads_elsewhere(),
+            self._is_primary,
+            takes_bytes=is_writable or not self._has_looked,
+            scrubbed_since_ms=self.scrubbed_since_ms(),
+            custody_stopped=self.custody_stopped(),
+            unreachable=self.unreachable(),
+            disk_fails=self.fails(),
+            disk_full=self.is_full(),
+            poison=self._blobs.poison.shown(POISON_SHOWN),
+            poison_count=len(self._blobs.poison) + self.poison_elsewhere(),
+        )
+
+    @property
+    def free_bytes(self) -> int:
+        """What the process may still write, as it was at the last look."""
+        return self._free_bytes
+
+    @property
+    def total_bytes(self) -> int:
+        """The size of the file system."""
+        return self._total_bytes
+
+    def is_writable(self) -> bool:
+        """Whether the disk took bytes a moment ago, and has room for more."""
+        is_recent = time.monotonic() - self._writable_at_s < STALE_S
+        return is_recent and not self._is_full and not self.hangs()
+
+    def is_full(self) -> bool:
+        """Whether the disk takes no bytes for want of room, and for nothing else."""
+        return self._is_full and not self.hangs()
+
+    def hangs(self) -> bool:
+        """Whether the disk has neither taken nor refused what a look asked of it for HANG_S."""
+        since_s = self._looking_since_s
+        return since_s is not None and time.monotonic() - since_s >= HANG_S
+
+    def fails(self) -> bool:
+        """Whether the disk takes no bytes for another reason than that it is full: it may have lost some."""
+        return self._has_looked and not self.is_writable() and not self.is_full()
+
+    async def look(self) -> None:
+        """Once. Problems are logged and show in what is told."""
+        self._looking_since_s = time.monotonic()
+        try:
+            await self._look()
+        finally:
+            self._looking_since_s = None
+
+    async def _look(self) -> None:
+        now_s = time.monotonic()
+        try:
+            await self._disk.run(self._blobs.opened.drop_changed)
+            for name in await self._disk.run(self._blobs.areas.remake, self._blobs.disk):
+                _log.error("a directory of this node was removed, and is made again", extra={"area": name})
+            self._free_bytes = await self._disk.run(self._blobs.free_bytes)
+            self._total_bytes = await self._disk.run(self._blobs.total_bytes)
+            was_full, self._is_full = self._is_full, self._free_bytes == 0
+            if is_due := now_s - self._writable_at_s >= PROBE_S:
+                await self._disk.run(self._blobs.probe)
+                self._writable_at_s = time.monotonic()
+            if is_due or was_full != self._is_full:
+                self._tell("no room is left" if self._is_full else "")
+        except (FilestoreError, OSError) as error:
+            if not _is_shortage(error):
+                self._writable_at_s = float("-inf")
+                self._is_full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+            self._tell(_reason(error))
+        self._has_looked = True
+
+    def _tell(self, trouble: str) -> None:
+        """Log what has changed."""
+        if trouble and trouble != self._trouble:
+            _log.error("the disk takes no bytes", extra={"reason": trouble})
+        elif self._trouble and not trouble:
+            _log.warning("the disk takes bytes again")
+        self._trouble = trouble
+
+    async def run(self) -> None:
+        """Look for ever; while the disk hangs, break off whoever came to wait for it."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_looking(), name="looks at the disk")
+            group.create_task(self._keep_breaking_off(), name="end of waits for a disk that hangs")
+
+    async def _keep_looking(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_S)
+
+    async def _keep_breaking_off(self) -> None:
+        """Twice in a row: a process that stood still itself finds a look that began long ago."""
+        was_hanging = False
+        while True:
+            await asyncio.sleep(LOOK_S)
+            does_hang = self.hangs()
+            if does_hang and not was_hanging:
+                self._tell("the disk hangs")
+            elif does_hang:
+                self._disk.break_off()
+                self._locks.break_off()
+            was_hanging = does_hang
+
+
+def _is_shortage(error: FilestoreError | OSError) -> bool:
+    """Whether this process has too many files open, which tells nothing of the disk while it is short."""
+    return isinstance(error, Unavailable) or (
+        isinstance(error, OSError) and out_of_descriptors(error) is not None
+    )
+
+
+def _reason(error: FilestoreError | OSError) -> str:
+    """Without the name of the file, which is another each time."""
+    return (error.strerror if isinstance(error, OSError) else error.details) or type(error).__name__

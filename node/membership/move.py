@@ -1,0 +1,136 @@
+"""A node that goes on in another directory, and so on another disk, or at another address with another name.
+
+The node is stopped: its locks are held. Only one directory is ever that of a node: where the old one ends,
+its `node.json` becomes `node.json.moved`. Each step can be said again after a crash.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from ca.errors import Conflict, InvalidRequest
+from ca.secretfiles import make_directory
+from node.base.config import NodeConfig, NodeFiles
+
+_MARK: Final = "moving"  # in a directory that is being filled: where from
+_OLD: Final = "node.json.moved"
+_LEFT_BEHIND: Final = frozenset({"node.json", _OLD, "node.lock", "workers.lock", "run"})
+_WAIT_S: Final = 1.0  # for the workers of a node that has just ended
+
+
+@contextmanager
+def stopped(data: Path) -> Iterator[NodeConfig]:
+    """The configuration of a stopped node, whose directory is held; also of one that has just been left.
+
+    Raises DataInUse, NotJoined.
+    """
+    files = NodeFiles(data)
+    with files.locked(), files.workers_locked(_WAIT_S):
+        if not files.config.exists() and (data / _OLD).exists():
+            files.config = data / _OLD
+        yield files.read_config()
+
+
+def move(data: Path, target: Path) -> NodeConfig:
+    """The whole directory of a stopped node is that at `target` from now on; what lay there is left, unused.
+
+    Raises DataInUse, NotJoined, Conflict for a target that is in use, InvalidRequest without room.
+    """
+    with stopped(data) as config:
+        _begin(data, target)
+        needed_bytes = sum(path.lstat().st_size for path in data.rglob("*") if path.is_file())
+        if shutil.disk_usage(target).free < needed_bytes:
+            raise InvalidRequest(f"{target} has no room for {needed_bytes} bytes.")
+        for path in sorted(data.iterdir()):
+            if path.name not in _LEFT_BEHIND:
+                _carry(path, target / path.name)
+        _end(data)
+        NodeFiles(target).write_config(config)
+        _done(target)
+    return config
+
+
+def take_blobs(data: Path, target: Path) -> None:
+    """The content of a stopped node is that of the one at `target`, which has joined under another name.
+
+    Renamed where both are on one disk. Raises DataInUse, NotJoined, InvalidRequest.
+    """
+    with stopped(data):
+        blobs = target / "blobs"
+        if blobs.exists() and not (target / _MARK).exists():
+            raise Conflict(f"{blobs} is there already.")
+        _mark(data, target)
+        if not blobs.exists() and data.stat().st_dev == target.stat().st_dev:
+            (data / "blobs").rename(blobs)
+            _sync(data)
+        elif (data / "blobs").exists():  # or it was renamed before
+            _carry(data / "blobs", blobs)
+        _end(data)
+        _done(target)
+
+
+def _begin(data: Path, target: Path) -> None:
+    if target.resolve().is_relative_to(data.resolve()):
+        raise InvalidRequest(f"{target} is within {data}.")
+    make_directory(target)
+    if (target / "node.json").exists():
+        raise Conflict(f"{target} holds a node already.")
+    if any(target.iterdir()) and not (target / _MARK).exists():
+        raise Conflict(f"{target} is not empty.")
+    _mark(data, target)
+
+
+def _mark(data: Path, target: Path) -> None:
+    mark, source = target / _MARK, str(data.resolve())
+    if mark.exists() and mark.read_text("utf-8") != source:
+        raise Conflict(f"{target} was begun from {mark.read_text('utf-8')}.")
+    mark.write_text(source, "utf-8")
+    _sync(mark)
+    _sync(target)
+
+
+def _done(target: Path) -> None:
+    (target / _MARK).unlink()
+    _sync(target)
+
+
+def _end(data: Path) -> None:
+    """Nobody starts a second node of the same name here."""
+    if (data / "node.json").exists():
+        (data / "node.json").rename(data / _OLD)
+        _sync(data)
+
+
+def _carry(source: Path, target: Path) -> None:
+    """A durable copy; files that were copied before are left as they are."""
+    if not source.is_dir():
+        if source.is_file() and not _is_copied(source, target):
+            target.unlink(missing_ok=True)
+            shutil.copyfile(source, target)
+            _sync(target)
+            shutil.copystat(source, target)
+        return
+    target.mkdir(mode=0o700, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        _carry(path, target / path.name)
+    shutil.copystat(source, target)
+    _sync(target)
+
+
+def _is_copied(source: Path, target: Path) -> bool:
+    """The time is copied last, when the content is durable."""
+    if not target.exists():
+        return False
+    ours, theirs = source.stat(), target.stat()
+    return (ours.st_size, ours.st_mtime_ns) == (theirs.st_size, theirs.st_mtime_ns)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,61 @@
+"""A node's certificate, renewed over its own connection at two thirds of its life, with a new key each
+time. One that has ended meanwhile, because the node was off, still opens that one call, and so does one that
+is not valid yet, because the clock of the coordinator that signed it ran ahead.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from ca.certificates import check_leaf_matches
+from ca.csr import new_csr
+from ca.errors import FilestoreError
+from ca.identity import Identity
+from ca.keys import new_key
+from coordinator.model.clock import now_ms
+from coordinator.model.timestamps import rfc3339
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.tls_contexts import MemberContexts
+
+LOOK_S = 600.0  # how often the due time is compared: a machine that slept notices soon
+RETRY_S = 60.0  # after a failure; two days of them are left before the certificate ends, as a rule
+
+_log = logging.getLogger(__name__)
+
+
+async def keep_renewed(
+    metadata: MetadataClient,
+    contexts: MemberContexts,
+    identity: Identity,
+    address: str,
+    *,
+    on_renewed: Callable[[], None] = lambda: None,
+) -> None:
+    """Renew for ever; failures are logged and tried again. `on_renewed`: a new one lies on disk."""
+    renewal = contexts.credential.renewal()
+    while True:
+        pause_s = min(LOOK_S, max(0.0, (renewal.due_at_ms - now_ms()) / 1000))
+        if renewal.is_due(now_ms()):
+            pause_s = LOOK_S
+            try:
+                await renew(metadata, contexts, identity, address)
+                on_renewed()
+                renewal = contexts.credential.renewal()
+                _log.info("the certificate was renewed")
+            except (FilestoreError, OSError) as error:
+                reason = {"reason": str(error), "certificate_ends_at": rfc3339(renewal.not_after_ms)}
+                _log.warning("the certificate could not be renewed", extra=reason)
+                pause_s = RETRY_S
+        await asyncio.sleep(pause_s)
+
+
+async def renew(metadata: MetadataClient, contexts: MemberContexts, identity: Identity, address: str) -> None:
+    """One renewal: ask, check what came, put it on disk in one rename, use it.
+
+    Raises FilestoreError, OSError.
+    """
+    key = new_key()
+    reply = await metadata.renew(new_csr(key, identity, address))
+    check_leaf_matches(reply.node_cert, key, contexts.credential.root_pem, identity=identity)
+    await asyncio.to_thread(contexts.credential.write, key, reply.node_cert)
+    contexts.reload()

@@ -1,0 +1,269 @@
+"""Calls from this node to the peer ports of other nodes.
+
+Dialled by address, verified by name, mutual TLS 1.3.
+
+Whatever goes wrong with a peer is a PeerFailed, so that callers choose another peer instead of studying the
+error.
+"""
+
+import asyncio
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+
+import aiohttp
+from multidict import CIMultiDict
+from yarl import URL
+
+from ca.errors import FilestoreError
+from coordinator.model.records import NodeRecord
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.connector import Connector
+from coordinator.rpc.view import View
+from coordinator.runtime.logs import REQUEST_ID
+from node.peer.members import find_node
+from node.peer.request_body import PeerBody, Piece, Stretch
+from node.peer.silence import SilentPeers
+
+CONNECT_TIMEOUT_S = 3.0  # a live peer on a local network accepts in milliseconds
+STALL_TIMEOUT_S = 30.0  # without one byte of progress a peer is given up; there is no limit on the whole
+READ_BUFFER_BYTES = 256 * 1024  # per connection; the session stops reading at twice this
+CONNECTIONS_MAX = 256  # to all peers together; a call beyond it waits for its turn
+ASK_AGAIN_S = 3.0  # for a peer that was silent to write a few bytes to its disk, and to say so
+
+
+class PeerFailed(Exception):
+    """A peer could not be reached, answered nonsense, or stalled. Another may do."""
+
+    def __init__(
+        self,
+        node_id: str,
+        reason: str,
+        *,
+        is_full: bool = False,
+        is_absent: bool = False,
+        is_silent: bool = False,
+    ) -> None:
+        """`is_full`: it answers, and has no room; `is_absent`: it answers, and does not have what was asked
+        for; `is_silent`: nothing came for as long as was waited.
+        """
+        super().__init__(f"node {node_id}: {reason}")
+        self.node_id = node_id
+        self.reason = reason
+        self.is_full = is_full
+        self.is_absent = is_absent
+        self.is_silent = is_silent
+
+
+class PeerClient:
+    """One pooled session to all peers.
+
+    `context` hands out the newest TLS context: certificates are renewed. `silent` knows the peers that did
+    not answer lately, see `node/peer/silence.py`; its readers choose others where they can.
+    """
+
+    def __init__(self, context: Callable[[], ssl.SSLContext], metadata: MetadataClient, view: View) -> None:
+        self._context = context
+        self._metadata = metadata
+        self._view = view
+        self._session: aiohttp.ClientSession | None = None
+        self.silent = SilentPeers(self._is_back)
+
+    async def start(self) -> None:
+        """Open the session; must run inside the event loop."""
+        assert self._session is None
+        self._session = aiohttp.ClientSession(
+            connector=Connector(limit=CONNECTIONS_MAX),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            skip_auto_headers={"User-Agent", "Accept-Encoding", "Content-Type"},
+        )
+
+    async def close(self) -> None:
+        """End all connections."""
+        await self.silent.close()
+        if self._session is not None:
+            await self._session.close()
+
+    @asynccontextmanager
+    async def request(
+        self,
+        node_id: str,
+        method: str,
+        path: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        body: AsyncIterator[Piece | Stretch] | None = None,
+        answer_timeout_s: float = STALL_TIMEOUT_S,
+        read_buffer_bytes: int = READ_BUFFER_BYTES,
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The answer's head, as soon as it is there; its body is read with `pieces`.
+
+        `path` is sent as it is (already quoted). While `body` makes progress there is no deadline; after
+        its last byte the answer must begin within `answer_timeout_s`, and so must each piece follow the one
+        before. Of what nobody reads, twice `read_buffer_bytes` are held. Raises PeerFailed.
+        """
+        node = await self._find(node_id)
+        try:
+            response = await self._open(
+                node, method, path, headers, body, answer_timeout_s, read_buffer_bytes
+            )
+        except PeerFailed as failure:
+            if failure.is_silent:
+                self.silent.note(node_id)
+            raise
+        try:
+            yield response
+        finally:
+            response.release() if response.content.at_eof() else response.close()
+
+    @asynccontextmanager
+    async def ask(
+        self, node_id: str, method: str, path: str, *, within_s: float
+    ) -> AsyncIterator[aiohttp.ClientResponse]:
+        """The same for a question without a body, whose answer has to begin `within_s`, all told."""
+        asked = self.request(node_id, method, path, answer_timeout_s=within_s)
+        async with AsyncExitStack() as stack:
+            try:
+                async with asyncio.timeout(within_s):
+                    answer = await stack.enter_async_context(asked)
+            except TimeoutError as error:
+                self.silent.note(node_id)
+                raise PeerFailed(node_id, "does not answer", is_silent=True) from error
+            yield answer
+
+    async def _is_back(self, node_id: str) -> bool:
+        """Whether a peer that was silent takes bytes again; an older one only says that it lives."""
+        try:
+            async with self.ask(node_id, "HEAD", "/room", within_s=ASK_AGAIN_S) as answer:
+                return answer.status < 500
+        except PeerFailed as failure:
+            return not failure.is_silent  # one that is gone keeps nobody waiting
+
+    async def _find(self, node_id: str) -> NodeRecord:
+        try:
+            node = await find_node(self._metadata, self._view, node_id)
+        except FilestoreError as error:
+            raise PeerFailed(node_id, error.details) from error
+        if node is None or not node.peer_port:
+            raise PeerFailed(node_id, "has no known peer port")
+        return node
+
+    async def _open(
+        self,
+        node: NodeRecord,
+        method: str,
+        path: str,
+        headers: Mapping[str, str] | None,
+        body: AsyncIterator[Piece | Stretch] | None,
+        answer_timeout_s: float,
+        read_buffer_bytes: int,
+    ) -> aiohttp.ClientResponse:
+        assert self._session is not None
+        return await open_request(
+            self._session,
+            node.node_id,
+            method,
+            _origin(node),
+            path,
+            headers=headers,
+            body=body,
+            answer_timeout_s=answer_timeout_s,
+            read_buffer_bytes=read_buffer_bytes,
+            context=self._context(),
+            server_name=self._view.server_name(node.node_id),
+        )
+
+
+async def open_request(
+    session: aiohttp.ClientSession,
+    name: str,
+    method: str,
+    origin: str,
+    path: str,
+    *,
+    headers: Mapping[str, str] | None,
+    body: AsyncIterator[Piece | Stretch] | None,
+    answer_timeout_s: float,
+    read_buffer_bytes: int = READ_BUFFER_BYTES,
+    context: ssl.SSLContext | None = None,
+    server_name: str | None = None,
+) -> aiohttp.ClientResponse:
+    """What `PeerClient.request` does once it is known where `name` is. Raises PeerFailed."""
+    try:
+        if not path.startswith("/"):
+            raise ValueError("no path: the rest of the address must not come out of it")
+        async with asyncio.timeout(CONNECT_TIMEOUT_S + answer_timeout_s) as deadline:
+            return await session.request(
+                method,
+                URL(origin + path, encoded=True),
+                headers=_with_request_id(headers),
+                data=None if body is None else PeerBody(_watched(body, deadline, answer_timeout_s)),
+                ssl=context if context is not None else True,
+                server_hostname=server_name,
+                allow_redirects=False,
+                read_bufsize=read_buffer_bytes,
+                timeout=aiohttp.ClientTimeout(
+                    total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=answer_timeout_s
+                ),
+            )
+    except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
+        # ValueError: a path or a header of a client that HTTP cannot carry.
+        raise PeerFailed(name, _reason(error), is_silent=isinstance(error, TimeoutError)) from error
+
+
+def _with_request_id(headers: Mapping[str, str] | None) -> CIMultiDict[str]:
+    """The headers with the id of the request that is served now, if there is one and they have none."""
+    sent = CIMultiDict(headers or {})
+    if request_id := REQUEST_ID.get():
+        sent.setdefault("X-Request-Id", request_id)
+    return sent
+
+
+async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
+    """The body of a peer's answer as it comes, twice the request's buffer at most. Raises PeerFailed."""
+    while True:
+        try:
+            piece = await response.content.readany()
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            raise PeerFailed(node_id, _reason(error), is_silent=isinstance(error, TimeoutError)) from error
+        if not piece:
+            return
+        yield piece
+
+
+async def _watched(
+    body: AsyncIterator[Piece | Stretch], deadline: asyncio.Timeout, answer_timeout_s: float
+) -> AsyncGenerator[Piece | Stretch, None]:
+    """The same pieces, with a deadline for the peer to take each.
+
+    What the source takes is not the peer's fault.
+    """
+    loop = asyncio.get_running_loop()
+    _move(deadline, None)
+    try:
+        async for piece in body:
+            _move(deadline, loop.time() + STALL_TIMEOUT_S)
+            yield piece
+            _move(deadline, None)
+    finally:
+        if isinstance(body, AsyncGenerator):
+            await body.aclose()
+    _move(deadline, loop.time() + answer_timeout_s)
+
+
+def _move(deadline: asyncio.Timeout, when: float | None) -> None:
+    """Move the deadline, unless the answer came before the body ended: then its block is left already."""
+    with suppress(RuntimeError):
+        deadline.reschedule(when)
+
+
+def _origin(node: NodeRecord) -> str:
+    host = f"[{node.address}]" if ":" in node.address else node.address
+    return f"https://{host}:{node.peer_port}"
+
+
+def _reason(error: Exception) -> str:
+    """What happened, for a log. Only the system's own words are used: others repeat URLs and raw bytes."""
+    name = type(error).__name__
+    return f"{name}: {error}" if isinstance(error, OSError) else name

@@ -1,0 +1,300 @@
+"""Whole blobs brought here from other nodes, by ranges from several of them at once
+(`node/peer/range_fetch.py`).
+
+Each node that has the blob is asked for the checksums of its segments first. Nodes that tell the same are one
+party, and segments are verified against what the largest party says; the checksums themselves are proved by
+the sha256 of the whole, before the blob is put into place. What was verified survives a crash of this node
+(`node/storage/partial_store.py`), so the next fetch of the blob goes on there. What is sound of a damaged
+copy here need not come at all; where no node holds the blob whole, damaged copies of others are sources too
+(`node/peer/salvage.py`).
+
+Whoever wants the same blob meanwhile shares the fetch. It ends when nobody waits for it any more.
+
+Nobody waits for the slowest: a small blob has turns of its own, beside large ones that take hours, and
+sources that do not tell their checksums soon after another are left out. A count of what was read, received
+or hashed tells whoever waits that a fetch, or what is before it in the line, still moves.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ca.errors import ChecksumMismatch, InsufficientStorage, Internal, Unavailable
+from node.base.metrics import NodeMetrics
+from node.diskio.executor import DiskWorkers
+from node.peer.client import PeerClient
+from node.peer.range_fetch import RANGE_SEGMENTS, Means, Pace, SourcesFailed, gather
+from node.peer.replica_sources import Party, ask_sums, parties_of
+from node.peer.salvage import Salvager
+from node.peer.seeding import fill
+from node.storage.blobs import BlobStore
+from node.storage.damage import verify_blob
+from node.storage.partial_blob import Partial
+from node.storage.partial_store import PartialStore
+from node.storage.segments import (
+    SEGMENT_BYTES,
+    BlobDamaged,
+    BlobMissing,
+    FinishedBlob,
+    SegmentHasher,
+    SegmentSums,
+)
+
+FETCHES_MAX = 2  # at once: with RANGES_AT_ONCE each, half of the disk's threads
+SMALL_BYTES = RANGE_SEGMENTS * SEGMENT_BYTES  # one range: such a fetch takes one thread
+SMALL_MAX = 2  # of those at once, beside FETCHES_MAX larger ones
+WAITING_MAX = 64  # fetches that wait for their turn
+SOURCES_MAX = 16  # that are asked; more would not be faster
+JOINS_MAX = 3  # fetches of others that may fail before a caller is told so
+SUMS_GRACE_S = 1.0  # after the first answer: a source that takes longer is left out of this fetch
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Fetch:
+    """One fetch under way and how many wait for it. `pace` is None once somebody is in a hurry.
+
+    `moved`: called with the bytes that were read, received or hashed for it. `moved_bytes`: how many that
+    were, None while it waits for its turn. `failed`: sources that did not give what they were asked for.
+    """
+
+    pace: Pace | None
+    moved: Callable[[int], None]
+    task: "asyncio.Task[None] | None" = None
+    callers: int = 0
+    moved_bytes: int | None = None
+    failed: set[str] = field(default_factory=set)
+
+    async def keep_pace(self, size_bytes: int) -> None:
+        """Wait until so many bytes are paid for."""
+        if self.pace is not None:
+            await self.pace(size_bytes)
+        self.moved(size_bytes)
+
+    async def count(self, size_bytes: int) -> None:
+        """As a pace that nobody waits for."""
+        self.moved(size_bytes)
+
+
+class Fetches:
+    """The fetches of one node."""
+
+    def __init__(
+        self,
+        *,
+        node_id: str,
+        blobs: BlobStore,
+        partials: PartialStore,
+        peers: PeerClient,
+        disk: DiskWorkers,
+        metrics: NodeMetrics,
+    ) -> None:
+        self._node_id = node_id
+        self._blobs = blobs
+        self._partials = partials
+        self._means = Means(peers, disk, metrics)
+        self._salvager = Salvager(node_id, blobs, peers, disk, metrics)
+        self._running: dict[FinishedBlob, _Fetch] = {}
+        self._turns = asyncio.Semaphore(FETCHES_MAX)
+        self._small_turns = asyncio.Semaphore(SMALL_MAX)
+        self._moved_bytes = 0  # of all fetches
+
+    async def fetch_blob(
+        self, sha256: str, size_bytes: int, sources: Sequence[str], *, pace: Pace | None = None
+    ) -> list[str]:
+        """A whole replica lies here, verified and durable, when this returns: the sources that failed on the
+        way.
+
+        `sources`: nodes that may have it, the best first; this one is left out. `pace` is awaited for each
+        piece that comes; a fetch that several share has none as soon as one of them has none. Raises
+        SourcesFailed when no source can give it (what has come is kept for the next time), Unavailable for
+        another reason here, InsufficientStorage, Internal.
+        """
+        blob = FinishedBlob(sha256, size_bytes)
+        others = [node_id for node_id in dict.fromkeys(sources) if node_id != self._node_id][:SOURCES_MAX]
+        for _ in range(JOINS_MAX):
+            joined = self._running.get(blob)
+            if joined is None:
+                break
+            try:
+                return await self._share(joined, pace)
+            except Unavailable as failure:  # of the sources of whoever began it
+                _log.info("a fetch that was joined failed", extra={"sha256": sha256, "reason": str(failure)})
+        return await self._share(self._running.get(blob) or self._begin(blob, others, pace), pace)
+
+    def moved_bytes(self, blob: FinishedBlob) -> int:
+        """A number that stays the same only while the fetch of this blob does not move; while it waits for
+        its turn, as long as no fetch does.
+        """
+        fetch = self._running.get(blob)
+        return self._moved_bytes if fetch is None or fetch.moved_bytes is None else fetch.moved_bytes
+
+    async def clean(self) -> None:
+        """Remove what fetches left here that nobody has gone on with for a day."""
+        removed = await self._means.disk.run(self._partials.clean)
+        if removed:
+            _log.info("removed partial replicas", extra={"count": removed})
+
+    async def close(self) -> None:
+        """End every fetch; what is verified stays for the next start."""
+        tasks = [fetch.task for fetch in self._running.values() if fetch.task is not None]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+    def _begin(self, blob: FinishedBlob, sources: Sequence[str], pace: Pace | None) -> _Fetch:
+        if len(self._running) >= FETCHES_MAX + WAITING_MAX:
+            raise Unavailable("Too many blobs are being fetched already.", retry_after_s=2)
+        fetch = self._running[blob] = _Fetch(pace, lambda size_bytes: self._moved(fetch, size_bytes))
+        fetch.task = asyncio.create_task(self._run(blob, sources, fetch), name="fetch")
+        return fetch
+
+    def _moved(self, fetch: _Fetch, size_bytes: int) -> None:
+        self._moved_bytes += size_bytes
+        fetch.moved_bytes = (fetch.moved_bytes or 0) + size_bytes
+
+    async def _share(self, fetch: _Fetch, pace: Pace | None) -> list[str]:
+        """Wait for a fetch with others; the last one who goes away ends it. The sources that failed."""
+        assert fetch.task is not None
+        fetch.pace = fetch.pace and pace
+        fetch.callers += 1
+        try:
+            await asyncio.shield(fetch.task)
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if fetch.task.cancelled() and caller is not None and not caller.cancelling():
+                raise Unavailable("The fetch was ended; this node may be stopping.") from None
+            if fetch.callers == 1:
+                fetch.task.cancel()
+                await asyncio.wait({fetch.task})
+            raise
+        finally:
+            fetch.callers -= 1
+        return sorted(fetch.failed)
+
+    async def _run(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> None:
+        try:
+            async with self._small_turns if blob.size_bytes <= SMALL_BYTES else self._turns:
+                fetch.moved_bytes = 0
+                await self._bring(blob, sources, fetch)
+        finally:
+            del self._running[blob]
+
+    async def _bring(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> None:
+        """The blob from the first party that can give it."""
+        if await self._is_here(blob, fetch):
+            return
+        if blob.size_bytes > await self._means.disk.run(self._blobs.total_bytes):
+            raise InsufficientStorage(
+                "This node has no room for the replica."
+            )  # nor memory for its checksums
+        failure = SourcesFailed("No node that was named has this blob.", sources)
+        whole = await self._parties(blob, sources, fetch)
+        for sums, party in whole or await self._damaged_parties(blob, sources, fetch):
+            try:
+                await self._attempt(blob, sums, party if whole else [], sources, fetch)
+                return
+            except SourcesFailed as error:
+                failure = error
+            except ChecksumMismatch as error:
+                facts = {"sha256": blob.sha256, "peers": party, "reason": error.details}
+                _log.error("a blob that came was thrown away", extra=facts)
+                failure = SourcesFailed("What came is not the blob.", party)
+        raise failure
+
+    async def _is_here(self, blob: FinishedBlob, fetch: _Fetch) -> bool:
+        means = self._means
+        try:
+            found_bytes = await verify_blob(
+                means.disk, self._blobs, means.metrics, blob.sha256, pace=fetch.count
+            )
+            return found_bytes == blob.size_bytes and await means.disk.run(self._blobs.affirm, blob.sha256)
+        except (BlobMissing, BlobDamaged):
+            return False
+
+    async def _attempt(
+        self,
+        blob: FinishedBlob,
+        sums: SegmentSums,
+        party: Sequence[str],
+        sources: Sequence[str],
+        fetch: _Fetch,
+    ) -> None:
+        """`party`: those who hold it whole, of all `sources`.
+
+        Raises ChecksumMismatch, InsufficientStorage or Internal when nothing can be kept; SourcesFailed,
+        Unavailable.
+        """
+        run = self._means.disk.run
+        partial: Partial = await self._means.disk.open(self._partials.open, blob, sums)
+        try:
+            hasher = await self._gathered(partial, party, sources, fetch)
+            await run(partial.install, hasher)
+        except (ChecksumMismatch, InsufficientStorage, Internal):
+            await run(partial.discard)
+            raise
+        finally:
+            await run(partial.close)
+
+    async def _gathered(
+        self, partial: Partial, party: Sequence[str], sources: Sequence[str], fetch: _Fetch
+    ) -> SegmentHasher:
+        """What lies here, then what those have who hold it whole, then what damaged copies have.
+
+        Raises SourcesFailed when some of it is not to be had, InsufficientStorage, Internal.
+        """
+        disk = self._means.disk
+        own = self._salvager.copies(partial.blob, partial.sums, [self._node_id])
+        await fill(disk, partial, own, fetch.count)
+        if party:
+            try:
+                return await gather(self._means, partial, party, fetch)
+            except SourcesFailed as failure:
+                facts = {"sha256": partial.blob.sha256, "reason": failure.details}
+                _log.info("no node that holds a blob whole can send all of it", extra=facts)
+        others = self._salvager.copies(partial.blob, partial.sums, sources)
+        await fill(disk, partial, others, fetch.keep_pace)
+        if lacking := partial.missing():
+            count = sum(stop - first for first, stop in lacking)
+            raise SourcesFailed(f"{count} segments of this blob are in no copy that answers.", sources)
+        return await gather(self._means, partial, [self._node_id], fetch)  # nobody is asked: it is hashed
+
+    async def _damaged_parties(
+        self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch
+    ) -> list[Party]:
+        """The same of damaged copies, the one here included. None of them has failed for not being whole."""
+        parties = await self._salvager.parties(blob, [self._node_id, *sources])
+        fetch.failed.difference_update(source for _, party in parties for source in party)
+        return parties
+
+    async def _parties(self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch) -> list[Party]:
+        """Nodes that tell the same checksums, the largest party first; in each, in the order given."""
+        answers = await self._answers(blob, sources)
+        fetch.failed.update(source for source in sources if answers.get(source) is None)
+        return parties_of((source, answers.get(source)) for source in sources)
+
+    async def _answers(self, blob: FinishedBlob, sources: Sequence[str]) -> dict[str, SegmentSums | None]:
+        """What each has said; nothing of those that take longer than the first one by SUMS_GRACE_S."""
+        path, peers = f"/blobs/{blob.sha256}/sums", self._means.peers
+        asked = {
+            asyncio.create_task(ask_sums(peers, source, path, blob, log_level=logging.WARNING)): source
+            for source in sources
+        }
+        loop, until_s, pending = asyncio.get_running_loop(), None, set(asked)
+        try:
+            while pending and (until_s is None or until_s > loop.time()):
+                left_s = None if until_s is None else until_s - loop.time()
+                done, pending = await asyncio.wait(
+                    pending, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if until_s is None and any(task.result() is not None for task in done):
+                    until_s = loop.time() + SUMS_GRACE_S
+        finally:
+            for task in pending:
+                task.cancel()
+            if pending:
+                await asyncio.wait(pending)
+        return {source: task.result() for task, source in asked.items() if task not in pending}

@@ -1,0 +1,178 @@
+"""Segments of a blob that no node may hold whole, from whoever keeps a copy in which they are sound.
+
+A damaged replica is damaged by the segment: the rest of it is as good as ever. So every copy is a source
+here, those in quarantine as well. Copies that tell the same checksums are one party, and what the largest
+party says is believed: a segment is given out only when it matches, wherever it came from. The sha256 of the
+whole proves the checksums before a blob is put into place; a client that reads what can no longer be made
+whole is told of every byte that is missing, and gets no other.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from ca.errors import Internal
+from node.base.metrics import NodeMetrics
+from node.diskio.executor import DiskWorkers
+from node.peer.client import PeerClient, PeerFailed, pieces
+from node.peer.replica_sources import Party, ask_sums, parties_of
+from node.storage.blobs import BlobStore
+from node.storage.quarantine import Quarantine
+from node.storage.segments import (
+    SEGMENT_BYTES,
+    BlobDamaged,
+    BlobMissing,
+    FinishedBlob,
+    SegmentSums,
+    read_segment,
+    segment_digest,
+)
+
+ANSWER_TIMEOUT_S: Final = 5.0  # for a peer to read one segment, and without progress after that
+SEGMENT_S_MAX: Final = 20.0  # for all of it: 210 kB/s
+STRIKES_MAX: Final = 2  # in a row, before a source is asked no more
+PATH: Final = "/copies"  # at the peer port, see node/peerapi/copies.py
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Salvager:
+    """What salvaging works with on one node."""
+
+    node_id: str
+    blobs: BlobStore
+    peers: PeerClient
+    disk: DiskWorkers
+    metrics: NodeMetrics
+
+    async def parties(self, blob: FinishedBlob, sources: Sequence[str]) -> list[Party]:
+        """Copies that tell the same checksums, the largest party first. Raises FilestoreError for this
+        disk.
+        """
+        answers = await asyncio.gather(*(self._sums(blob, source) for source in sources))
+        return parties_of(zip(sources, answers, strict=True))
+
+    def copies(self, blob: FinishedBlob, sums: SegmentSums, sources: Sequence[str]) -> "Copies":
+        """The copies of these nodes, to read segments from that match `sums`."""
+        return Copies(self, blob, sums, sources)
+
+    async def _sums(self, blob: FinishedBlob, source: str) -> SegmentSums | None:
+        """What a copy's sidecar says; None when there is none, or nobody can say."""
+        if source == self.node_id:
+            sums = await self.disk.run(local_sums, self.blobs, blob.sha256)
+            return sums if sums is not None and sums.size_bytes == blob.size_bytes else None
+        path = f"{PATH}/{blob.sha256}/sums"
+        return await ask_sums(self.peers, source, path, blob, log_level=logging.INFO)
+
+    async def segment(self, blob: FinishedBlob, source: str, index: int, digest: bytes) -> bytes | None:
+        """A segment that a node says to match this checksum; None when its copies do not have it. Raises
+        PeerFailed, FilestoreError for this disk.
+        """
+        if source == self.node_id:
+            return await self.disk.run(local_segment, self.blobs, blob.sha256, index, digest)
+        size_bytes = min(SEGMENT_BYTES, blob.size_bytes - index * SEGMENT_BYTES)
+        path = f"{PATH}/{blob.sha256}/segments/{index}?xxh3={digest.hex()}"
+        try:
+            async with asyncio.timeout(SEGMENT_S_MAX):
+                found = await self._ask(source, path, size_bytes)
+        except TimeoutError as error:
+            raise PeerFailed(source, "sends too slowly") from error
+        self.metrics.replica_bytes.labels("received").inc(len(found))
+        return found
+
+    async def _ask(self, source: str, path: str, size_bytes: int) -> bytes:
+        """An answer of that size. Raises PeerFailed."""
+        asked = self.peers.request(source, "GET", path, answer_timeout_s=ANSWER_TIMEOUT_S)
+        async with asked as answer:
+            if answer.status != 200 or answer.content_length != size_bytes:
+                raise PeerFailed(source, f"answered {answer.status}", is_absent=answer.status == 404)
+            return b"".join([piece async for piece in pieces(source, answer)])
+
+
+class Copies:
+    """Copies of one blob that are read segment by segment. Not for two callers at once."""
+
+    def __init__(
+        self, salvager: Salvager, blob: FinishedBlob, sums: SegmentSums, sources: Sequence[str]
+    ) -> None:
+        self._salvager = salvager
+        self._blob = blob
+        self._sums = sums
+        # This disk first: what lies here costs the others nothing.
+        self._sources = sorted(dict.fromkeys(sources), key=lambda source: source != salvager.node_id)
+        self._strikes: dict[str, int] = {}
+
+    async def segment(self, index: int) -> bytes | None:
+        """A segment that matches its checksum; None when no copy that answers has it."""
+        for source in list(self._sources):
+            found = await self._from(source, index, self._sums.digest(index))
+            if found is not None:
+                self._prefer(source)
+                return found
+        return None
+
+    async def _from(self, source: str, index: int, digest: bytes) -> bytes | None:
+        try:
+            found = await self._salvager.segment(self._blob, source, index, digest)
+        except PeerFailed as failure:
+            if not failure.is_absent:
+                self._strike(source, failure)
+            return None
+        except Internal as failure:  # this disk: others may have it
+            _log.warning("a copy cannot be read", extra={"reason": failure.details})
+            return None
+        self._strikes.pop(source, None)
+        return found if found is not None and segment_digest(found) == digest else None
+
+    def _strike(self, source: str, failure: PeerFailed) -> None:
+        self._strikes[source] = self._strikes.get(source, 0) + 1
+        if self._strikes[source] >= STRIKES_MAX:
+            self._sources.remove(source)
+        facts = {"sha256": self._blob.sha256, "peer": source, "reason": failure.reason}
+        _log.warning("a copy could not be read", extra=facts)
+
+    def _prefer(self, source: str) -> None:
+        """Who had this segment probably has the next."""
+        self._sources.remove(source)
+        self._sources.insert(0, source)
+
+
+def local_sums(blobs: BlobStore, sha256: str) -> SegmentSums | None:
+    """What the sidecar of this node's copy says, in service or not; None when it says nothing that can be
+    used.
+
+    Blocks. Raises FilestoreError.
+    """
+    try:
+        with blobs.open(sha256) as blob:
+            return blob.sums
+    except (BlobMissing, BlobDamaged):
+        copy = Quarantine(blobs).open(sha256)
+    if copy is None:
+        return None
+    with copy:
+        return copy.sums
+
+
+def local_segment(blobs: BlobStore, sha256: str, index: int, digest: bytes) -> bytes | None:
+    """A segment that matches this checksum (8 bytes, XXH3) from this node's copies, in service or in
+    quarantine.
+
+    None when there is none. Blocks. Raises FilestoreError.
+    """
+    try:
+        with blobs.open(sha256) as blob:
+            found = read_segment(blob.fd, index, blob.size_bytes)
+    except (BlobMissing, BlobDamaged):
+        found = None
+    if found is not None and segment_digest(found) == digest:
+        return found
+    copy = Quarantine(blobs).open(sha256)
+    if copy is None:
+        return None
+    with copy:
+        found = copy.read_segment(index)
+    return found if found is not None and segment_digest(found) == digest else None

@@ -1,0 +1,1 @@
+"""What other nodes ask of this one, on the peer port."""

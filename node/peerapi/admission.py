@@ -1,0 +1,116 @@
+"""Who may use the peer port.
+
+Members of this cluster, with a certificate that is good now, and that the log knows, on every request; orders
+only by coordinators.
+
+The handshake proved the chain once; a connection outlives revocation and expiry, so they are looked at each
+time. A request that is being answered when the certificate is revoked is broken off.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from aiohttp import web
+
+from ca.errors import Forbidden, Unauthorized
+from ca.identity import Role
+from ca.tls import Peer, peer_identity
+from coordinator.model.clock import now_ms
+from coordinator.model.records import ClusterView
+from coordinator.protocol.queries import GetView
+from coordinator.rpc.client import MetadataClient
+from coordinator.rpc.view import View
+from node.peer.members import find_node
+from node.peerapi.context import PEER
+
+ORDERS = "/custody/"  # what only coordinators ask for
+
+_Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class Admitted:
+    """The connections on which requests of members are answered now, by certificate."""
+
+    def __init__(self) -> None:
+        self._answering: dict[str, list[asyncio.Transport]] = {}
+
+    def begin(self, serial: str, transport: asyncio.Transport) -> None:
+        """A request of this certificate is answered; `end` follows."""
+        self._answering.setdefault(serial, []).append(transport)
+
+    def end(self, serial: str, transport: asyncio.Transport) -> None:
+        """It is no more."""
+        self._answering[serial].remove(transport)
+        if not self._answering[serial]:
+            del self._answering[serial]
+
+    def cut_off(self, serials: frozenset[str]) -> None:
+        """These certificates are dead: nothing more is said on their connections."""
+        for serial in serials & self._answering.keys():
+            for transport in self._answering[serial]:
+                transport.abort()
+
+
+ADMITTED: Final = web.AppKey("admitted", Admitted)
+
+
+def prepare_admission(app: web.Application, view: View) -> None:
+    """Let members in, and nobody else."""
+    app[ADMITTED] = Admitted()
+    view.on_revoked = app[ADMITTED].cut_off
+    app.middlewares.append(admit_members)
+
+
+@web.middleware
+async def admit_members(request: web.Request, handler: _Handler) -> web.StreamResponse:
+    """Let the handler run for a member only.
+
+    Raises Unauthorized; Forbidden for an order of a node; Unavailable when the view is too old to tell.
+    """
+    api = request.app[PEER].api
+    peer = peer_identity(request.transport)
+    await check_peer(peer, api.metadata, api.view, now_ms())
+    if request.path.startswith(ORDERS) and peer.identity.role is not Role.COORDINATOR:
+        raise Forbidden("Only coordinators give orders.")
+    transport = request.transport
+    if transport is None:
+        raise Unauthorized("the connection is gone")
+    admitted = request.app[ADMITTED]
+    admitted.begin(peer.serial, transport)
+    try:
+        return await handler(request)
+    finally:
+        admitted.end(peer.serial, transport)
+
+
+async def check_peer(peer: Peer, metadata: MetadataClient, view: View, at_ms: int) -> None:
+    """Raises Unauthorized unless `peer` is a member of our cluster now.
+
+    Unavailable when the view is too old.
+    """
+    current = view.require_fresh()
+    identity = peer.identity
+    if identity.cluster != current.cluster:
+        raise Unauthorized("a certificate of another cluster")
+    if peer.not_after_ms <= at_ms:
+        raise Unauthorized("the certificate has expired since the handshake")
+    if view.is_revoked(peer.serial):
+        raise Unauthorized("the certificate was revoked")
+    if identity.role is Role.NODE:
+        known = await find_node(metadata, view, identity.id) is not None
+    else:
+        known = any(member.coordinator_id == identity.id for member in current.coordinators)
+    if not known:
+        raise Unauthorized("not a member of the cluster")
+    if identity.role is Role.NODE and not await _is_issued(peer, metadata, view):
+        raise Unauthorized("a certificate that the cluster has not issued")
+
+
+async def _is_issued(peer: Peer, metadata: MetadataClient, view: View) -> bool:
+    """Whether the log knows the certificate. One that is newer than the view is asked for."""
+    node_id = peer.identity.id
+    if view.is_issued(node_id, peer.serial):
+        return True
+    newest = await metadata.read(GetView(), ClusterView)
+    return newest.node_serials is None or peer.serial in newest.node_serials.get(node_id, ())

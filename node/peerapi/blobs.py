@@ -1,0 +1,234 @@
+"""The blobs of this node for other nodes, on the peer port.
+
+HEAD and GET with one range, the checksums of its segments, PUT of a replica, and the wish that this node
+fetch one from others.
+
+A blob's name is its sha256, so a PUT cannot replace anything by something else: what does not hash to its
+name is refused, what is there already and sound is answered at once. What is found damaged is withdrawn, so
+that the next PUT brings a fresh copy.
+"""
+
+import re
+from contextlib import aclosing
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from ca.errors import InvalidRequest, NotFound, Unavailable
+from coordinator.http.app import body_batches, read_json
+from coordinator.http.request_body import Batch
+from coordinator.http.responses import error_body, json_response, request_id
+from coordinator.model.bounds import Text
+from node.base.identifiers import is_sha256
+from node.base.metrics import counted
+from node.diskio.executor import write_overlapped
+from node.http.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
+from node.peer.fetch import SOURCES_MAX
+from node.peer.range_fetch import SourcesFailed
+from node.peerapi.context import PEER, PeerContext
+from node.sending.body_writer import send_body
+from node.storage.blob_reader import read_blob
+from node.storage.damage import miss, verify_blob, withdraw
+from node.storage.segments import (
+    BlobDamaged,
+    BlobMissing,
+    FinishedBlob,
+    OpenBlob,
+    encode_sidecar,
+    segment_count,
+)
+
+_NUMBER = re.compile(r"[0-9]{1,12}")
+
+
+class PullOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which blob to fetch: its size, and nodes that may have it, the best first."""
+
+    size_bytes: Annotated[int, Meta(ge=0, le=SIZE_BYTES_MAX)]
+    sources: Annotated[list[Text], Meta(min_length=1, max_length=SOURCES_MAX)]
+
+
+def transfer_routes() -> list[web.RouteDef]:
+    """`/blobs/{sha256}`; who may ask is decided by `node/peerapi/admission.py`."""
+    path = "/blobs/{sha256}"
+    return [
+        web.get(path, _get, allow_head=False),
+        web.head(path, _head),
+        web.put(path, _put),
+        web.get(f"{path}/sums", _sums, allow_head=False),
+        web.post(f"{path}/pull", _pull),
+        web.post(f"{path}/retain", _retain),
+    ]
+
+
+async def _head(request: web.Request) -> web.StreamResponse:
+    """200 with the size when a whole blob lies here. Raises NotFound.
+
+    Its bytes are read with `?verify=1` only: who counts copies must ask for that. With `?segment=N` that
+    segment is read now, however lately it was found sound: somebody got wrong bytes. With `?expected=1` one
+    that is not here is reported: the log names this node for it.
+    """
+    services, sha256 = request.app[PEER], _sha256(request)
+    size_bytes: int | None
+    if "segment" in request.query:
+        size_bytes = await _recheck(services, sha256, request.query["segment"])
+    elif request.query.get("verify") == "1":
+        size_bytes = await _affirmed_bytes(services, sha256)
+    elif request.query.get("expected") == "1":
+        size_bytes = await _expected_bytes(services, sha256)
+    else:
+        size_bytes = await _size_bytes(services, sha256)
+    if size_bytes is None:
+        raise NotFound("No whole replica of this blob is here.")
+    return web.Response(headers={"Content-Length": str(size_bytes), "Accept-Ranges": "bytes"})
+
+
+async def _get(request: web.Request) -> web.StreamResponse:
+    """The blob or one range of it, verified segment by segment before it goes out.
+
+    Damage found on the way breaks the connection; the peer goes on elsewhere. Raises NotFound,
+    RangeNotSatisfiable, Unavailable when the first bytes are damaged.
+    """
+    services, sha256 = request.app[PEER], _sha256(request)
+    size_bytes = await _expected_bytes(services, sha256)
+    ranges = parse_range(request.headers.get("Range"), size_bytes)
+    if ranges is not None and len(ranges) > 1:
+        raise InvalidRequest("Range: one range at a time.")
+    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    start, stop = 0, size_bytes
+    if ranges is not None:
+        start, stop = ranges[0].start, ranges[0].stop
+        response.set_status(206)
+        response.headers["Content-Range"] = ByteRange(start, stop).content_range(size_bytes)
+    response.content_length = stop - start
+    try:
+        async with aclosing(read_blob(services.disk, services.blobs, sha256, start, stop)) as reading:
+            body = counted(reading, services.metrics.replica_bytes.labels("sent"))
+            await send_body(request, response, body)
+    except BlobDamaged as damage:
+        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        raise Unavailable(f"This replica cannot be read: {damage}") from damage
+    except BlobMissing as error:
+        raise Unavailable("This replica is gone.") from error
+    return response
+
+
+async def _put(request: web.Request) -> web.StreamResponse:
+    """Take a replica in: 200 when it is whole, verified and durable.
+
+    Raises ChecksumMismatch (nothing is kept), InsufficientStorage, InvalidRequest without a Content-Length.
+    """
+    services, sha256 = request.app[PEER], _sha256(request)
+    size_bytes = request.content_length
+    if size_bytes is None or size_bytes > SIZE_BYTES_MAX:
+        raise InvalidRequest("Content-Length: is required.")
+    if await _affirmed_bytes(services, sha256) is not None:
+        return web.Response()
+    await services.disk.run(services.blobs.require_room, size_bytes)
+    received = services.metrics.replica_bytes.labels("received")
+    writer = await services.disk.run(services.blobs.receive, sha256, size_bytes)
+
+    def write(batch: Batch) -> None:  # in a worker thread
+        for piece in batch:
+            writer.write(piece)
+            received.inc(len(piece))
+
+    try:
+        await write_overlapped(services.disk, body_batches(request), write)
+        await services.disk.run(writer.finish)
+    finally:
+        await services.disk.run(writer.abort)
+    return web.Response()
+
+
+async def _sums(request: web.Request) -> web.StreamResponse:
+    """The checksums of the segments, as a sidecar has them (`node/storage/segments.py`). Raises NotFound."""
+    services, sha256 = request.app[PEER], _sha256(request)
+    with await _opened(services, sha256) as blob:
+        return web.Response(body=encode_sidecar(blob.sums))
+
+
+async def _pull(request: web.Request) -> web.StreamResponse:
+    """Fetch the blob from the nodes that the body names: 200 when it is whole, verified and durable here.
+
+    202 when that takes longer than 20 s; asked again, it joins what is under way. Both with a PullState.
+    Raises Unavailable when none of them can give it, and what has come is kept for the next time;
+    InsufficientStorage. The answer for sources that failed names them.
+    """
+    services, sha256 = request.app[PEER], _sha256(request)
+    order = await read_json(request, PullOrder)
+    try:
+        state = await services.pulls.pull(FinishedBlob(sha256, order.size_bytes), order.sources)
+    except SourcesFailed as failure:
+        body = error_body(failure, request_id(request)) | {"failed_sources": failure.sources}
+        return json_response(body, status=failure.status, headers=failure.headers)
+    return json_response(state, status=200 if state.is_here else 202)
+
+
+async def _retain(request: web.Request) -> web.StreamResponse:
+    """Keep a replica that the log has doomed, and have the log take that back: 200 when it is here, whole as
+    far as its name and size tell, and not doomed any more.
+
+    Raises NotFound when it is not here: then it may come anew. Unavailable.
+    """
+    services, sha256 = request.app[PEER], _sha256(request)
+    if services.custody is None:
+        raise Unavailable("This process does not keep the replicas of its node.")
+    if not await services.custody.retain(sha256):
+        raise NotFound("No whole replica of this blob is here.")
+    return web.Response()
+
+
+async def _size_bytes(services: PeerContext, sha256: str) -> int:
+    with await _opened(services, sha256) as blob:
+        return blob.size_bytes
+
+
+async def _expected_bytes(services: PeerContext, sha256: str) -> int:
+    """The size of a blob that a member has reason to look for here. Raises NotFound, and leaves a note."""
+    try:
+        return await _size_bytes(services, sha256)
+    except NotFound:
+        await miss(services.disk, services.blobs, sha256)
+        raise
+
+
+async def _opened(services: PeerContext, sha256: str) -> OpenBlob:
+    """The blob, which the caller closes. Raises NotFound."""
+    try:
+        return await services.disk.open(services.blobs.open, sha256)
+    except BlobMissing as error:
+        raise NotFound("No whole replica of this blob is here.") from error
+    except BlobDamaged as damage:
+        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        raise NotFound("No whole replica of this blob is here.") from damage
+
+
+async def _recheck(services: PeerContext, sha256: str, number: str) -> int:
+    """The size, when that segment is sound on the disk. Raises NotFound, InvalidRequest."""
+    with await _opened(services, sha256) as blob:
+        index = int(number) if _NUMBER.fullmatch(number) else segment_count(blob.size_bytes)
+        if index >= segment_count(blob.size_bytes):
+            raise InvalidRequest("segment: there is no such segment.")
+        if await services.disk.run(blob.verify_segment, index):
+            return blob.size_bytes
+        damage = blob.damaged(f"segment {index} does not match its checksum", segment=index)
+    await withdraw(services.disk, services.blobs, services.metrics, damage)
+    raise NotFound("No whole replica of this blob is here.")
+
+
+async def _affirmed_bytes(services: PeerContext, sha256: str) -> int | None:
+    """The size of a sound blob, which is then kept for a while; None when there is none."""
+    try:
+        size_bytes = await verify_blob(services.disk, services.blobs, services.metrics, sha256)
+    except (BlobMissing, BlobDamaged):
+        return None
+    return size_bytes if await services.disk.run(services.blobs.affirm, sha256) else None
+
+
+def _sha256(request: web.Request) -> str:
+    sha256 = request.match_info["sha256"]
+    if not is_sha256(sha256):
+        raise NotFound("No such blob.")
+    return sha256

@@ -1,0 +1,47 @@
+"""Orders of the leading coordinator to this node, on the peer port: look at your replicas now.
+
+    POST /custody/collect    drop what the log has doomed
+    POST /custody/compare    hold the disk against the log
+    POST /custody/scrub      read everything
+
+An order says when, never what: it may come late, twice, or from a coordinator that leads no more. The first
+time it is queued; the same again tells how it stands. Who may give one is decided by
+`node/peerapi/admission.py`.
+"""
+
+from typing import Annotated
+
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from ca.errors import NotFound, Unavailable
+from coordinator.http.app import json_response, read_json
+from node.custody.orders import Standing
+from node.peerapi.context import PEER
+
+OrderId = Annotated[str, Meta(min_length=1, max_length=64)]
+
+
+class OrderBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The body of an order. `yes_really`: also when it takes a large part of this node's blobs away."""
+
+    order_id: OrderId
+    yes_really: bool = False
+
+
+def custody_routes() -> list[web.RouteDef]:
+    """`/custody/{kind}`."""
+    return [web.post("/custody/{kind}", _order)]
+
+
+async def _order(request: web.Request) -> web.StreamResponse:
+    """How the order stands, at once. Raises NotFound for a kind that is none, Unavailable."""
+    custody = request.app[PEER].custody
+    body = await read_json(request, OrderBody)
+    if custody is None:
+        raise Unavailable("This process does not keep the replicas of its node.")
+    orders = custody.orders.get(request.match_info["kind"])
+    if orders is None:
+        raise NotFound("There is no such order.")
+    standing: Standing = orders.give(body.order_id, yes_really=body.yes_really)
+    return json_response(standing)

@@ -1,0 +1,85 @@
+"""Losses that no disk took a note of, told by the other workers of a node to the first, which reports.
+
+A worker keeps them in memory until the first one has taken them over. That one serves other nodes, so what
+was found damaged is out of service there too.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from typing import Annotated, Final
+
+import msgspec
+from aiohttp import web
+from msgspec import Meta, Struct
+
+from coordinator.http.app import read_json
+from node.base.identifiers import is_sha256
+from node.peer.client import PeerFailed
+from node.peerapi.context import PEER, PeerContext
+from node.storage.blobs import BlobStore
+from node.storage.segments import BlobDamaged
+from node.storage.withdrawn import Loss
+
+TELL_S: Final = 1.0
+LOSSES_TOLD_MAX: Final = 200  # at once
+ANSWER_TIMEOUT_S: Final = 5.0
+_PATH: Final = "/worker/losses"
+
+_log = logging.getLogger(__name__)
+
+
+class Losses(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is told."""
+
+    losses: Annotated[list[Loss], Meta(max_length=LOSSES_TOLD_MAX)]
+
+
+def loss_routes() -> list[web.RouteDef]:
+    """For the other workers only."""
+    return [web.post(_PATH, _take_over)]
+
+
+async def keep_told(services: PeerContext) -> None:
+    """Tell the first worker for ever. For the others."""
+    while True:
+        with suppress(PeerFailed, TimeoutError):  # it is being started anew, say
+            await tell(services)
+        await asyncio.sleep(TELL_S)
+
+
+async def tell(services: PeerContext) -> None:
+    """Everything that is in memory now. Raises PeerFailed, TimeoutError."""
+    withdrawn = services.blobs.withdrawn
+    while losses := withdrawn.losses(LOSSES_TOLD_MAX):
+
+        async def body() -> AsyncIterator[bytes]:
+            yield msgspec.json.encode(Losses(losses=losses))  # used up before the next ones
+
+        headers = {"Content-Type": "application/json"}
+        async with (
+            asyncio.timeout(2 * ANSWER_TIMEOUT_S),
+            services.siblings.request(
+                0, "POST", _PATH, headers=headers, body=body(), answer_timeout_s=ANSWER_TIMEOUT_S
+            ) as answer,
+        ):
+            if answer.status != 204:
+                raise PeerFailed("worker 0", f"answered {answer.status}")
+        withdrawn.forget_losses(loss.sha256 for loss in losses)
+
+
+async def _take_over(request: web.Request) -> web.Response:
+    services = request.app[PEER]
+    told = await read_json(request, Losses)
+    for loss in told.losses:
+        if is_sha256(loss.sha256):
+            await services.disk.run(_note, services.blobs, loss)
+    return web.Response(status=204)
+
+
+def _note(blobs: BlobStore, loss: Loss) -> None:
+    if loss.file is not None:
+        with suppress(OSError):
+            blobs.withdraw(BlobDamaged(loss.sha256, "was found damaged by another worker", file=loss.file))
+    blobs.withdrawn.note_loss(loss)

@@ -1,0 +1,77 @@
+"""Copies of unfinished uploads, on the peer port.
+
+    POST /custody/uploads/{file_uuid}   have the acknowledged bytes, from `sources`; how that stands
+    GET  /uploads/{file_uuid}           the bytes from `start` to `stop`, which must be durable here
+
+The first is an order of the leading coordinator (`node/uploads/upload_copies.py`), the second what its copies
+come from. Who may ask is decided by `node/peerapi/admission.py`.
+"""
+
+import os
+from collections.abc import AsyncGenerator
+from contextlib import closing
+from typing import Final
+
+from aiohttp import web
+from msgspec import Struct
+
+from ca.errors import InvalidRequest, Unavailable
+from coordinator.http.app import json_response, read_json
+from node.peerapi.context import PEER
+from node.peerapi.uploads import by_owner, number_in, upload_named
+from node.sending.body_writer import send_body
+from node.uploads.upload_copies import CopyOrder, CopyStanding
+
+READ_BYTES: Final = 1 << 20
+
+
+class CopyState(Struct, frozen=True, kw_only=True):
+    """How an order stands, and a number that stays the same only while no copy here moves."""
+
+    state: CopyStanding
+    moved: int
+
+
+def upload_copy_routes() -> list[web.RouteDef]:
+    """Of both."""
+    return [
+        web.post("/custody/uploads/{file_uuid}", by_owner(_order)),
+        web.get("/uploads/{file_uuid}", _bytes, allow_head=False),
+    ]
+
+
+async def _order(request: web.Request) -> web.StreamResponse:
+    """How the order stands. Raises Conflict for an epoch that is over, Unavailable, InsufficientStorage."""
+    services, file_uuid = request.app[PEER], upload_named(request)
+    order = await read_json(request, CopyOrder)
+    state = await services.copies.give(file_uuid, order)
+    return json_response(CopyState(state=state, moved=services.copies.moved_bytes))
+
+
+async def _bytes(request: web.Request) -> web.StreamResponse:
+    """Raises NotFound when not all of them are durable here. Bytes that the disk loses meanwhile break it
+    off: whoever asked compares the sha256 of the whole.
+    """
+    services, file_uuid = request.app[PEER], upload_named(request)
+    start, stop = (number_in(request, name) for name in ("start", "stop"))
+    if start > stop:
+        raise InvalidRequest("start: is beyond stop.")
+    prefix = await services.disk.open(services.uploads.open_prefix, file_uuid, stop)
+
+    async def reading() -> AsyncGenerator[bytes, None]:
+        position = start
+        while position < stop:
+            size_bytes = min(READ_BYTES, stop - position)
+            piece = await services.disk.run(os.pread, prefix.fileno(), size_bytes, position)
+            if not piece:
+                raise Unavailable("The upload went back.")
+            position += len(piece)
+            sent.inc(len(piece))
+            yield piece
+
+    with closing(prefix):
+        sent = services.metrics.replica_bytes.labels("sent")
+        response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+        response.content_length = stop - start
+        await send_body(request, response, reading())
+    return response

@@ -1,0 +1,370 @@
+"""A member of a chain: takes an upload's bytes from the node before it, and passes them on to the next.
+
+On the peer port, for members of the cluster only:
+
+    POST /uploads/{file_uuid}/agree    go back to `limit` if beyond it; the offset and its sha256
+    PUT  /uploads/{file_uuid}/link     bytes from `start` on, as they come; the answer tells what is durable
+    POST /uploads/{file_uuid}/finish   the content is whole: put it into place
+    HEAD /uploads/{file_uuid}          the sha256 of the first `stop` bytes; for a takeover, changes nothing
+
+A link belongs to an epoch of the log. The highest that a member has seen lies beside the bytes; what comes
+from an earlier one is refused, since another node holds the upload now. A new link ends an older one: whoever
+laid it knows more (`node/uploads/link_fencing.py`). A member never lays a link again that broke: the holder
+does.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing, asynccontextmanager, closing, suppress
+from dataclasses import replace
+from functools import partial
+
+import msgspec
+from aiohttp import web
+
+from ca.errors import (
+    Conflict,
+    FilestoreError,
+    InvalidRequest,
+    NotFound,
+    OffsetMismatch,
+    RequestTimeout,
+    Unavailable,
+)
+from coordinator.http.app import ClientGone, body_batches
+from coordinator.http.rate_limits import BodyPace
+from coordinator.http.request_body import Batch
+from node.api.spec.operation import Handler
+from node.base.identifiers import is_sha256, is_uuid
+from node.diskio.executor import write_overlapped
+from node.http.ranges import SIZE_BYTES_MAX
+from node.peer.client import PeerFailed
+from node.peerapi.context import PEER
+from node.staging.opening import opened_in_steps
+from node.staging.upload_file import Upload
+from node.staging.upload_store import UploadStore
+from node.uploads.chain_link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
+from node.uploads.forwarding import pass_on, worker_holding
+from node.uploads.link_fencing import LaidLinks
+from node.uploads.takeover import own_prefix
+
+SYNC_BYTES = 16 << 20
+SYNC_S = 1.0
+IDLE_S = 120.0  # without a byte the holder has given this link up, or lost us
+MEMBERS_MAX = 64
+_DIGITS_MAX = 16
+
+_log = logging.getLogger(__name__)
+
+
+LINKS = web.AppKey("links", set[asyncio.Transport])  # connections of those that lead here
+LAID = web.AppKey("laid", LaidLinks)
+
+
+def prepare_following(app: web.Application) -> None:
+    """Links end when the listener begins to drain: their senders pass this node over."""
+    app[LINKS] = set()
+    app[LAID] = LaidLinks()
+
+    async def break_links(app: web.Application) -> None:
+        for transport in app[LINKS]:
+            transport.abort()
+
+    app.on_shutdown.append(break_links)
+
+
+def following_routes() -> list[web.RouteDef]:
+    """`/uploads/{file_uuid}`; who may ask is decided by `node/peerapi/admission.py`."""
+    path = "/uploads/{file_uuid}"
+    return [
+        web.head(path, _prefix),
+        web.post(f"{path}/agree", by_owner(_agree)),
+        web.put(f"{path}/link", by_owner(_link)),
+        web.post(f"{path}/finish", by_owner(_finish)),
+    ]
+
+
+def by_owner(handler: Handler) -> Handler:
+    """The handler, which is given a `file_uuid`, in the worker of this node that the upload belongs to."""
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        if owner := worker_holding(request.app[PEER], upload_named(request)):
+            return await pass_on(request, owner, pace=_pace())
+        return await handler(request)
+
+    return handle
+
+
+def _pace() -> BodyPace:
+    """A link has nothing to send for as long as its client has not, or its bytes are not checked yet."""
+    return BodyPace(IDLE_S, bytes_per_s_min=1 / IDLE_S)
+
+
+async def _prefix(request: web.Request) -> web.StreamResponse:
+    """200 with the sha256 of the first `stop` bytes. Raises NotFound when fewer are durable here, Unavailable
+    where the leader is lost or the disk hangs, so that an upload cannot go on here, and while the bytes are
+    still being read: whoever asks again finds more done.
+    """
+    services = request.app[PEER]
+    services.api.view.require_leader()
+    if services.disk.hangs():
+        raise Unavailable("The disk of this node hangs.", retry_after_s=5)
+    sha256 = await own_prefix(services, upload_named(request), number_in(request, "stop"))
+    return web.Response(headers={SHA256_HEADER: sha256})
+
+
+async def _agree(request: web.Request) -> web.StreamResponse:
+    """The durable offset, at most `limit`, and the sha256 of the bytes before it.
+
+    Raises Conflict for an epoch that is over, UploadLocked while a client writes the upload here.
+    """
+    async with _followed(request, number_in(request, "limit")) as upload:
+        return web.Response(headers={OFFSET_HEADER: str(upload.offset), SHA256_HEADER: upload.sha256})
+
+
+async def _link(request: web.Request) -> web.StreamResponse:
+    """Take bytes from `start` on; those up to `stop` wait already. Raises OffsetMismatch when fewer are here,
+    InsufficientStorage when those have no room, and as `_agree` does.
+    """
+    services, start = request.app[PEER], number_in(request, "start")
+    stop = number_in(request, "stop") if "stop" in request.query else start  # older ones do not say
+    behind = [name for name in request.query.get("behind", "").split(",") if name]
+    if len(behind) > MEMBERS_MAX:
+        raise InvalidRequest(f"behind: at most {MEMBERS_MAX} nodes.")
+    await services.disk.run(services.blobs.require_room, max(0, stop - start))
+    async with _followed(request, start) as upload:
+        if upload.offset != start:
+            raise OffsetMismatch(f"This node has {upload.offset} bytes.", offset=upload.offset)
+        if request.transport is None:
+            raise ClientGone("the node before in the chain went away")
+        links, transport = request.app[LINKS], request.transport
+        links.add(transport)
+        try:
+            return await _Following(request, upload, _terms(request), behind).run()
+        finally:
+            links.discard(transport)
+
+
+async def _finish(request: web.Request) -> web.StreamResponse:
+    """Put the content into place: 200 when it is durable there. Raises ChecksumMismatch, OffsetMismatch."""
+    services, size_bytes = request.app[PEER], number_in(request, "size")
+    sha256 = request.query.get("sha256", "")
+    if not is_sha256(sha256):
+        raise InvalidRequest("sha256: must be 64 hexadecimal digits.")
+    async with _followed(request, size_bytes) as upload:
+        if upload.offset != size_bytes:
+            raise OffsetMismatch(f"This node has {upload.offset} bytes.", offset=upload.offset)
+        await services.disk.run(upload.finish, sha256)
+    return web.Response()
+
+
+@asynccontextmanager
+async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
+    """The upload for this request alone, durable, with at most `stop` bytes, in the epoch that is named.
+
+    Whoever has a newer request may end this one: it knows more. Raises Conflict for an epoch that is over
+    and for an older link, UploadLocked while a client writes the upload here.
+    """
+    services, terms, laid = request.app[PEER], _terms(request), request.app[LAID]
+    disk, uploads = services.disk, services.uploads
+    has_bytes = await disk.run(_has_bytes, uploads, terms)  # before anybody is disturbed
+
+    def require_newest() -> None:
+        laid.require_newest(
+            terms.file_uuid, terms.epoch, terms.laid, is_relayed=terms.is_relayed, has_bytes=has_bytes
+        )
+
+    require_newest()
+
+    def disconnect() -> None:
+        if request.transport is not None:
+            request.transport.abort()
+
+    async with services.locks.hold(terms.file_uuid, lambda: True, disconnect) as hold:
+        hold.receiving, hold.moved_at_s = True, float("-inf")  # never in the way of whoever comes
+        require_newest()  # one may have come meanwhile
+        if uploads.opens_quickly(terms.file_uuid, stop):
+            upload = await disk.run(_open, uploads, terms, stop)
+        else:
+            upload = await opened_in_steps(disk, partial(_open, uploads, terms, stop))
+        try:
+            yield upload
+        finally:
+            with suppress(FilestoreError):
+                await disk.run(upload.sync)
+            upload.close()
+
+
+def _open(uploads: UploadStore, terms: LinkTerms, stop: int, hash_bytes_max: int = 0) -> Upload:
+    """Opens it, and cuts it to `stop`. Blocks. Raises HashingUnfinished."""
+    upload = uploads.open(terms.file_uuid, None, with_md5=terms.with_md5, hash_bytes_max=hash_bytes_max)
+    try:
+        _require_not_over(terms, upload.epoch)  # another may have led here while this one waited
+        if upload.finished is not None and upload.offset != stop:  # of content that was given up since
+            upload = uploads.reopen(upload, min(stop, terms.acknowledged_offset))
+        upload.size_bytes = None  # what it was declared with is the holder's to know
+        upload.enter_epoch(terms.epoch)
+        if upload.finished is None:
+            upload.rollback_to(stop)
+            upload.sync()
+    except BaseException:
+        upload.close()
+        raise
+    return upload
+
+
+def _has_bytes(uploads: UploadStore, terms: LinkTerms) -> bool:
+    """Whether some came in this epoch. Raises Conflict when it is over."""
+    seen = uploads.epoch(terms.file_uuid)
+    _require_not_over(terms, seen)
+    if seen < terms.epoch or not terms.is_relayed:
+        return False
+    with suppress(NotFound):
+        return uploads.durable_offset(terms.file_uuid) > 0
+    return False
+
+
+def _require_not_over(terms: LinkTerms, seen: int) -> None:
+    if terms.epoch < seen:
+        raise Conflict(f"Another node holds this upload, in epoch {seen}.")
+
+
+def _terms(request: web.Request) -> LinkTerms:
+    return LinkTerms(
+        upload_named(request),
+        number_in(request, "epoch"),
+        request.query.get("md5") == "1",
+        number_in(request, "acknowledged"),
+        request.query.get("laid", ""),
+        number_in(request, "proposed") if "proposed" in request.query else 0,  # older ones do not say
+        request.query.get("relayed") == "1",
+    )
+
+
+def upload_named(request: web.Request) -> str:
+    """The upload that the path names. Raises NotFound."""
+    file_uuid = request.match_info["file_uuid"]
+    if not is_uuid(file_uuid):
+        raise NotFound("There is no such upload.")
+    return file_uuid
+
+
+def number_in(request: web.Request, name: str) -> int:
+    """A number of the query, SIZE_BYTES_MAX at most. Raises InvalidRequest."""
+    digits = request.query.get(name, "")
+    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
+        raise InvalidRequest(f"{name}: must be a whole number.")
+    return min(int(digits), SIZE_BYTES_MAX)
+
+
+class _Following:
+    """One link at the member that it leads to."""
+
+    def __init__(self, request: web.Request, upload: Upload, terms: LinkTerms, behind: list[str]) -> None:
+        services = request.app[PEER]
+        self._request, self._upload, self._services = request, upload, services
+        self._received = services.metrics.replica_bytes.labels("received")
+        self._source = Source(services.disk, upload)
+        self._next = (
+            Link(
+                services.peers,
+                self._source,
+                replace(terms, is_relayed=True),
+                behind,
+                on_change=self._wake,
+                sent=services.metrics.replica_bytes.labels("sent"),
+            )
+            if behind
+            else None
+        )
+        self._is_next_lost = False
+        self._changed = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._synced_at_s = time.monotonic()
+        self._told_offset = upload.durable_offset
+
+    async def run(self) -> web.StreamResponse:
+        """Until the sender ends the body, all is durable here, and the next link has ended too."""
+        response = web.StreamResponse(headers={"Content-Type": "application/x-ndjson"})
+        with closing(self._source):
+            await response.prepare(self._request)
+            telling = asyncio.create_task(self._tell(response), name="telling the node before")
+            passing = asyncio.create_task(self._pass_on(), name="link to the next member")
+            try:
+                await write_overlapped(self._services.disk, self._batches(), self._write)
+                self._source.move(self._upload.offset)
+                self._source.end()  # those behind sync their ends beside this disk, and need not wait for it
+                await self._services.disk.run(self._upload.sync)
+                self._wake()
+                await asyncio.wait({telling, passing}, return_when=asyncio.FIRST_COMPLETED)
+                if not passing.done():
+                    raise ClientGone("the node before in the chain went away")
+                passing.result()
+            finally:
+                for task in (telling, passing):
+                    task.cancel()
+                await asyncio.wait({telling, passing})
+        await response.write(self._line(ended=True))
+        await response.write_eof()
+        return response
+
+    async def _batches(self) -> AsyncGenerator[Batch, None]:
+        """The body as it comes. Raises ClientGone when the sender is lost, or silent for IDLE_S."""
+        try:
+            async with aclosing(body_batches(self._request, _pace(), from_peer=True)) as batches:
+                async for batch in batches:
+                    yield batch
+        except (RequestTimeout, InvalidRequest) as error:
+            raise ClientGone("the node before in the chain went away") from error
+
+    def _write(self, batch: Batch) -> None:
+        """In a worker thread."""
+        upload = self._upload
+        upload.append(*batch)
+        self._received.inc(sum(map(len, batch)))
+        durable_offset = upload.durable_offset
+        if durable_offset != self._told_offset:
+            self._told_offset = durable_offset
+            self._loop.call_soon_threadsafe(self._wake)
+        is_old = time.monotonic() - self._synced_at_s >= SYNC_S
+        if upload.offset - durable_offset >= SYNC_BYTES or is_old:
+            upload.begin_sync()  # more is taken meanwhile; what it made durable is told with the next piece
+            self._synced_at_s = time.monotonic()
+        self._loop.call_soon_threadsafe(self._source.move, upload.offset)
+
+    async def _pass_on(self) -> None:
+        if self._next is None:
+            return
+        try:
+            await self._next.run()
+        except PeerFailed as failure:
+            facts = {"peer": failure.node_id, "reason": failure.reason}
+            _log.warning("the next member of a chain is lost", extra=facts)
+            self._is_next_lost = True
+            self._wake()
+
+    async def _tell(self, response: web.StreamResponse) -> None:
+        """A line when something changed, and every TELL_S; ends when nobody listens."""
+        with suppress(OSError):
+            while True:
+                await response.write(self._line())
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(TELL_S):
+                        await self._changed.wait()
+                self._changed.clear()
+
+    def _line(self, *, ended: bool = False) -> bytes:
+        durable = {self._services.node_id: self._upload.durable_offset}
+        lost: list[str] = []
+        if self._next is not None and self._is_next_lost:
+            lost = [self._next.member, *self._next.behind]
+        elif self._next is not None:
+            durable |= self._next.durable
+            lost = sorted(self._next.lost)
+        told = Told(received_bytes=self._upload.offset, durable=durable, lost=lost, ended=ended)
+        return msgspec.json.encode(told) + b"\n"
+
+    def _wake(self) -> None:
+        self._changed.set()

@@ -1,0 +1,1 @@
+"""Records of files that are kept by a node, and true."""

@@ -1,0 +1,171 @@
+"""Files into plain sockets by sendfile(2): the bytes never come into this process.
+
+It works on a duplicate of the transport's descriptor, past the transport's buffer, which has to be empty: the
+loop's own sendfile does not exist on uvloop, and what it does instead copies. Nobody else writes to a
+connection while its answer goes out.
+"""
+
+import asyncio
+import enum
+import errno
+import os
+import socket
+
+from coordinator.http.app import ClientGone
+from node.diskio.executor import DiskWorkers
+from node.diskio.pagecache import is_cached
+from node.sending.stall_watch import StallWatch
+from node.storage.segments import MEDIUM_ERRORS, BlobDamaged, OpenBlob
+
+BURST_BYTES = 1 << 20  # of one connection; then the others on the loop have their turn
+_REFUSED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
+
+
+def send_now(transport: asyncio.Transport, head: bytes, blob: OpenBlob, start: int, stop: int) -> int:
+    """Send the head, and what of bytes `start` to `stop` the socket takes at once, a burst at most.
+
+    How many bytes of both went out: 0 when the first of them have to come from the disk, or nothing is taken.
+    Whatever is wrong is left to who sends the rest. Nothing may wait in the transport's buffer.
+    """
+    burst_stop = min(start + BURST_BYTES, stop)
+    if not is_cached(blob.fd, start, burst_stop):
+        return 0
+    facts = transport.get_extra_info("socket")
+    borrowed = socket.socket(facts.family, facts.type, facts.proto, facts.fileno())
+    sent_bytes = 0
+    try:
+        sent_bytes = borrowed.send(head, socket.MSG_MORE | socket.MSG_DONTWAIT)
+        if sent_bytes == len(head):
+            sent_bytes += os.sendfile(borrowed.fileno(), blob.fd, start, burst_stop - start)
+    except OSError:
+        pass
+    finally:
+        borrowed.detach()  # the descriptor is the transport's
+    return sent_bytes
+
+
+class SendfileRefused(Exception):
+    """The kernel does not do it with this file or socket: send copies instead, from where it stopped."""
+
+
+class _Outcome(enum.Enum):
+    SENT = enum.auto()
+    MORE = enum.auto()
+    FULL = enum.auto()  # the socket takes nothing more now
+    COLD = enum.auto()  # the next bytes have to come from the disk first
+
+
+class FileSender:
+    """One connection's way past its transport. `at` is where in the file it stands, whatever was raised."""
+
+    def __init__(self, transport: asyncio.Transport, disk: DiskWorkers, watch: StallWatch) -> None:
+        self._transport = transport
+        self._disk = disk
+        self._watch = watch
+        plain = transport.get_extra_info("socket")
+        self._socket = socket.socket(plain.family, plain.type, plain.proto, os.dup(plain.fileno()))
+        self._fd = self._socket.fileno()
+        self.at = 0
+        self._stop = 0
+        self._warm_until = 0
+
+    def close(self) -> None:
+        """Give the duplicate back; the connection goes on."""
+        self._socket.close()
+
+    def send_head(self, head: bytes) -> bytes:
+        """Send what fits now, together with the first bytes of the file; what did not fit comes back.
+
+        Raises ClientGone.
+        """
+        self._require_open()
+        try:
+            return head[self._socket.send(head, socket.MSG_MORE) :]
+        except BlockingIOError:
+            return head
+        except OSError as error:
+            raise ClientGone("the client went away before its answer") from error
+
+    async def send(self, blob: OpenBlob, start: int, stop: int) -> None:
+        """Send bytes `start` to `stop` (excluded), which are verified, at the pace of who takes them.
+
+        Raises ClientGone, BlobDamaged when the disk has them no more, SendfileRefused.
+        """
+        self.at = self._warm_until = start
+        self._stop = stop
+        try:
+            while self.at < self._stop:
+                outcome = self._send_burst(blob)
+                if outcome is _Outcome.FULL:
+                    await self._send_when_writable(blob)
+                elif outcome is _Outcome.COLD:
+                    await self._send_cold(blob)
+                elif outcome is _Outcome.MORE:
+                    await asyncio.sleep(0)
+        except ClientGone:
+            raise
+        except OSError as error:
+            raise _meaning(error, blob) from error
+
+    def _send_burst(self, blob: OpenBlob) -> _Outcome:
+        self._require_open()
+        if self.at >= self._warm_until:
+            burst_until = min(self.at + BURST_BYTES, self._stop)
+            if not is_cached(blob.fd, self.at, burst_until):
+                return _Outcome.COLD
+            self._warm_until = burst_until
+        try:
+            self._advance(blob, os.sendfile(self._fd, blob.fd, self.at, self._warm_until - self.at))
+        except BlockingIOError:
+            return _Outcome.FULL
+        return _Outcome.SENT if self.at == self._stop else _Outcome.MORE
+
+    async def _send_cold(self, blob: OpenBlob) -> None:
+        """One burst from a thread: it may wait for the disk, but never for the client."""
+        size_bytes = min(BURST_BYTES, self._stop - self.at)
+        try:
+            self._advance(blob, await self._disk.run(os.sendfile, self._fd, blob.fd, self.at, size_bytes))
+        except BlockingIOError:
+            await self._send_when_writable(blob)
+
+    async def _send_when_writable(self, blob: OpenBlob) -> None:
+        """Send from the loop's own call back, without waking this task, until the end or a cold page."""
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        self._watch.waiter = waiter
+        loop.add_writer(self._fd, self._on_writable, blob, waiter)
+        try:
+            await waiter
+        finally:
+            self._watch.waiter = None
+            loop.remove_writer(self._fd)
+
+    def _on_writable(self, blob: OpenBlob, waiter: asyncio.Future[None]) -> None:
+        if waiter.done():
+            return
+        try:
+            outcome = self._send_burst(blob)
+        except (OSError, BlobDamaged) as error:
+            waiter.set_exception(error)
+            return
+        if outcome in (_Outcome.SENT, _Outcome.COLD):
+            waiter.set_result(None)
+
+    def _advance(self, blob: OpenBlob, count: int) -> None:
+        if count == 0:
+            raise blob.damaged("is shorter than its sidecar says")
+        self.at += count
+        self._watch.written_bytes += count
+
+    def _require_open(self) -> None:
+        """The duplicate outlives the transport: without this, bytes would go to who was given up."""
+        if self._transport.is_closing():
+            raise ClientGone("the connection is closing")
+
+
+def _meaning(error: OSError, blob: OpenBlob) -> Exception:
+    if error.errno in MEDIUM_ERRORS:
+        return blob.damaged(f"cannot be read: {os.strerror(error.errno or 0)}")
+    if error.errno in _REFUSED:
+        return SendfileRefused(os.strerror(error.errno or 0))
+    return ClientGone(f"the client went away: {os.strerror(error.errno or 0)}")

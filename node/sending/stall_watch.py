@@ -1,0 +1,39 @@
+"""Who takes nothing at all of an answer is cut off; who takes it slowly is not."""
+
+import asyncio
+from typing import Self
+
+from coordinator.http.app import ClientGone
+
+
+class StallWatch:
+    """Aborts the transport when nothing left for the client between two looks, `timeout_s` apart.
+
+    A timer rather than a deadline around each write: aiohttp's wait for a full buffer, once cancelled, is
+    broken for every later write on the connection.
+    """
+
+    def __init__(self, transport: asyncio.WriteTransport, timeout_s: float) -> None:
+        self.written_bytes = 0  # to the transport, or past it to the socket
+        self.waiter: asyncio.Future[None] | None = None  # of who waits for room in the socket itself
+        self._transport = transport
+        self._timeout_s = timeout_s
+        self._left_bytes = -transport.get_write_buffer_size()  # of an earlier answer, maybe
+
+    def __enter__(self) -> Self:
+        self._timer = asyncio.get_running_loop().call_later(self._timeout_s, self._look)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._timer.cancel()
+
+    def _look(self) -> None:
+        buffered_bytes = 0 if self._transport.is_closing() else self._transport.get_write_buffer_size()
+        left_bytes = self.written_bytes - buffered_bytes
+        if (buffered_bytes or self.waiter is not None) and left_bytes <= self._left_bytes:
+            self._transport.abort()
+            if self.waiter is not None and not self.waiter.done():
+                self.waiter.set_exception(ClientGone("the client takes nothing"))
+            return
+        self._left_bytes = left_bytes
+        self.__enter__()

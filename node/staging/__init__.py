@@ -1,0 +1,1 @@
+"""Unfinished content on this disk: the files of uploads, and the hash of what has come."""

@@ -1,0 +1,435 @@
+"""Uploads in progress: bytes that arrive in pieces, and how many of them are durable.
+
+    DIR/uploads/UUID/data       the bytes so far
+    DIR/uploads/UUID/offset     how many of them survive a power cut: two slots, written in turn
+    DIR/uploads/UUID/finished   sha256 and size, once the content was found whole; in place before it moves
+    DIR/uploads/UUID/epoch      the epoch of the log in which the bytes came, in slots too; absent for 0
+
+The order that makes an offset true: the data is synced, the first time the names of the files too, then the
+offset is written, then it is synced. A restart cuts the data to the recorded offset and hashes it again. All
+calls block: they belong into worker threads. An `Upload` is held by one caller at a time; the store may be
+used from any thread.
+"""
+
+import io
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from contextlib import ExitStack
+
+from ca.errors import NotFound, PayloadTooLarge, Unavailable, UploadLocked
+from coordinator.runtime.lifetime import descriptor_limit
+from node.base.identifiers import is_uuid
+from node.diskio.durable import SLOT_SPACING_BYTES, Disk, OffsetRecord, write_all
+from node.diskio.fs import (
+    READ_FLAGS,
+    open_directory,
+    opened_directory,
+    read_whole,
+    storage_error,
+)
+from node.diskio.parallel import Lanes
+from node.diskio.writeback import FlushThreads
+from node.staging.resumed_hash import HashedUploads, HashingUnfinished
+from node.staging.upload_file import EPOCH_FILE, OPEN_FLAGS, Upload, open_or_create
+from node.storage.blobs import INCOMING, BlobStore
+from node.storage.leftovers import AREA
+from node.storage.segments import (
+    FINISHED_BYTES,
+    BlobDamaged,
+    BlobMissing,
+    FinishedBlob,
+    SegmentHasher,
+    decode_finished,
+)
+
+PREFIX_BYTES_MAX = 4 << 20  # of finished content that goes on as an upload; larger content was settled whole
+QUICK_BYTES = 4 << 20  # that are read and hashed in a moment
+OPEN_UPLOADS_MAX = 384  # three descriptors each; of one in three this node is the holder
+OPEN_UPLOADS_SHARE = 20  # one for so many descriptors that a process may have, where that is less
+
+_log = logging.getLogger(__name__)
+
+
+class UploadStore:
+    """The uploads of one blob store. For any thread; each upload has one holder at a time."""
+
+    def __init__(
+        self,
+        blobs: BlobStore,
+        *,
+        open_max: int = OPEN_UPLOADS_MAX,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.blobs = blobs
+        self._open_max = max(1, min(open_max, descriptor_limit() // OPEN_UPLOADS_SHARE))
+        self._clock_s = clock_s
+        self._threads = FlushThreads()
+        self._lanes = Lanes()
+        self._hashed = HashedUploads()
+        self._lock = threading.Lock()
+        self._held: dict[str, Upload | None] = {}  # None: being opened
+        self._idle: OrderedDict[str, Upload] = OrderedDict()  # kept open so that going on needs no hashing
+
+    def open(
+        self, file_uuid: str, size_bytes: int | None, *, with_md5: bool = False, hash_bytes_max: int = 0
+    ) -> Upload:
+        """The upload, new at offset 0 or where it durably stands, for this caller alone until `close`.
+
+        `size_bytes` is the declared size of the whole; None leaves it as it was. `with_md5`: the same at
+        every opening. After a restart the bytes on disk are hashed again, which takes as long as reading
+        them. Raises UploadLocked while someone holds it, Unavailable when too many are held, PayloadTooLarge
+        when it has more than `size_bytes` already.
+        """
+        _require_uuid(file_uuid)
+        kept = self._reserve(file_uuid)
+        try:
+            upload = kept
+            if upload is None or upload.broken:
+                upload = self._load(file_uuid, kept, with_md5, hash_bytes_max)
+            assert upload.with_md5 == with_md5
+        except BaseException:
+            self._cancel(file_uuid, kept)
+            raise
+        with self._lock:
+            self._held[file_uuid] = upload
+        if size_bytes is not None and upload.offset > size_bytes:
+            upload.close()
+            raise PayloadTooLarge(f"The upload has {upload.offset} bytes already, more than {size_bytes}.")
+        upload.size_bytes = upload.size_bytes if size_bytes is None else size_bytes
+        return upload
+
+    def opens_quickly(self, file_uuid: str, size_bytes: int) -> bool:
+        """Whether `open` has little to hash when this much of it is here: it is little, or was kept open.
+
+        Reads nothing, waits for nobody.
+        """
+        with self._lock:
+            kept = self._idle.get(file_uuid)
+        unknown_bytes = size_bytes - self._hashed.known_bytes(file_uuid)
+        return unknown_bytes <= QUICK_BYTES or (kept is not None and not kept.broken)
+
+    def reopen(self, upload: Upload, stop: int) -> Upload:
+        """Finished content gives way to an upload of its first `stop` bytes, durable, for the same caller.
+
+        Another node may have gone on from there after a takeover, and rest on this copy: a crash leaves one
+        or the other. Of more than PREFIX_BYTES_MAX, or when the disk has lost the content, nothing is kept.
+        Raises what `open` and `Upload.give_way` do.
+        """
+        size_bytes = upload.size_bytes
+        try:
+            upload.give_way(_prefix(upload, stop) if 0 < stop <= PREFIX_BYTES_MAX else b"")
+        finally:
+            upload.close()
+        return self.open(upload.file_uuid, size_bytes, with_md5=upload.with_md5)
+
+    def durable_offset(self, file_uuid: str) -> int:
+        """How many bytes of the upload survive a crash; hashes nothing and waits for no holder.
+
+        Raises NotFound; Unavailable or UploadLocked in the moment in which it is being opened.
+        """
+        _require_uuid(file_uuid)
+        with self._lock:
+            upload = self._held.get(file_uuid) or self._idle.get(file_uuid)
+            if upload is not None:
+                return upload.durable_offset
+            if file_uuid in self._held:
+                raise Unavailable("The upload is being opened.")
+        kept = self._reserve(file_uuid)
+        try:
+            os.stat(file_uuid, dir_fd=self.blobs.uploads_directory, follow_symlinks=False)
+            upload = kept or self._open_files(file_uuid, with_md5=False)
+            if kept is None:
+                upload.close_descriptors()
+            return upload.durable_offset
+        except FileNotFoundError:
+            raise NotFound("There is no such upload on this node.") from None
+        except OSError as error:
+            raise storage_error(error) from error
+        finally:
+            self._cancel(file_uuid, kept)
+
+    def epoch(self, file_uuid: str) -> int:
+        """The newest epoch in which bytes of the upload came here; 0 when there is none. Raises Internal."""
+        _require_uuid(file_uuid)
+        try:
+            with opened_directory(file_uuid, parent=self.blobs.uploads_directory) as directory:
+                return _read_slots(EPOCH_FILE, parent=directory, disk=self.blobs.disk)
+        except FileNotFoundError:
+            return 0
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def open_prefix(self, file_uuid: str, stop: int) -> io.FileIO:
+        """The first `stop` bytes, which are durable here; waits for no holder. The caller closes it.
+
+        Raises NotFound when fewer are; Internal.
+        """
+        _require_uuid(file_uuid)
+        try:
+            with ExitStack() as opened:
+                parent = self.blobs.uploads_directory
+                directory = opened.enter_context(opened_directory(file_uuid, parent=parent))
+                finished = _read_finished(directory, self.blobs)
+                if finished is not None:
+                    data = os.dup(opened.enter_context(self.blobs.open(finished.sha256)).fd)
+                    durable_offset = finished.size_bytes
+                else:
+                    data = os.open("data", READ_FLAGS, dir_fd=directory)
+                    durable_offset = _read_slots("offset", parent=directory, disk=self.blobs.disk)
+                prefix = io.FileIO(data)
+                if min(durable_offset, os.fstat(data).st_size) < stop:
+                    prefix.close()
+                    raise NotFound("This node has fewer bytes of the upload.")
+                return prefix
+        except (FileNotFoundError, BlobMissing, BlobDamaged):
+            raise NotFound("This node has fewer bytes of the upload.") from None
+        except OSError as error:
+            raise storage_error(error) from error
+
+    def has_fewer(self, file_uuid: str, stop: int) -> bool:
+        """Whether the first `stop` bytes are not all here, by names and sizes alone. Raises Internal."""
+        try:
+            self.open_prefix(file_uuid, stop).close()
+        except NotFound:
+            return True
+        return False
+
+    def prefix_sha256(self, file_uuid: str, stop: int) -> str:
+        """The sha256 of the first `stop` bytes, which are durable here; reads them, and waits for no holder.
+
+        Raises NotFound when fewer are; Internal.
+        """
+        hasher = SegmentHasher()
+        self.hash_prefix(file_uuid, stop, hasher, stop)
+        return hasher.sha256()
+
+    def hash_prefix(self, file_uuid: str, stop: int, hasher: SegmentHasher, until: int) -> None:
+        """A step of it, from where the hasher stands to `until`, which is `stop` at last. Raises the same."""
+        with self.open_prefix(file_uuid, stop) as prefix:
+            try:
+                hasher.update_from(prefix.fileno(), until)
+            except EOFError:
+                raise NotFound("This node has fewer bytes of the upload.") from None
+            except OSError as error:
+                raise storage_error(error) from error
+
+    def discard(self, file_uuid: str) -> bool:
+        """Removes the upload and its bytes; False if there was none. Raises UploadLocked while it is held.
+
+        Not durable by itself: an upload that a power cut brings back has ended in the log, and is swept; one
+        that began anew under its name is, with its first sync.
+        """
+        _require_uuid(file_uuid)
+        kept = self._reserve(file_uuid)
+        self._hashed.take(file_uuid)
+        try:
+            doomed = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
+            uploads = self.blobs.uploads_directory
+            os.rename(file_uuid, doomed, src_dir_fd=uploads, dst_dir_fd=uploads)
+            self.blobs.leftovers.remove(doomed)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error) from error
+        finally:
+            if kept is not None:
+                kept.close_descriptors()
+            self._cancel(file_uuid, None)
+        return True
+
+    def list_uuids(self) -> list[str]:
+        """The uploads on this disk, ascending; none where they cannot be listed."""
+        names: list[str] = []
+        with self.blobs.poison.skipping(AREA, ""):
+            names = os.listdir(self.blobs.uploads_directory)
+            self.blobs.poison.keep(AREA, names)
+        return sorted(filter(is_uuid, names))
+
+    def give_back(self, upload: Upload) -> None:
+        """What `Upload.close` calls; again is harmless."""
+        with self._lock:
+            if self._held.get(upload.file_uuid) is upload:
+                del self._held[upload.file_uuid]
+                self._idle[upload.file_uuid] = upload
+
+    def close(self) -> None:
+        """Closes every upload as it is: what was not synced is not promised."""
+        with self._lock:
+            for upload in (*self._held.values(), *self._idle.values()):
+                if upload is not None:
+                    upload.close_descriptors()
+            self._held.clear()
+            self._idle.clear()
+        self._threads.close()
+        self._lanes.close()
+
+    def _reserve(self, file_uuid: str) -> Upload | None:
+        """Keeps others out, and makes room in the table; returns the upload if it was kept open."""
+        with self._lock:
+            if file_uuid in self._held:
+                raise UploadLocked("Another request is writing this upload now.")
+            if len(self._held) >= self._open_max:
+                raise Unavailable(f"This node takes {self._open_max} uploads at a time.")
+            kept = self._idle.pop(file_uuid, None)
+            while len(self._held) + len(self._idle) >= self._open_max:
+                self._put_away(self._idle.popitem(last=False)[1])
+            self._held[file_uuid] = None
+            return kept
+
+    def _cancel(self, file_uuid: str, kept: Upload | None) -> None:
+        with self._lock:
+            self._held.pop(file_uuid, None)
+            if kept is not None:
+                self._idle[file_uuid] = kept
+
+    def _put_away(self, upload: Upload) -> None:
+        """Closes the files of one that is idle; what was hashed of it is kept."""
+        if (hashed := upload.hashed()) is not None:
+            self._hashed.keep(upload.file_uuid, hashed)
+        upload.close_descriptors()
+
+    def _load(self, file_uuid: str, broken: Upload | None, with_md5: bool, hash_bytes_max: int) -> Upload:
+        try:
+            upload = self._open_files(file_uuid, with_md5=with_md5)
+        except OSError as error:
+            raise storage_error(error) from error
+        with self._lock:
+            self._held[file_uuid] = upload  # its durable offset can be asked for while it is hashed
+        known = self._hashed.take(file_uuid)
+        try:
+            upload.recover(broken, known=known, bytes_max=hash_bytes_max)
+        except HashingUnfinished:
+            self._put_away(upload)
+            raise
+        except BaseException:
+            upload.close_descriptors()
+            raise
+        if broken is not None:
+            broken.close_descriptors()
+        return upload
+
+    def _open_files(self, file_uuid: str, *, with_md5: bool) -> Upload:
+        """Opens or creates the files, cuts the data to the durable offset, and makes both durable."""
+        uploads, disk = self.blobs.uploads_directory, self.blobs.disk
+        with ExitStack() as opened:
+            directory, is_new = _open_or_make(file_uuid, parent=uploads)
+            opened.callback(os.close, directory)
+            finished = _read_finished(directory, self.blobs)
+            record = OffsetRecord(open_or_create("offset", parent=directory), disk)
+            opened.callback(record.close)
+            data = -1
+            if finished is None:
+                data = _open_data(parent=directory)
+                opened.callback(os.close, data)
+            epoch = 0
+            if not is_new:  # what is new promises nothing before its first sync
+                record.confirm()  # before anything is done in reliance on it
+                epoch = _read_slots(EPOCH_FILE, parent=directory, disk=disk, confirm=True)
+                if finished is None:
+                    _cut_to_durable(data, record, disk)
+                else:  # before it is durable that the data is gone from here
+                    self.blobs.sync_placement(finished.sha256)
+                for descriptor in (directory, uploads):
+                    disk.fsync(descriptor)
+            opened.pop_all()
+        return Upload(
+            self.blobs,
+            file_uuid,
+            give_back=self.give_back,
+            threads=self._threads,
+            lanes=self._lanes,
+            clock_s=self._clock_s,
+            directory=directory,
+            data=data,
+            is_named=not is_new,
+            record=record,
+            finished=finished,
+            with_md5=with_md5,
+            epoch=epoch,
+        )
+
+
+def _prefix(upload: Upload, stop: int) -> bytes:
+    """The first bytes of finished content, as the disk gives them; fewer when there are fewer."""
+    try:
+        descriptor = upload.duplicate()
+    except (BlobMissing, BlobDamaged):
+        return b""
+    try:
+        return os.pread(descriptor, stop, 0)
+    except OSError:
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+def _cut_to_durable(data: int, record: OffsetRecord, disk: Disk) -> None:
+    """Cuts the data to the recorded offset and makes that durable.
+
+    The last block is written again: after a failed sync the kernel may hold it as clean though it never
+    reached the disk. Data shorter than recorded means that the disk lost what it had synced: none is trusted.
+    """
+    if os.fstat(data).st_size < record.offset:
+        _log.error("an upload's data is shorter than its durable offset %d; it starts over", record.offset)
+        record.write(0)
+    os.ftruncate(data, record.offset)
+    tail_bytes = record.offset % SLOT_SPACING_BYTES
+    if tail_bytes:
+        start = record.offset - tail_bytes
+        write_all(disk, data, os.pread(data, tail_bytes, start), start)
+    disk.fdatasync(data)
+
+
+def _open_or_make(name: str, *, parent: int) -> tuple[int, bool]:
+    """A descriptor, and whether the directory is new."""
+    try:
+        return open_directory(name, parent=parent), False
+    except FileNotFoundError:
+        os.mkdir(name, 0o700, dir_fd=parent)
+        return open_directory(name, parent=parent), True
+
+
+def _open_data(*, parent: int) -> int:
+    try:
+        return open_or_create("data", parent=parent)
+    except PermissionError:  # sealed by a `finish` that did not get further
+        sealed = os.open("data", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        os.fchmod(sealed, 0o600)
+        os.close(sealed)
+        return open_or_create("data", parent=parent)
+
+
+def _read_slots(name: str, *, parent: int, disk: Disk, confirm: bool = False) -> int:
+    """The number that an OffsetRecord holds, to `confirm` durable from now on; 0 when there is none."""
+    try:
+        descriptor = os.open(name, OPEN_FLAGS if confirm else READ_FLAGS, dir_fd=parent)
+    except FileNotFoundError:
+        return 0
+    try:
+        record = OffsetRecord(descriptor, disk)
+        if confirm:
+            record.confirm()
+        return record.offset
+    finally:
+        os.close(descriptor)
+
+
+def _read_finished(directory: int, blobs: BlobStore) -> FinishedBlob | None:
+    """What a `finish` left, if it went through: a sound record, the data moved, the blob there."""
+    if "data" in os.listdir(directory):
+        return None
+    try:
+        raw = read_whole("finished", parent=directory, bytes_max=FINISHED_BYTES)
+    except FileNotFoundError:
+        return None
+    finished = decode_finished(raw)
+    return finished if finished is not None and blobs.has(finished.sha256) else None
+
+
+def _require_uuid(file_uuid: str) -> None:
+    if not is_uuid(file_uuid):
+        raise NotFound("There is no such upload.")

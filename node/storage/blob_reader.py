@@ -1,0 +1,101 @@
+"""Bytes of a blob on this node's disk, verified before they leave, read without stopping the loop.
+
+While one segment goes out the next is checked in a thread, so a first download is not slower than the disk.
+What lies in the page cache is read on the loop (a hop to a thread costs more than the copy); the rest by a
+thread.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from coordinator.http.tls import SLICE_BYTES
+from node.diskio.executor import DiskWorkers
+from node.diskio.fs import storage_error
+from node.diskio.pagecache import is_cached
+from node.storage.blobs import BlobStore
+from node.storage.segments import SEGMENT_BYTES, OpenBlob
+
+PIECE_BYTES = 4 * SLICE_BYTES  # 252 KiB, that TLS sends in whole slices
+
+
+async def open_blob(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> OpenBlob:
+    """The blob; the caller closes it. One that is kept open costs no thread.
+
+    Raises BlobMissing, BlobDamaged, FilestoreError.
+    """
+    try:
+        kept = blobs.opened.take(sha256)
+    except OSError as error:
+        raise storage_error(error) from error
+    if kept is not None:
+        return kept
+    return await disk.open(blobs.open_kept, sha256)
+
+
+async def read_blob(
+    disk: DiskWorkers, blobs: BlobStore, sha256: str, start: int, stop: int
+) -> AsyncGenerator[bytes, None]:
+    """Bytes `start` to `stop` (excluded) of a blob, every one from a verified segment.
+
+    Pieces have at most PIECE_BYTES. The blob is open as long as this generator is: close it
+    (`contextlib.aclosing`) when leaving early. Raises BlobMissing, BlobDamaged (also in the middle, at a
+    piece boundary), FilestoreError when files cannot be opened.
+    """
+    blob = await open_blob(disk, blobs, sha256)
+    try:
+        async with aclosing(sound_stops(disk, blob, start, stop)) as sound:
+            async for checked_until in sound:
+                while start < checked_until:
+                    piece = await read_piece(disk, blob, start, min(PIECE_BYTES, checked_until - start))
+                    start += len(piece)
+                    yield piece
+    finally:
+        blob.close()
+
+
+async def sound_stops(disk: DiskWorkers, blob: OpenBlob, start: int, stop: int) -> AsyncGenerator[int, None]:
+    """Ascending positions, the last is `stop`: once one is there, bytes from `start` to it may be sent.
+
+    The next segment is checked meanwhile, unless it is trusted. Close it before the blob. Raises BlobDamaged.
+    """
+    if stop > blob.size_bytes:
+        raise blob.damaged(f"has {blob.size_bytes} bytes, not the {stop} that were asked for")
+    checking: asyncio.Task[None] | None = None
+    try:
+        while start < stop:
+            until = _segment_stop(start, stop)
+            if checking is not None:
+                await checking
+            elif not blob.is_trusted(start, until):
+                await disk.run(blob.verify_range, start, until)
+            checking = None
+            after = _segment_stop(until, stop)
+            if until < stop and not blob.is_trusted(until, after):
+                checking = asyncio.create_task(disk.run(blob.verify_range, until, after))
+            yield until
+            start = until
+    finally:
+        if checking is not None:  # its thread must have let go of the descriptor before that is closed
+            checking.cancel()
+            await asyncio.wait({checking})
+            _ = checking.cancelled() or checking.exception()
+
+
+def _segment_stop(start: int, stop: int) -> int:
+    return min((start // SEGMENT_BYTES + 1) * SEGMENT_BYTES, stop)
+
+
+async def read_piece(disk: DiskWorkers, blob: OpenBlob, start: int, size_bytes: int) -> bytes:
+    """One to `size_bytes` bytes from `start`. Raises BlobDamaged when there are none."""
+    try:
+        if is_cached(blob.fd, start, start + size_bytes):
+            piece = os.pread(blob.fd, size_bytes, start)
+        else:
+            piece = await disk.run(os.pread, blob.fd, size_bytes, start)
+    except OSError as error:
+        raise blob.damaged(f"cannot be read: {os.strerror(error.errno or 0)}") from error
+    if not piece:
+        raise blob.damaged("is shorter than its sidecar says")
+    return piece

@@ -1,0 +1,173 @@
+"""What happens to a local blob that is found damaged: it goes out of service at once.
+
+From then on this node says that it does not have the blob, so nobody counts the copy and any member may put a
+new one here. The bytes are kept in quarantine, and a note is left for custody (`node/custody/custody.py`),
+which reports the loss to the log: the cluster makes a new copy. On a disk that lets nothing be moved and
+takes no note, both are kept in memory (`node/storage/withdrawn.py`).
+"""
+
+import logging
+import os
+from collections.abc import Awaitable, Callable
+
+from ca.errors import FilestoreError
+from node.base.metrics import NodeMetrics
+from node.diskio.executor import DiskWorkers
+from node.storage.blobs import DAMAGED, BlobStore
+from node.storage.loss_notes import note_lost
+from node.storage.quarantine import Quarantine
+from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead, segment_count
+from node.storage.withdrawn import Loss, Withdrawal
+
+Pace = Callable[[int], Awaitable[None]]  # told how many bytes are read next
+
+_log = logging.getLogger(__name__)
+
+
+async def withdraw(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, damage: BlobDamaged) -> None:
+    """Take what was found damaged out of service, whether the disk lets it be moved or not."""
+    if damage.segment is not None:
+        metrics.damaged_segments.inc()
+    if await disk.run(_set_aside, blobs, damage):
+        _tell_moved(metrics, damage)
+
+
+async def miss(disk: DiskWorkers, blobs: BlobStore, sha256: str) -> None:
+    """Leave a note about a blob that should be here and is not."""
+    await disk.run(note_lost, blobs, Loss(sha256, "missing"))
+
+
+async def set_aside_again(disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics) -> None:
+    """Move what was withdrawn and lies in its place still to quarantine, if the disk lets it go now."""
+    withdrawals = blobs.withdrawn.all()
+    for withdrawal in withdrawals:
+        if await disk.run(_take_withdrawn, blobs, withdrawal):
+            _tell_moved(metrics, withdrawal.damage)
+    known = {withdrawal.damage.sha256 for withdrawal in withdrawals}
+    for sha256 in sorted(blobs.poison.names(DAMAGED) - known):
+        damage = await disk.run(_take_unopened, blobs, sha256)
+        if damage is not None:
+            _tell_moved(metrics, damage)
+
+
+async def _at_once(_size_bytes: int) -> None:
+    """The pace of who waits for nothing."""
+
+
+async def read_whole(
+    disk: DiskWorkers,
+    blob: OpenBlob,
+    *,
+    pace: Pace = _at_once,
+    verify: Callable[[OpenBlob, int, WholeRead], bool] = OpenBlob.verify_segment,
+) -> WholeRead:
+    """Every segment of a blob is as its checksum says, and all of it as its name says, or BlobDamaged is
+    raised.
+
+    One segment is one job for the disk's threads, so that others get their turn; before each `pace` is
+    awaited. Raises FilestoreError.
+    """
+    whole = blob.begin()
+    for index in range(segment_count(blob.size_bytes)):
+        start, stop = blob.segment_range(index)
+        await pace(stop - start)
+        if not await disk.run(verify, blob, index, whole):
+            raise blob.damaged(f"segment {index} does not match its checksum", segment=index)
+    blob.require_name(whole)
+    return whole
+
+
+async def verify_blob(
+    disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace = _at_once
+) -> int:
+    """The size of a blob of which every byte is sound, and what its name says; what was read lately is not
+    read again.
+
+    As with `read_whole`, one segment is one job, and before each `pace` is awaited. Raises BlobMissing;
+    BlobDamaged, and the blob is withdrawn; FilestoreError.
+    """
+    try:
+        blob = await disk.open(blobs.open, sha256)
+        try:
+            if not blob.has_its_name():
+                blob.trust(await read_whole(disk, blob, pace=pace))
+            else:
+                for index in range(segment_count(blob.size_bytes)):
+                    start, stop = blob.segment_range(index)
+                    await pace(stop - start)
+                    await disk.run(blob.verify_range, start, stop)
+        finally:
+            blob.close()
+        return await disk.run(blobs.size_bytes, sha256)  # which may have gone while it was read
+    except BlobDamaged as damage:
+        await withdraw(disk, blobs, metrics, damage)
+        raise
+
+
+def _set_aside(blobs: BlobStore, damage: BlobDamaged) -> bool:
+    """Whether it was moved. The note comes second: custody would find the blob in its place and take the note
+    away. Where it cannot be moved, memory keeps it from being found.
+    """
+    sha256, stays = damage.sha256, False
+    try:
+        if not Quarantine(blobs).take(sha256, damage):
+            return False
+    except FilestoreError as error:
+        stays = _withdraw(blobs, damage, error)
+    note_lost(blobs, Loss(sha256, "damaged", damage.file if stays else None))
+    return not stays
+
+
+def _withdraw(blobs: BlobStore, damage: BlobDamaged, error: FilestoreError) -> bool:
+    """Whether the file lies in its place still, as far as the disk says."""
+    try:
+        stays = blobs.withdraw(damage)
+    except FileNotFoundError:  # it was moved, and what failed came later
+        return False
+    except OSError:
+        stays = True  # who opens it gets no further than this
+    if stays and damage.sha256 not in blobs.poison.names(DAMAGED):
+        facts = {"sha256": damage.sha256, "reason": damage.why, "disk": error.details}
+        _log.error("a damaged blob cannot be moved, and is out of service where it is", extra=facts)
+        blobs.poison.note(DAMAGED, damage.sha256, error)
+    return stays
+
+
+def _take_withdrawn(blobs: BlobStore, withdrawal: Withdrawal) -> bool:
+    """Whether it was moved; another file that has taken its place stays."""
+    damage = withdrawal.damage
+
+    def is_another() -> bool:
+        with blobs.leaf(damage.sha256) as leaf:
+            return not withdrawal.is_of(os.stat(damage.sha256, dir_fd=leaf, follow_symlinks=False))
+
+    try:
+        moved = Quarantine(blobs).take(damage.sha256, damage, unless=is_another)
+    except FilestoreError:
+        return False  # as before: it is told among what cannot be used
+    if not moved:  # gone, or another
+        blobs.withdrawn.forget(damage.sha256)
+        blobs.poison.clear(DAMAGED, damage.sha256)
+    return moved
+
+
+def _take_unopened(blobs: BlobStore, sha256: str) -> BlobDamaged | None:
+    """What was wrong with a file that could not even be opened, if that is still so, and it was moved."""
+    try:
+        blobs.open(sha256).close()
+    except BlobDamaged as damage:
+        try:
+            return damage if Quarantine(blobs).take(sha256, damage) else None
+        except FilestoreError:
+            return None
+    except FilestoreError:
+        return None
+    except BlobMissing:
+        pass
+    blobs.poison.clear(DAMAGED, sha256)
+    return None
+
+
+def _tell_moved(metrics: NodeMetrics, damage: BlobDamaged) -> None:
+    metrics.quarantined_blobs.inc()
+    _log.error("a damaged blob went to quarantine", extra={"sha256": damage.sha256, "reason": damage.why})

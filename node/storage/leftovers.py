@@ -1,0 +1,66 @@
+"""Half-written things below `uploads` that nobody needs any more, until each of them is removed.
+
+One that the disk does not let go stays, is told (`node/diskio/unusable_paths.py`), and is tried again now and
+then. All calls block.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+
+from node.diskio.fs import remove_tree
+from node.diskio.unusable_paths import PoisonItems
+
+AREA = "uploads"
+
+
+class Leftovers:
+    """Those of one process, in the directory `uploads`. For any thread."""
+
+    def __init__(self, directory: int, poison: PoisonItems) -> None:
+        self._directory = directory
+        self._poison = poison
+        self._lock = threading.Lock()
+        self._names: set[str] = set()  # that the disk did not let go
+
+    def find(self, prefix: str, is_leftover: Callable[[str], bool]) -> None:
+        """Remove everything with this prefix of which the rest of the name says that it is left over."""
+        names: list[str] = []
+        with self._poison.skipping(AREA, ""):
+            names = os.listdir(self._directory)
+        for name in names:
+            if name.startswith(prefix) and is_leftover(name.removeprefix(prefix)):
+                self.remove(name)
+
+    def find_stale(self, prefix: str, older_than_s: float, *, at_s: float) -> None:
+        """The same of what nobody has written to for so long, whoever began it: it may have ended since."""
+        names: list[str] = []
+        with self._poison.skipping(AREA, ""):
+            names = [name for name in os.listdir(self._directory) if name.startswith(prefix)]
+        for name in names:
+            if name not in self._names and self._is_stale(name, older_than_s, at_s):  # else: `retry`
+                self.remove(name)
+
+    def _is_stale(self, name: str, older_than_s: float, at_s: float) -> bool:
+        with self._poison.skipping(AREA, name), suppress(FileNotFoundError):
+            facts = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+            return at_s - facts.st_mtime >= older_than_s
+        return False
+
+    def remove(self, name: str) -> None:
+        """Remove a file, or a directory with what is in it, now or later. Raises Unavailable."""
+        with self._lock:
+            self._names.add(name)
+        with self._poison.skipping(AREA, name):
+            with suppress(FileNotFoundError):
+                remove_tree(name, parent=self._directory)
+            with self._lock:
+                self._names.discard(name)
+
+    def retry(self) -> None:
+        """Try those again that are still there."""
+        with self._lock:
+            names = sorted(self._names)
+        for name in names:
+            self.remove(name)

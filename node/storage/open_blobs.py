@@ -1,0 +1,168 @@
+"""Blobs that stay open, so that a hot one costs no walk through directories and no sidecar read per request.
+
+The bytes of a small one stay too once they were read, and are handed out under the same conditions as those
+in the page cache: the file is what it was, and its segment is trusted now. They were right when they were
+read, whatever becomes of the file: so it is looked at every LOOK_S only, for its own sake.
+
+Bounded: the one used longest ago is closed first. What is kept under a name is handed out only while the
+file is what it was when it was opened: a link less, a rename or a write shows in what the kernel tells about
+it. So that no descriptor here holds the room of a file that is gone, the store also says at once when a name
+is deleted, replaced or put aside (`forget`), and what other processes did to files is looked for now and then
+(`drop_changed`). For any thread.
+"""
+
+import os
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from coordinator.runtime.lifetime import descriptor_limit
+from node.diskio.pagecache import read_cached
+from node.storage.segments import OpenBlob
+from node.storage.verified_segments import FileIdentity
+
+OPEN_BLOBS_MAX = 256  # descriptors
+OPEN_BLOBS_SHARE = 10  # of those that a process may have, where that is less
+CONTENT_BYTES_MAX = 64 << 10  # of one blob that is kept in memory too: 16 MiB for all of them
+LOOK_S = 0.1  # between two looks at the file of a blob that is in memory
+
+
+@dataclass(slots=True)
+class _Kept:
+    blob: OpenBlob
+    identity: FileIdentity
+    links: int
+    content: bytes = b""  # all of it, of a small blob that was read
+    looked_at_s: float = float("-inf")  # at the file, since the content was read
+
+    def is_sound(self) -> bool:
+        """Whether the content in memory is that of the file. Raises OSError."""
+        now_s = time.monotonic()
+        if self.content and now_s - self.looked_at_s < LOOK_S:
+            return True
+        self.looked_at_s = now_s
+        return self.is_unchanged()
+
+    def is_known(self) -> bool:
+        """The same, and not what the disk says nothing about."""
+        try:
+            return self.is_unchanged()
+        except OSError:
+            return False
+
+    def is_unchanged(self) -> bool:
+        """Whether the file is what it was when it was opened. Raises OSError."""
+        facts, known = os.fstat(self.blob.fd), self.identity  # the descriptor's device and inode stay
+        return (
+            facts.st_ctime_ns == known.changed_at_ns  # a link, a rename or a write: all of them change it
+            and facts.st_nlink == self.links
+            and facts.st_size == known.size_bytes
+            and facts.st_mtime_ns == known.modified_at_ns
+        )
+
+
+class OpenBlobs:
+    """Open blobs by their sha256. Whoever takes one has a descriptor of its own, and closes it."""
+
+    def __init__(self, *, blobs_max: int = OPEN_BLOBS_MAX) -> None:
+        self._blobs_max = min(blobs_max, descriptor_limit() // OPEN_BLOBS_SHARE)
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        self._forgotten = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def forgotten(self) -> int:
+        """How often something was forgotten: take this before opening what is to be kept."""
+        return self._forgotten
+
+    def take(self, sha256: str) -> OpenBlob | None:
+        """The blob, opened once more, or None when it is not kept. No disk is touched. Raises OSError."""
+        with self._lock:
+            kept = self._kept.get(sha256)
+            if kept is None:
+                return None
+            if not kept.is_unchanged():
+                self._drop(sha256)
+                return None
+            self._kept.move_to_end(sha256)
+            return kept.blob.duplicate()
+
+    def read_cached(self, sha256: str, start: int, stop: int) -> bytes:
+        """These bytes (not empty) if nothing has to be waited for: a kept blob, trusted, in memory or the
+        page cache.
+
+        Else b"". For the event loop, and for little at a time: others wait meanwhile. Raises OSError.
+        """
+        with self._lock:
+            kept = self._kept.get(sha256)
+            if kept is None or stop > kept.blob.size_bytes:
+                return b""
+            if not kept.is_sound():
+                self._drop(sha256)
+                return b""
+            self._kept.move_to_end(sha256)
+            if not kept.blob.is_trusted(start, stop, identity=kept.identity):
+                return b""
+            if kept.content:
+                return kept.content[start:stop]
+            piece = read_cached(kept.blob.fd, start, stop - start)
+            if stop - start == kept.blob.size_bytes <= CONTENT_BYTES_MAX:
+                # A change since the look at the file shows at the next look, before this is used.
+                kept.content, kept.looked_at_s = piece, float("-inf")
+            return piece
+
+    def is_ready(self, sha256: str, start: int, stop: int) -> bool:
+        """Whether these bytes (not empty) are of a kept blob and trusted: nothing has to be read before they
+        are sent. Raises OSError.
+        """
+        with self._lock:
+            kept = self._kept.get(sha256)
+            return (
+                kept is not None
+                and stop <= kept.blob.size_bytes
+                and kept.is_unchanged()
+                and kept.blob.is_trusted(start, stop, identity=kept.identity)
+            )
+
+    def keep(self, blob: OpenBlob, *, forgotten: int) -> None:
+        """Keep another descriptor of a blob that was just opened; the caller goes on with its own.
+
+        Nothing is kept when anything was forgotten since `forgotten`: it may have been this very file.
+        """
+        with self._lock:
+            if forgotten != self._forgotten or blob.sha256 in self._kept:
+                return
+            links = os.fstat(blob.fd).st_nlink
+            if links == 0:  # no name leads to it any more
+                return
+            self._kept[blob.sha256] = _Kept(blob.duplicate(), FileIdentity.of(blob.fd), links)
+            if len(self._kept) > self._blobs_max:
+                self._drop(next(iter(self._kept)))
+
+    def forget(self, sha256: str) -> None:
+        """What lies under that name is, or will be, another file or none."""
+        with self._lock:
+            self._forgotten += 1
+            self._drop(sha256)
+
+    def drop_changed(self) -> None:
+        """Close those whose file is not what it was: another process may have deleted it."""
+        with self._lock:
+            for sha256 in [sha256 for sha256, kept in self._kept.items() if not kept.is_known()]:
+                self._drop(sha256)
+
+    def close(self) -> None:
+        """Close all of them; those that were taken stay readable."""
+        with self._lock:
+            self._forgotten += 1
+            for sha256 in list(self._kept):
+                self._drop(sha256)
+
+    def _drop(self, sha256: str) -> None:
+        kept = self._kept.pop(sha256, None)
+        if kept is not None:
+            kept.blob.close()

@@ -1,0 +1,167 @@
+"""Replicas on their way here, kept over a crash: what is verified and durable need not come again.
+
+    DIR/partials/SHA256/content   the bytes so far, each in its place; holes where none has come
+    DIR/partials/SHA256/state     which segments of it are verified and durable
+
+`state` is a header, which names the checksums that segments were verified against, and records, one for each
+span of segments; all carry their own CRC. The order that makes a record true: content is synced, then the
+record is written, then it is synced. What follows a torn record counts as never written.
+
+A partial has one holder, known by a lock on its directory that ends with the process. What nobody holds goes
+when it is older than PARTIAL_S, or when its room is needed. All calls block: they belong into worker threads.
+"""
+
+import fcntl
+import os
+import threading
+import time
+from contextlib import suppress
+
+from ca.errors import InsufficientStorage, Unavailable
+from node.base.identifiers import is_sha256
+from node.diskio.fs import open_directory, opened_directory, remove_tree, storage_error
+from node.storage.blobs import BlobStore
+from node.storage.partial_blob import STATE, Partial, open_files
+from node.storage.segments import FinishedBlob, SegmentSums
+
+AREA = "partials"
+PARTIALS_MAX = 32  # on one disk, those that nobody fetches now included
+PARTIAL_S = 86_400.0  # without a new segment for so long, whoever wanted the blob has found another way
+_HOLD_TRIES_MAX = 3  # somebody may remove the directory between our opening and locking it
+
+
+class PartialStore:
+    """The partial replicas of one blob store. For any thread, and for several processes on one disk."""
+
+    def __init__(self, blobs: BlobStore, *, partials_max: int = PARTIALS_MAX) -> None:
+        """Opens the directory, as long as the blob store is open; makes it if it is missing."""
+        self.blobs = blobs
+        self._partials_max = partials_max
+        self._root = blobs.areas.hold(AREA)
+        self._lock = threading.Lock()
+        self._lacking: dict[str, int] = {}  # bytes that partials held here will still write
+
+    def open(self, blob: FinishedBlob, sums: SegmentSums) -> Partial:
+        """What is there of the blob, verified against `sums`; new if there is nothing that can be used.
+
+        Raises Unavailable while another holds it or too many are held, InsufficientStorage when what is
+        missing has no room, Internal.
+        """
+        assert sums.size_bytes == blob.size_bytes
+        try:
+            directory = self._hold(blob.sha256)
+            try:
+                files = open_files(self.blobs.disk, blob, sums, directory)
+            except BaseException:
+                os.close(directory)
+                raise
+            partial = Partial(self, blob, sums, files)
+            try:
+                self.blobs.disk.fsync(self._root)
+                self._require_room(partial)
+            except BaseException:
+                partial.close()
+                raise
+        except OSError as error:
+            raise storage_error(error) from error
+        return partial
+
+    def clean(self, older_than_s: float = PARTIAL_S) -> int:
+        """Removes partials that nobody holds and that got nothing new for so long; how many.
+
+        Other names in the directory are left alone, and so is what cannot be removed.
+        """
+        names: list[str] = []
+        with self.blobs.poison.skipping(AREA, ""):
+            names = self._names()
+            self.blobs.poison.keep(AREA, names)
+        old = [name for name in names if time.time() - self._changed_at_s(name) >= older_than_s]
+        return sum(self._remove_idle(name) for name in old)
+
+    def remove(self, sha256: str) -> None:
+        """Removes a partial; the caller holds it. What cannot be removed is told, and stays."""
+        with self.blobs.poison.skipping(AREA, sha256), suppress(FileNotFoundError):
+            remove_tree(sha256, parent=self._root)
+
+    def note_lacking(self, sha256: str, lacking_bytes: int) -> None:
+        """How much a partial that is held here will still write; 0 when it is let go."""
+        with self._lock:
+            self._lacking[sha256] = lacking_bytes
+            if not lacking_bytes:
+                del self._lacking[sha256]
+
+    def _require_room(self, partial: Partial) -> None:
+        """For this one beside the others that are held, and the reserve. Raises InsufficientStorage."""
+        lacking_bytes = partial.lacking_bytes
+        with self._lock:
+            needed = lacking_bytes + sum(self._lacking.values())
+        if needed > self.blobs.room_bytes():
+            self._remove_all_idle()
+        if needed > self.blobs.room_bytes():
+            raise InsufficientStorage("This node has no room for the replica.")
+        self.note_lacking(partial.blob.sha256, lacking_bytes)
+
+    def _hold(self, name: str) -> int:
+        """A descriptor of the partial's directory, locked. Raises Unavailable, OSError."""
+        for _ in range(_HOLD_TRIES_MAX):
+            self._make(name)
+            try:
+                directory = open_directory(name, parent=self._root)
+            except FileNotFoundError:
+                continue
+            except NotADirectoryError:
+                self.remove(name)  # nobody of ours put that there
+                continue
+            if self._is_locked(name, directory):
+                return directory
+            os.close(directory)
+        raise Unavailable("This blob is being fetched already.", retry_after_s=2)
+
+    def _make(self, name: str) -> None:
+        names = set(self._names()) - self.blobs.poison.names(AREA)  # those are no use to anybody
+        if name not in names and len(names) >= self._partials_max and not self._remove_oldest_idle():
+            raise Unavailable(f"{len(names)} blobs are being fetched already.", retry_after_s=2)
+        with suppress(FileExistsError):
+            os.mkdir(name, 0o700, dir_fd=self._root)
+
+    def _is_locked(self, name: str, directory: int) -> bool:
+        """Whether it is ours now, and still the one under its name."""
+        try:
+            fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            named = os.stat(name, dir_fd=self._root, follow_symlinks=False)
+        except (BlockingIOError, FileNotFoundError):
+            return False
+        return os.path.samestat(named, os.fstat(directory))
+
+    def _remove_oldest_idle(self) -> bool:
+        return any(self._remove_idle(name) for name in sorted(self._names(), key=self._changed_at_s))
+
+    def _remove_all_idle(self) -> None:
+        for name in self._names():
+            self._remove_idle(name)
+
+    def _remove_idle(self, name: str) -> bool:
+        """Whether nobody held it, and it is gone now."""
+        try:
+            with opened_directory(name, parent=self._root) as directory:
+                if not self._is_locked(name, directory):
+                    return False
+                self.remove(name)
+        except FileNotFoundError:
+            return False
+        except NotADirectoryError:
+            self.remove(name)
+        except OSError as error:
+            self.blobs.poison.note(AREA, name, error)
+        return name not in self.blobs.poison.names(AREA)
+
+    def _names(self) -> list[str]:
+        return [name for name in os.listdir(self._root) if is_sha256(name)]
+
+    def _changed_at_s(self, name: str) -> float:
+        """When its last record was written; 0 when it has none."""
+        try:
+            with opened_directory(name, parent=self._root) as directory:
+                return os.stat(STATE, dir_fd=directory, follow_symlinks=False).st_mtime
+        except OSError:
+            return 0.0

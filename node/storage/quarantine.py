@@ -1,0 +1,299 @@
+"""What was taken out of service on one disk: damaged replicas, and blobs that the log does not know.
+
+A blob in quarantine counts as none, but segments of it that are sound are given to whoever has no other
+source (`node/peer/salvage.py`). It is put back when its bytes prove to be what its name says and a replica is
+wanted here; it is deleted for good by `purge`. One copy is kept per name: a later one takes the place of the
+earlier. All calls block: they belong into worker threads, and may come from several at once.
+"""
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, Self
+
+from node.base.identifiers import is_sha256
+from node.base.spans import Coverage, Span
+from node.diskio.fs import READ_FLAGS, read_whole, remove_tree, storage_error, unlink
+from node.storage.blobs import SIDECAR, BlobStore, require_sha256
+from node.storage.segments import (
+    DIGEST_BYTES,
+    SEGMENT_BYTES,
+    BlobDamaged,
+    FinishedBlob,
+    SegmentSums,
+    SidecarInvalid,
+    decode_sidecar_alone,
+    read_segment,
+    segment_digest,
+)
+
+SIDECAR_BYTES_MAX: Final = 64 << 20  # of a blob of 32 TiB
+
+_NAME = "quarantine"  # of its directory, among those that could not be synced
+AREA, KEPT = "quarantine", "kept"  # areas of `PoisonItems`: what cannot be looked at; put back or purged
+
+
+class Quarantine:
+    """The quarantine of one blob store; holds nothing itself."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+        self._directory = blobs.quarantine_directory
+
+    def take(
+        self,
+        sha256: str,
+        damage: BlobDamaged | None = None,
+        *,
+        unless: Callable[[], bool] = lambda: False,
+    ) -> bool:
+        """Takes the blob out of service and keeps it aside; False if it was not there.
+
+        With `damage` only the file that was found damaged: another that has taken its place since stays, and
+        that is False too; so it is when `unless` says so, which is asked while nothing comes or goes. Raises
+        FilestoreError when the disk refuses: asked again, what is moved already is made durable.
+        """
+        require_sha256(sha256)
+        try:
+            with self._blobs.placing, self._blobs.leaf(sha256) as leaf:
+                try:
+                    facts = os.stat(sha256, dir_fd=leaf, follow_symlinks=False)
+                except FileNotFoundError:
+                    return self._is_moved_anew(sha256, leaf)
+                if unless() or (damage is not None and not self._is_still(damage, facts)):
+                    return False
+                self._remove(sha256)
+                os.rename(sha256, sha256, src_dir_fd=leaf, dst_dir_fd=self._directory)
+                with suppress(FileNotFoundError):
+                    name = sha256 + SIDECAR
+                    if damage is not None and damage.is_other_content:
+                        os.unlink(name, dir_fd=leaf)  # it would vouch for that content
+                    else:
+                        os.rename(name, name, src_dir_fd=leaf, dst_dir_fd=self._directory)
+                self._blobs.forget(sha256)
+                self._sync(sha256, leaf)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error) from error
+        return True
+
+    def names(self) -> list[tuple[str, int]]:
+        """The names in quarantine, ascending, each with the time of its move in ms since the epoch."""
+        poison, names, found = self._blobs.poison, list[str](), list[tuple[str, int]]()
+        with poison.skipping(AREA, ""):
+            names = sorted(filter(is_sha256, os.listdir(self._directory)))
+            poison.keep(AREA, names)
+            poison.keep(KEPT, names)
+        for name in names:
+            with poison.skipping(AREA, name), suppress(FileNotFoundError):
+                entry = os.stat(name, dir_fd=self._directory, follow_symlinks=False)
+                found.append((name, entry.st_ctime_ns // 1_000_000))
+        return found
+
+    def changed_at_ns(self) -> int:
+        """When something came or went, since the epoch; 0 where the disk does not tell. Costs no listing."""
+        try:
+            return os.fstat(self._directory).st_mtime_ns
+        except OSError:
+            return 0
+
+    def look_again(self) -> None:
+        """At what could not be looked at."""
+        if self._blobs.poison.names(AREA):
+            self.names()
+
+    def purge(self, sha256: str) -> bool:
+        """Deletes the blob from quarantine for good, durably; False if it was not there.
+
+        Raises FilestoreError.
+        """
+        require_sha256(sha256)
+        try:
+            with self._blobs.placing:
+                removed = self._remove(sha256)
+                if removed or self._blobs.syncs.is_due(_NAME):
+                    self._blobs.syncs.sync(self._blobs.disk, self._directory, _NAME)
+        except OSError as error:
+            raise storage_error(error) from error
+        return removed
+
+    def open(self, sha256: str) -> "QuarantinedBlob | None":
+        """What lies there, to be read; None when nothing does, or nothing that can be read as a file.
+
+        What the disk did not let be moved there is read where it is.
+        """
+        require_sha256(sha256)
+        found = self._open(sha256, self._directory)
+        if found is None and self._blobs.withdrawn.names([sha256]):
+            with suppress(OSError), self._blobs.leaf(sha256) as leaf:
+                found = self._open(sha256, leaf, is_moved=False)
+        return found
+
+    def _open(self, sha256: str, directory: int, *, is_moved: bool = True) -> "QuarantinedBlob | None":
+        try:
+            facts = os.stat(sha256, dir_fd=directory, follow_symlinks=False)
+            if not stat.S_ISREG(facts.st_mode):
+                return None
+            if not facts.st_mode & stat.S_IRUSR:  # somebody has taken the right to read away
+                os.chmod(sha256, 0o400, dir_fd=directory)
+            descriptor = os.open(sha256, READ_FLAGS, dir_fd=directory)
+        except OSError:
+            return None
+        if not (is_moved or self._blobs.withdrawn.holds(sha256, descriptor)):
+            os.close(descriptor)
+            return None
+        sums = _sums(sha256, directory)
+        return QuarantinedBlob(self._blobs, self._directory, sha256, descriptor, sums, is_moved=is_moved)
+
+    def _is_moved_anew(self, sha256: str, leaf: int) -> bool:
+        """Whether an earlier move was not durable, and is now. Raises OSError."""
+        syncs = self._blobs.syncs
+        if not (syncs.is_due(_NAME) or syncs.is_due(sha256[:4])):
+            return False
+        self._sync(sha256, leaf)
+        os.stat(sha256, dir_fd=self._directory, follow_symlinks=False)  # FileNotFoundError: it was none
+        return True
+
+    def _sync(self, sha256: str, leaf: int) -> None:
+        blobs = self._blobs
+        try:
+            blobs.syncs.sync(blobs.disk, self._directory, _NAME)
+        finally:  # each remembers for itself that it has failed
+            blobs.syncs.sync(blobs.disk, leaf, sha256[:4])
+
+    def _is_still(self, damage: BlobDamaged, facts: os.stat_result) -> bool:
+        """Whether what lies under the name is what was found damaged."""
+        if damage.file is not None:
+            return damage.file == (facts.st_dev, facts.st_ino)
+        return not self._blobs.has(damage.sha256)
+
+    def _remove(self, sha256: str) -> bool:
+        unlink(sha256 + SIDECAR, parent=self._directory)
+        try:
+            remove_tree(sha256, parent=self._directory)
+        except FileNotFoundError:
+            return False
+        return True
+
+
+def _sums(sha256: str, directory: int) -> SegmentSums | None:
+    """What the sidecar beside a copy says; None when it says nothing that can be used."""
+    try:
+        raw = read_whole(sha256 + SIDECAR, parent=directory, bytes_max=SIDECAR_BYTES_MAX)
+        return decode_sidecar_alone(raw)
+    except (OSError, SidecarInvalid):
+        return None
+
+
+class QuarantinedBlob:
+    """A file in quarantine that is being read, piece by piece, to see whether it is what its name says, and
+    which of its segments are not what their checksums say.
+    """
+
+    def __init__(
+        self,
+        blobs: BlobStore,
+        directory: int,
+        sha256: str,
+        descriptor: int,
+        sums: SegmentSums | None,
+        *,
+        is_moved: bool = True,
+    ) -> None:
+        """`sums`: what its sidecar says. `is_moved`: it lies in quarantine, and not in its place still."""
+        self._blobs = blobs
+        self._directory = directory
+        self._sha256 = sha256
+        self._fd = descriptor
+        self._whole = hashlib.sha256()
+        self._digests = bytearray()
+        self._unreadable: set[int] = set()  # segments
+        self.sums = sums
+        self._is_moved = is_moved
+        self.offset = 0  # so much was read
+        facts = os.fstat(descriptor)
+        self.size_bytes = facts.st_size
+        self.identity = facts.st_ino, facts.st_ctime_ns  # another once anything was done to the file
+
+    def read(self, size_bytes: int) -> None:
+        """Reads so many more, in whole segments. What the medium does not give counts as wrong. Raises
+        FilestoreError.
+        """
+        stop = min(self.offset + size_bytes, self.size_bytes)
+        while self.offset < stop:
+            self._read_segment()
+
+    def read_segment(self, index: int) -> bytes | None:
+        """As `node.storage.segments.read_segment` has it."""
+        return read_segment(self._fd, index, self.size_bytes)
+
+    def wrong_spans(self) -> list[Span]:
+        """The bytes that are known to be wrong here, of what was read; all that is missing at the end too."""
+        if self.sums is None:
+            wrong = sorted(self._unreadable)
+        else:
+            wrong = [
+                index
+                for index in range(len(self._digests) // DIGEST_BYTES)
+                if index in self._unreadable
+                or self._digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] != self.sums.digest(index)
+            ]
+        size_bytes = self.size_bytes if self.sums is None else self.sums.size_bytes
+        spans = Coverage(
+            (index * SEGMENT_BYTES, min((index + 1) * SEGMENT_BYTES, size_bytes))
+            for index in wrong
+            if index * SEGMENT_BYTES < size_bytes
+        )
+        if self.size_bytes < size_bytes:
+            spans.add(self.size_bytes // SEGMENT_BYTES * SEGMENT_BYTES, size_bytes)
+        return spans.spans
+
+    def put_back(self) -> bool:
+        """Puts what was read to its end into service again, durably; False when it is not what it should be.
+
+        Raises FilestoreError.
+        """
+        if self.offset != self.size_bytes or self._unreadable or self._whole.hexdigest() != self._sha256:
+            return False
+        sums = SegmentSums(self.size_bytes, bytes(self._digests))
+        if not self._is_moved:  # the disk could not read it then
+            return self.sums == sums and self._blobs.reinstate(self._sha256)
+        try:
+            named = os.stat(self._sha256, dir_fd=self._directory, follow_symlinks=False)
+            if not os.path.samestat(named, os.fstat(self._fd)):
+                return False
+            self._blobs.seal(self._fd)
+            blob = FinishedBlob(self._sha256, self.size_bytes)
+            self._blobs.install(blob, sums, source=self._sha256, parent=self._directory)
+            unlink(self._sha256 + SIDECAR, parent=self._directory)
+            self._blobs.syncs.sync(self._blobs.disk, self._directory, _NAME)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            raise storage_error(error) from error
+        return True
+
+    def close(self) -> None:
+        """Gives the descriptor back."""
+        os.close(self._fd)
+
+    def _read_segment(self) -> None:
+        """The next one."""
+        index = self.offset // SEGMENT_BYTES
+        content = self.read_segment(index)
+        if content is None:
+            self._unreadable.add(index)
+            self._digests += bytes(DIGEST_BYTES)
+        else:
+            self._whole.update(content)
+            self._digests += segment_digest(content)
+        self.offset = min((index + 1) * SEGMENT_BYTES, self.size_bytes)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

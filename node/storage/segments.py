@@ -1,0 +1,424 @@
+"""What proves bytes on disk: checksums of blobs and their segments, reading that checks them, upload records.
+
+A finished blob has a sidecar with its size and one checksum per segment. A segment is read and compared the
+first time that it is wanted since start, and again after an hour or any change of the file; in between it is
+trusted (`node/storage/verified_segments.py`, which also says what that leaves unnoticed).
+"""
+
+import errno
+import hashlib
+import os
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import xxhash
+
+from node.diskio.durable import CRC_BYTES, Octets, with_crc, without_crc
+from node.diskio.fs import storage_error
+from node.storage.verified_segments import FileIdentity, TrustedSegments
+
+SEGMENT_BYTES = 4 * 1024 * 1024
+DIGEST_BYTES = 8  # one XXH3 of 64 bits, in its canonical, big-endian form
+READ_BYTES = 256 * 1024  # one read while hashing: it stays in the processor's cache between read and hash
+VERSION = 1
+
+_MAGIC = b"FSTSUMS\0"
+_HEADER = struct.Struct("<8sIIQ")  # magic, version, segment size, size of the blob, all in bytes
+_FINISHED = struct.Struct("<8s32sQ")  # magic, sha256, size in bytes
+_FINISHED_MAGIC = b"FSTDONE\0"
+FINISHED_BYTES = _FINISHED.size + CRC_BYTES
+_TRUSTED_AT_ONCE = 4096  # segments: 16 GiB
+_NAME = -1  # in place of a segment's number: that the whole is what its name says
+
+# What file systems answer when the medium is at fault; other errors say nothing about a blob.
+MEDIUM_ERRORS = frozenset({errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.EILSEQ, errno.ENODATA})
+
+
+class BlobMissing(Exception):
+    """This disk does not have the blob."""
+
+    def __init__(self, sha256: str) -> None:
+        super().__init__(sha256)
+        self.sha256 = sha256
+
+
+class BlobDamaged(Exception):
+    """This disk has something under the blob's name that is not the blob: use another replica, and repair.
+
+    `file` is the (device, inode) of the file that was found damaged, None when it could not be opened;
+    `segment` the segment that does not match its checksum, None when something else is wrong;
+    `is_other_content`: all segments match, and the whole is not what the name says.
+    """
+
+    def __init__(
+        self,
+        sha256: str,
+        why: str,
+        *,
+        file: tuple[int, int] | None = None,
+        segment: int | None = None,
+        is_other_content: bool = False,
+    ) -> None:
+        super().__init__(f"{sha256}: {why}")
+        self.sha256 = sha256
+        self.why = why
+        self.file = file
+        self.segment = segment
+        self.is_other_content = is_other_content
+
+
+class SidecarInvalid(Exception):
+    """The bytes are not the sidecar of a blob of that size."""
+
+
+@dataclass(frozen=True, slots=True)
+class FinishedBlob:
+    """Content that lies under its name, durable."""
+
+    sha256: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSums:
+    """A blob's size and its checksums: n x 8 bytes, n = segments, the last of which may be short."""
+
+    size_bytes: int
+    digests: bytes
+
+    def __post_init__(self) -> None:
+        """As many checksums as the size has segments."""
+        assert len(self.digests) == segment_count(self.size_bytes) * DIGEST_BYTES
+
+    def digest(self, index: int) -> bytes:
+        """The checksum of segment `index`, 8 bytes."""
+        return self.digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A hasher's state after `size_bytes`, to come back to."""
+
+    size_bytes: int
+    sha256: "hashlib._Hash"
+    segment: "xxhash.xxh3_64"
+    md5: "hashlib._Hash | None" = None
+
+
+class SegmentHasher:
+    """Hashes a stream once for both: sha256 of all of it, XXH3 of each segment. For one thread at a time.
+
+    On request MD5 of all of it too: what emulators know their images by. It proves nothing here.
+    """
+
+    def __init__(self, *, with_md5: bool = False) -> None:
+        self._sha256 = hashlib.sha256()
+        self._md5 = hashlib.md5(usedforsecurity=False) if with_md5 else None
+        self._segment = xxhash.xxh3_64()
+        self._digests = bytearray()  # of whole segments only
+        self.size_bytes = 0
+
+    def update(self, buffer: Octets) -> None:
+        """Takes the next bytes; large buffers are hashed without the interpreter's lock, and never copied."""
+        self.update_sums(buffer)
+        self.update_md5([buffer])
+
+    def update_md5(self, buffers: Sequence[Octets]) -> None:
+        """Takes the next bytes for MD5 only, if it was asked for: the rest of `update`, in any thread."""
+        if self._md5 is not None:
+            for buffer in buffers:
+                self._md5.update(buffer)
+
+    def update_sums(self, buffer: Octets) -> None:
+        """Takes the next bytes for all but MD5, which has to get them too."""
+        view = memoryview(buffer)
+        self._sha256.update(view)
+        position = 0
+        while position < len(view):
+            room_bytes = SEGMENT_BYTES - self.size_bytes % SEGMENT_BYTES
+            piece = view[position : position + room_bytes]
+            self._segment.update(piece)
+            self.size_bytes += len(piece)
+            position += len(piece)
+            if self.size_bytes % SEGMENT_BYTES == 0:
+                self._digests += self._segment.digest()
+                self._segment = xxhash.xxh3_64()
+
+    @property
+    def whole_segments(self) -> int:
+        """How many segments are complete, whose checksums it holds."""
+        return len(self._digests) // DIGEST_BYTES
+
+    @property
+    def with_md5(self) -> bool:
+        """Whether MD5 was asked for."""
+        return self._md5 is not None
+
+    def sha256(self) -> str:
+        """The hash of everything so far, 64 lower-case hexadecimal digits."""
+        return self._sha256.hexdigest()
+
+    def md5(self) -> str:
+        """The same by MD5, 32 digits; "" when it was not asked for."""
+        return self._md5.hexdigest() if self._md5 is not None else ""
+
+    def sums(self) -> SegmentSums:
+        """The checksums so far; those of whole segments will not change."""
+        partial = self._segment.digest() if self.size_bytes % SEGMENT_BYTES else b""
+        return SegmentSums(self.size_bytes, bytes(self._digests) + partial)
+
+    def checkpoint(self) -> Checkpoint:
+        """The present state; it stays valid while the stream goes on."""
+        md5 = self._md5.copy() if self._md5 is not None else None
+        return Checkpoint(self.size_bytes, self._sha256.copy(), self._segment.copy(), md5)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Back to an earlier state of this same stream."""
+        assert checkpoint.size_bytes <= self.size_bytes
+        self._sha256 = checkpoint.sha256.copy()
+        self._segment = checkpoint.segment.copy()
+        self._md5 = checkpoint.md5.copy() if checkpoint.md5 is not None else None
+        del self._digests[checkpoint.size_bytes // SEGMENT_BYTES * DIGEST_BYTES :]
+        self.size_bytes = checkpoint.size_bytes
+
+    def update_from(self, descriptor: int, stop: int) -> None:
+        """Hashes a file from where this stream stands to `stop`. Raises OSError; EOFError if it is short."""
+        buffer = memoryview(bytearray(READ_BYTES))
+        while self.size_bytes < stop:
+            wanted = buffer[: min(READ_BYTES, stop - self.size_bytes)]
+            count = os.preadv(descriptor, [wanted], self.size_bytes)
+            if count == 0:
+                raise EOFError(f"the file ends at {self.size_bytes}, before {stop}")
+            self.update(wanted[:count])
+
+
+def segment_count(size_bytes: int) -> int:
+    """How many segments content of that size has; none if it is empty."""
+    return -(-size_bytes // SEGMENT_BYTES)
+
+
+def sidecar_bytes(size_bytes: int) -> int:
+    """The size of the sidecar of a blob of `size_bytes`."""
+    return _HEADER.size + segment_count(size_bytes) * DIGEST_BYTES + CRC_BYTES
+
+
+def encode_sidecar(sums: SegmentSums) -> bytes:
+    """The sidecar: header, checksums, CRC-32 of both; integers are little-endian."""
+    return with_crc(_HEADER.pack(_MAGIC, VERSION, SEGMENT_BYTES, sums.size_bytes) + sums.digests)
+
+
+def decode_sidecar(raw: bytes, size_bytes: int) -> SegmentSums:
+    """The sums in the sidecar of a blob whose file has `size_bytes`. Raises SidecarInvalid."""
+    if len(raw) != sidecar_bytes(size_bytes):
+        raise SidecarInvalid(f"a sidecar of {len(raw)} bytes does not fit a file of {size_bytes}")
+    body = without_crc(raw)
+    if body is None:
+        raise SidecarInvalid("the sidecar does not match its own checksum")
+    magic, version, segment_bytes, recorded_bytes = _HEADER.unpack_from(body)
+    if (magic, version, segment_bytes) != (_MAGIC, VERSION, SEGMENT_BYTES):
+        raise SidecarInvalid("the sidecar is of an unknown kind")
+    if recorded_bytes != size_bytes:
+        raise SidecarInvalid(f"the file has {size_bytes} bytes, its sidecar says {recorded_bytes}")
+    return SegmentSums(size_bytes, body[_HEADER.size :])
+
+
+def decode_sidecar_alone(raw: bytes) -> SegmentSums:
+    """The sums in a sidecar of a blob whose size only the sidecar tells. Raises SidecarInvalid."""
+    if len(raw) < _HEADER.size:
+        raise SidecarInvalid(f"a sidecar has more than {len(raw)} bytes")
+    *_, size_bytes = _HEADER.unpack_from(raw)
+    return decode_sidecar(raw, size_bytes)
+
+
+def encode_finished(blob: FinishedBlob) -> bytes:
+    """What an upload leaves behind that became `blob`, FINISHED_BYTES long."""
+    return with_crc(_FINISHED.pack(_FINISHED_MAGIC, bytes.fromhex(blob.sha256), blob.size_bytes))
+
+
+def decode_finished(raw: bytes) -> FinishedBlob | None:
+    """The blob that an upload became; None if the record is not sound."""
+    body = without_crc(raw) if len(raw) == FINISHED_BYTES else None
+    if body is None or body[:8] != _FINISHED_MAGIC:
+        return None
+    _, digest, size_bytes = _FINISHED.unpack(body)
+    return FinishedBlob(digest.hex(), size_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeRead:
+    """What is known of a blob while all of it is read."""
+
+    identity: FileIdentity  # before the first byte
+    at_ns: int  # when that was; since the epoch
+    digest: "hashlib._Hash"
+
+
+def segment_digest(content: Octets) -> bytes:
+    """The checksum of a segment, DIGEST_BYTES."""
+    return xxhash.xxh3_64(content).digest()
+
+
+def read_segment(descriptor: int, index: int, size_bytes: int) -> bytes | None:
+    """Segment `index` of a file of that size as it lies there, whatever it is; None when there is no such
+    segment, or the medium does not give it. Blocks. Raises FilestoreError.
+    """
+    start = index * SEGMENT_BYTES
+    wanted = min(SEGMENT_BYTES, size_bytes - start)
+    if wanted <= 0:
+        return None
+    try:
+        found = os.pread(descriptor, wanted, start)
+    except OSError as error:
+        if error.errno in MEDIUM_ERRORS:
+            return None  # to a reader it is the same as wrong bytes
+        raise storage_error(error) from error
+    return found if len(found) == wanted else None
+
+
+class OpenBlob:
+    """A blob open for reading; `fd` belongs to this object, and is for pread and sendfile only."""
+
+    def __init__(self, *, fd: int, sha256: str, sums: SegmentSums, trusted: TrustedSegments) -> None:
+        self.fd = fd
+        self.sha256 = sha256
+        self.sums = sums
+        self._trusted = trusted
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of the content."""
+        return self.sums.size_bytes
+
+    def segment_range(self, index: int) -> tuple[int, int]:
+        """Where a segment begins, and where it stops (excluded)."""
+        start = index * SEGMENT_BYTES
+        return start, min(start + SEGMENT_BYTES, self.size_bytes)
+
+    def begin(self) -> WholeRead:
+        """All of it is going to be read: every segment by `verify_segment`, then `require_name`."""
+        return WholeRead(FileIdentity.of(self.fd), time.time_ns(), hashlib.sha256())
+
+    def verify_segment(self, index: int, whole: WholeRead | None = None) -> bool:
+        """Reads segment `index` and compares it; False also if the medium fails. Blocks. Raises
+        FilestoreError.
+
+        `whole` is shown the bytes too.
+        """
+        assert 0 <= index < segment_count(self.size_bytes)
+        start, stop = self.segment_range(index)
+        buffer = memoryview(bytearray(READ_BYTES))
+        digest = xxhash.xxh3_64()
+        while start < stop:
+            wanted = buffer[: min(READ_BYTES, stop - start)]
+            try:
+                count = os.preadv(self.fd, [wanted], start)
+            except OSError as error:
+                if error.errno in MEDIUM_ERRORS:
+                    return False  # to a reader it is the same as wrong bytes
+                raise storage_error(error) from error
+            if count == 0:
+                return False
+            digest.update(wanted[:count])
+            if whole is not None:
+                whole.digest.update(wanted[:count])
+            start += count
+        return digest.digest() == self.sums.digest(index)
+
+    def require_name(self, whole: WholeRead) -> None:
+        """Raises BlobDamaged when what was read is other content: checksums and bytes may fit each other and
+        lie under a wrong name.
+        """
+        if whole.digest.hexdigest() != self.sha256:
+            raise self.damaged("is other content than its name says", is_other_content=True)
+
+    def trust(self, whole: WholeRead) -> None:
+        """All that was read is sound, the name too: `has_its_name` and `verify_range` know it from now on, as
+        of when the reading began. Of a large blob the name alone: the rest would crowd others out.
+        """
+        if not whole.identity.is_settled(whole.at_ns):
+            return
+        age_s = max(time.time_ns() - whole.at_ns, 0) / 1e9
+        segments = segment_count(self.size_bytes)
+        for index in range(_NAME, segments if segments <= _TRUSTED_AT_ONCE else 0):
+            self._trusted.add(self.sha256, index, whole.identity, age_s=age_s)
+
+    def has_its_name(self) -> bool:
+        """Whether the file as it is now was found within TRUSTED_S to be what its name says."""
+        return self._trusted.holds(self.sha256, _NAME, FileIdentity.of(self.fd))
+
+    def verify_range(self, start: int, stop: int) -> None:
+        """Makes sure that bytes `start` to `stop` (excluded) may be sent. Blocks. Raises BlobDamaged.
+
+        Reads only segments that were not found sound within TRUSTED_S in the file as it is now: before each
+        segment the file is looked at again.
+        """
+        assert 0 <= start <= stop <= self.size_bytes
+        for index in range(start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0):
+            at_ns, identity = time.time_ns(), FileIdentity.of(self.fd)
+            if self._trusted.holds(self.sha256, index, identity):
+                continue
+            if not self.verify_segment(index):
+                raise self.damaged(f"segment {index} does not match its checksum", segment=index)
+            if identity.is_settled(at_ns):
+                self._trusted.add(self.sha256, index, identity)
+
+    def is_trusted(self, start: int, stop: int, *, identity: FileIdentity | None = None) -> bool:
+        """Whether `verify_range` would have nothing to read. Blocks for no disk.
+
+        `identity` is that of the file as it is now, from who has just looked.
+        """
+        found = identity or FileIdentity.of(self.fd)
+        if 0 <= start < stop <= SEGMENT_BYTES:
+            return self._trusted.holds(self.sha256, 0, found)
+        for index in range(start // SEGMENT_BYTES, segment_count(stop) if start < stop else 0):
+            if not self._trusted.holds(self.sha256, index, found):
+                return False
+        return True
+
+    def duplicate(self) -> "OpenBlob":
+        """The same with a descriptor of its own. Raises OSError."""
+        return OpenBlob(fd=os.dup(self.fd), sha256=self.sha256, sums=self.sums, trusted=self._trusted)
+
+    def damaged(self, why: str, *, segment: int | None = None, is_other_content: bool = False) -> BlobDamaged:
+        """The error to raise about this file, of which nothing is trusted any more."""
+        self._trusted.forget(self.sha256)
+        facts = os.fstat(self.fd)
+        return BlobDamaged(
+            self.sha256,
+            why,
+            file=(facts.st_dev, facts.st_ino),
+            segment=segment,
+            is_other_content=is_other_content,
+        )
+
+    def close(self) -> None:
+        """Gives the descriptor back; again is harmless."""
+        descriptor, self.fd = self.fd, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def md5_of(blob: OpenBlob) -> str:
+    """The MD5 of all of it, 32 lower-case hexadecimal digits. Blocks. Raises BlobDamaged, Internal."""
+    hasher = SegmentHasher(with_md5=True)
+    try:
+        hasher.update_from(blob.fd, blob.size_bytes)
+    except EOFError as error:
+        raise blob.damaged("is shorter than it was") from error
+    except OSError as error:
+        raise storage_error(error) from error
+    if hasher.sha256() != blob.sha256:
+        raise blob.damaged("does not have its sha256")
+    return hasher.md5()

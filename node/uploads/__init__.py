@@ -1,0 +1,1 @@
+"""An upload across nodes: its holder, the chain of members, takeover, the acts at its end."""

@@ -1,0 +1,360 @@
+"""One link of a chain: an upload's file on this disk, streamed to the next member of the chain as it grows.
+
+The link tails the file: it reads what lies between what it has sent and what was written, so no byte waits in
+memory, a slow member is only behind, and catching up after a loss is the same as following live. Bytes whose
+checksum is not known to be right yet are not part of what may be read.
+
+On the wire it is one PUT over the peer port, both ways at once: the body brings bytes while the answer tells,
+a line at a time, what is durable at the member and at those behind it. The body begins when the answer has:
+so the member can take it past its HTTP parser. Before it both agree on the offset up to which they have the
+same bytes, by their sha256: a member that has more goes back, one that has others starts over.
+"""
+
+import asyncio
+import os
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from msgspec import Struct
+from prometheus_client import Counter
+
+from ca.errors import InsufficientStorage
+from coordinator.runtime.json_files import decode_foreign
+from node.diskio.executor import DiskWorkers
+from node.diskio.pagecache import read_cached
+from node.peer.client import PeerClient, PeerFailed, pieces
+from node.peer.request_body import Piece, Stretch
+from node.staging.prefixes import PrefixHash
+from node.staging.upload_file import Upload
+
+READ_BYTES = 64 << 10  # what is read is encrypted while a core's cache has it
+STRETCH_BYTES = 512 << 10  # what is sent as one chunk
+TELL_S = 0.5  # how often a member says that it lives
+SILENCE_S = 3.0  # without a word a member is given up, even one that hashes what it has: it goes on with that
+STALL_S = 3.0  # it speaks, and takes none of the bytes that wait for it
+END_S = 40.0  # it has all bytes and does not say that they are durable: some 16 MiB on a busy disk
+HASH_BYTES = 64 << 20  # in one job for the disk's threads; whoever leaves waits for it
+MARK_BYTES = 1 << 20  # the prefix hash is kept this often, so that few must be read back
+MARKS_MAX = 1024
+LINE_BYTES_MAX = 16 << 10
+OFFSET_HEADER, SHA256_HEADER = "Upload-Offset", "Upload-Sha256"
+
+
+class Told(Struct, frozen=True, kw_only=True):
+    """One line of a member's answer. `durable`: bytes by node, itself and those behind it.
+
+    `lost`: nodes behind it that failed. `ended`: the last line; all that was sent is durable at `durable`.
+    """
+
+    received_bytes: int
+    durable: dict[str, int]
+    lost: list[str] = []
+    ended: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LinkTerms:
+    """What a member must know of the upload. `epoch` fences: older ones are refused.
+
+    `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
+    `proposed_offset`: what the log may say by now, in a report whose answer is not known. `laid`: which link
+    this is of those that the holder has laid, see `node/uploads/link_fencing.py`; "" where none is laid.
+    `is_relayed`: a node in the middle of the chain asks, on behalf of the holder.
+    """
+
+    file_uuid: str
+    epoch: int
+    with_md5: bool
+    acknowledged_offset: int = 0
+    laid: str = ""
+    proposed_offset: int = 0
+    is_relayed: bool = False
+
+    def path(self, action: str, **more: str) -> str:
+        """What to ask of the upload on a peer port, under these terms."""
+        fields = {
+            "epoch": str(self.epoch),
+            "md5": str(int(self.with_md5)),
+            "acknowledged": str(self.acknowledged_offset),
+            "proposed": str(self.proposed_offset),
+            **({"laid": self.laid} if self.laid else {}),
+            **({"relayed": "1"} if self.is_relayed else {}),
+            **more,
+        }
+        return f"/uploads/{self.file_uuid}/{action}?{urlencode(fields)}"
+
+
+class Source:
+    """What links read: the file of an upload, as far as it may be sent. For the event loop."""
+
+    def __init__(self, disk: DiskWorkers, upload: Upload) -> None:
+        """Blocks for as long as opening a file takes. Nobody writes the upload meanwhile."""
+        self.limit = upload.sendable_offset
+        self.ended = False
+        self._disk = disk
+        self._upload = upload
+        self._fd = upload.duplicate()
+        self._readers = 0
+        self._closed = False
+        self._marks = OrderedDict([(upload.offset, upload.sha256)])
+        self._moved = asyncio.Event()
+
+    def move(self, limit: int, mark: tuple[int, str] | None = None) -> None:
+        """So many bytes may be sent now. `mark`: an offset and the sha256 of the bytes before it."""
+        self.limit = limit
+        if mark is not None:
+            self._marks[mark[0]] = mark[1]
+            if len(self._marks) > MARKS_MAX:
+                self._marks.popitem(last=False)
+        self._wake()
+
+    def know(self, offset: int, sha256: str) -> None:
+        """The sha256 of the first `offset` bytes, from elsewhere: they need not be read for it."""
+        self._marks[offset] = sha256
+
+    def end(self) -> None:
+        """No more comes."""
+        self.ended = True
+        self._wake()
+
+    @property
+    def hashed_bytes(self) -> int:
+        """How far what is here has been read to compare it with what a member has; 0 while it need not be."""
+        prefix = self._upload.prefix
+        return 0 if prefix is None else prefix.size_bytes
+
+    def mark_below(self, stop: int) -> tuple[int, str] | None:
+        """The last mark that is not above `stop`."""
+        return max((mark for mark in self._marks.items() if mark[0] <= stop), default=None)
+
+    async def more(self, position: int) -> bool:
+        """Wait until there are bytes at `position`; False when none will come."""
+        while self.limit <= position:
+            if self.ended:
+                return False
+            await self._moved.wait()
+        return True
+
+    def stretch(self, position: int) -> "_Stretch":
+        """Some bytes from `position`, which is below the limit."""
+        return _Stretch(self, position, min(position + STRETCH_BYTES, self.limit))
+
+    def read_now(self, start: int, stop: int) -> bytes:
+        """Bytes from `start` on, READ_BYTES at most, if they are in memory, as they are when just written."""
+        return b"" if self._closed else read_cached(self._fd, start, min(READ_BYTES, stop - start))
+
+    async def read(self, start: int, stop: int) -> bytes:
+        """The same, wherever they are. Raises OSError, EOFError."""
+        async with self._reading() as descriptor:
+            piece = await self._disk.run(os.pread, descriptor, min(READ_BYTES, stop - start), start)
+        if not piece:
+            raise EOFError("the upload went back")
+        return piece
+
+    async def prefix_sha256(self, stop: int) -> str:
+        """Of the first `stop` bytes: as it was marked, else they are read. Raises OSError, EOFError."""
+        known = self._marks.get(stop)
+        if known is not None:
+            return known
+        prefix = self._upload.prefix
+        if prefix is None or prefix.is_busy or prefix.size_bytes > stop:
+            prefix = self._upload.prefix = PrefixHash()
+        with prefix.used():
+            while prefix.size_bytes < stop:
+                async with self._reading() as descriptor:
+                    until = min(stop, prefix.size_bytes + HASH_BYTES)
+                    await self._disk.run(prefix.read_until, descriptor, until)
+            return prefix.sha256()
+
+    def close(self) -> None:
+        """Gives the descriptor back, once nobody reads; again is harmless."""
+        self._closed = True
+        if not self._readers and self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    @asynccontextmanager
+    async def _reading(self) -> AsyncIterator[int]:
+        if self._closed:
+            raise EOFError("the upload was closed")
+        self._readers += 1
+        try:
+            yield self._fd
+        finally:
+            self._readers -= 1
+            if self._closed:
+                self.close()
+
+    def _wake(self) -> None:
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+
+@dataclass(frozen=True, slots=True)
+class _Stretch:
+    """A stretch of a source, for `node/peer/request_body.py`."""
+
+    source: Source
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    def read_now(self, start: int) -> bytes:
+        return self.source.read_now(self.start + start, self.stop)
+
+    async def read(self, start: int) -> bytes:
+        return await self.source.read(self.start + start, self.stop)
+
+
+class Link:
+    """A link to `members[0]`, which links on to the rest by itself.
+
+    `durable` and `lost` are what was told last; `on_change` is called when they change.
+    """
+
+    def __init__(
+        self,
+        peers: PeerClient,
+        source: Source,
+        terms: LinkTerms,
+        members: Sequence[str],
+        *,
+        on_change: Callable[[], None],
+        sent: Counter,
+    ) -> None:
+        self.member, self.behind = members[0], list(members[1:])
+        self.durable: dict[str, int] = {}
+        self.lost: frozenset[str] = frozenset()
+        self._peers, self._source, self._terms = peers, source, terms
+        self._on_change, self._sent = on_change, sent
+        self.is_hashing = False  # what this node has, to compare it with what the member has
+        self._is_answered = asyncio.Event()
+        self._ended = False
+        self._received_bytes = 0
+        self._moved_at_s = 0.0
+
+    async def run(self) -> None:
+        """Send until the source ends and the member has said that all is durable. Raises PeerFailed."""
+        try:
+            start = await self._agree()
+            await self._send(start)
+        except (OSError, EOFError) as error:
+            raise PeerFailed(self.member, f"this disk: {error}") from error
+
+    async def _agree(self) -> int:
+        """The offset up to which the member has the same bytes, and where the link begins.
+
+        What is acknowledged, or may be, is never dropped on the way to there: the write quorum may rest on
+        it. So a node in the middle of a chain that has less itself waits until it can tell whether the
+        member has the same.
+        """
+        acknowledged = self._terms.acknowledged_offset
+        proposed = max(acknowledged, self._terms.proposed_offset)
+        for limit in (max(self._source.limit, proposed), proposed, acknowledged):
+            theirs, sha256 = await self._ask(limit)
+            if not await self._source.more(theirs - 1):
+                raise PeerFailed(self.member, "has more than was ever sent")
+            self.is_hashing = True
+            if sha256 == await self._source.prefix_sha256(theirs):
+                self.is_hashing = False
+                return theirs
+            self.is_hashing = False
+            if theirs <= acknowledged:
+                break
+        return 0
+
+    async def _ask(self, limit: int) -> tuple[int, str]:
+        """Have the member go back to `limit`: the offset where it stands, and the sha256 up to it."""
+        path = self._terms.path("agree", limit=str(limit))
+        async with self._peers.ask(self.member, "POST", path, within_s=SILENCE_S) as answer:
+            _require_taken(self.member, answer)
+            theirs = _offset_of(self.member, answer.headers.get(OFFSET_HEADER, ""))
+            sha256 = answer.headers.get(SHA256_HEADER, "")
+        if theirs > limit:
+            raise PeerFailed(self.member, "does not go back")
+        return theirs, sha256
+
+    async def _send(self, start: int) -> None:
+        waiting = {"start": str(start), "stop": str(max(start, self._source.limit))}
+        path = self._terms.path("link", **waiting, behind=",".join(self.behind))
+        async with AsyncExitStack() as stack:
+            async with _within(self.member, SILENCE_S):
+                sending = self._peers.request(
+                    self.member, "PUT", path, body=self._body(start), answer_timeout_s=SILENCE_S
+                )
+                answer = await stack.enter_async_context(sending)
+            _require_taken(self.member, answer)
+            self._is_answered.set()
+            await self._listen(answer)
+        if not self._ended:
+            raise PeerFailed(self.member, "broke the link off")
+        if self.durable.get(self.member) != self._source.limit:
+            raise PeerFailed(self.member, "ended before it had all bytes")
+
+    async def _body(self, start: int) -> AsyncIterator[Piece | Stretch]:
+        position = start
+        yield b""  # the head waits for it
+        await self._is_answered.wait()
+        while await self._source.more(position):
+            stretch = self._source.stretch(position)
+            yield stretch
+            position = stretch.stop
+            self._sent.inc(len(stretch))
+
+    async def _listen(self, answer: aiohttp.ClientResponse) -> None:
+        self._moved_at_s = asyncio.get_running_loop().time()
+        rest = b""
+        async for piece in pieces(self.member, answer):
+            *lines, rest = (rest + piece).split(b"\n")
+            if len(rest) > LINE_BYTES_MAX:
+                raise PeerFailed(self.member, "told nonsense")
+            for line in lines:
+                self._take(line)
+
+    def _take(self, line: bytes) -> None:
+        try:
+            told = decode_foreign(line, Told)
+        except msgspec.MsgspecError as error:
+            raise PeerFailed(self.member, "told nonsense") from error
+        now_s = asyncio.get_running_loop().time()
+        has_moved = (told.received_bytes, told.durable) != (self._received_bytes, self.durable)
+        has_all = told.received_bytes >= self._source.limit
+        if has_moved or (has_all and not self._source.ended):
+            self._moved_at_s = now_s
+        if now_s - self._moved_at_s > (END_S if has_all else STALL_S):
+            raise PeerFailed(self.member, "takes no bytes", is_silent=True)
+        has_changed = (told.durable, frozenset(told.lost)) != (self.durable, self.lost)
+        self._received_bytes, self.durable = told.received_bytes, told.durable
+        self.lost, self._ended = frozenset(told.lost), told.ended
+        if has_changed or told.ended:
+            self._on_change()
+
+
+@asynccontextmanager
+async def _within(member: str, timeout_s: float) -> AsyncIterator[None]:
+    """Raises PeerFailed when the block takes longer."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            yield
+    except TimeoutError as error:
+        raise PeerFailed(member, "does not answer", is_silent=True) from error
+
+
+def _require_taken(member: str, answer: aiohttp.ClientResponse) -> None:
+    """Raises PeerFailed."""
+    if answer.status != 200:
+        is_full = answer.status == InsufficientStorage.status
+        raise PeerFailed(member, f"answered {answer.status} to a link", is_full=is_full)
+
+
+def _offset_of(member: str, text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= 16):
+        raise PeerFailed(member, "tells no offset")
+    return int(text)

@@ -1,0 +1,194 @@
+"""Passing a request on to who holds the upload, streamed both ways: another node, over its peer port, or
+another worker of this node, over its Unix socket.
+
+A client that waits to be told to go on with its body (`Expect: 100-continue`) waits for the holder's word, as
+this node does: whatever refuses the request comes before any of the body.
+
+The credential goes along and is verified there again. A request is passed on to a node once, and within a
+node once: both travel with it, and whoever gets one that is not for it refuses it, so that two with different
+views cannot play ball.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+import aiohttp
+from aiohttp import hdrs, web
+from multidict import CIMultiDict
+
+from ca.errors import FilestoreError, Unavailable
+from coordinator.http.app import ClientGone, body_chunks, request_id
+from coordinator.http.rate_limits import BodyPace
+from coordinator.http.request_body import waits_to_go_on
+from coordinator.model.time_limits import PATIENCE_S, moved
+from node.peer.client import STALL_TIMEOUT_S, PeerFailed, pieces
+from node.uploads.context import UploadContext
+from node.uploads.takeover import is_reachable
+
+PASSED_ON = "Filestore-Passed-On"  # how often this request was passed on to a node; once is all there is
+PASSED_WITHIN = "Filestore-Passed-Within"  # the same between the workers of one node
+_COMPLETION_TIMEOUT_S = 600.0  # after the last byte: the holder may sync, copy and commit a large file
+_WATCH_S = 1.0  # between two looks at a holder that has not answered yet
+_LOOK_AGAIN_S = 0.2  # after one that found nobody: it may have fallen into a moment's load
+_START_S = 10.0  # for a worker that is being started; some two seconds on an idle machine
+_NOT_PASSED = frozenset(
+    {
+        "connection", "expect", "host", "keep-alive", "proxy-authenticate", "proxy-authorization",
+        "server", "te", "trailer", "transfer-encoding", "upgrade", PASSED_WITHIN.lower(),
+    }
+)  # RFC 9110, section 7.6.1: these belong to one connection  # fmt: skip
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds an upload that this process does not.
+
+    `request` is that of PeerClient or Siblings, for this holder; `mark` the header that bounds the passing.
+    `is_reachable`: None for a worker of this node, which lives as long as the node does.
+    """
+
+    name: str
+    mark: str
+    request: Callable[..., AbstractAsyncContextManager[aiohttp.ClientResponse]]
+    is_reachable: Callable[[], Awaitable[bool]] | None = None
+
+
+def node_holding(services: UploadContext, node_id: str) -> Holder:
+    """Another node."""
+    request = partial(services.peers.request, node_id)
+    return Holder(f"Node {node_id}", PASSED_ON, request, partial(is_reachable, services, node_id))
+
+
+def worker_holding(services: UploadContext, file_uuid: str) -> Holder | None:
+    """The worker of this node that an upload belongs to; None when it is this process."""
+    owner = services.siblings.owner(file_uuid)
+    if owner is None:
+        return None
+    request = partial(services.siblings.request, owner, patience_s=_START_S)
+    return Holder(f"Worker {owner}", PASSED_WITHIN, request)
+
+
+async def pass_on(
+    request: web.Request, holder: Holder, *, pace: BodyPace | None = None
+) -> web.StreamResponse:
+    """The holder's answer to this request, whose body has to keep to `pace`, by default that of any client.
+
+    Raises Unavailable when the holder cannot be reached, ClientGone.
+    """
+    if holder.mark in request.headers:
+        raise Unavailable(f"{holder.name} holds this upload; not all agree on that yet.")
+    named = request.headers.get(hdrs.CONNECTION, "").lower().split(",")
+    left_out = _NOT_PASSED.union(name.strip() for name in named)
+    kept = [(name, value) for name, value in request.headers.items() if name.lower() not in left_out]
+    headers = CIMultiDict(kept)
+    headers[holder.mark] = "1"
+    headers["X-Request-Id"] = request_id(request)
+    if waits_to_go_on(request):  # the holder refuses it, or lets it go on: then the first piece is asked for
+        headers[hdrs.EXPECT] = "100-continue"
+    body = _Body(request, pace)
+    try:
+        async with (
+            _while_reachable(holder),
+            holder.request(
+                request.method,
+                request.rel_url.raw_path_qs,  # never the target as it came: that may be a whole URL
+                headers=headers,
+                body=body.chunks() if request.body_exists else None,
+                answer_timeout_s=STALL_TIMEOUT_S
+                if request.method in ("GET", "DELETE")
+                else _COMPLETION_TIMEOUT_S,
+            ) as answer,
+        ):
+            body.answer = answer
+            return await _return(request, holder, answer)
+    except PeerFailed as failure:
+        if body.error is not None:
+            raise body.error from failure
+        _log.warning("passing on failed", extra={"peer": holder.name, "reason": failure.reason})
+        raise Unavailable(
+            f"{holder.name}, which holds this upload, cannot be reached.", retry_after_s=2
+        ) from failure
+
+
+class _Body:
+    """The client's body on its way to the holder.
+
+    `error` is what ended it early: the HTTP client swallows that. An `answer` that has begun ends with it.
+    """
+
+    def __init__(self, request: web.Request, pace: BodyPace | None) -> None:
+        self._request = request
+        self._pace = pace
+        self.answer: aiohttp.ClientResponse | None = None
+        self.error: Exception | None = None
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        yield b""  # the head goes at once: whoever sends the body may wait for the head of the answer
+        try:
+            async for chunk in body_chunks(self._request, self._pace):
+                yield chunk
+        except (FilestoreError, ConnectionError) as error:
+            self.error = error
+            if self.answer is not None:
+                self.answer.close()
+            raise
+
+
+@asynccontextmanager
+async def _while_reachable(holder: Holder) -> AsyncIterator[None]:
+    """What is done within ends with PeerFailed when nobody has reached the holder for a while.
+
+    One that has lost its power, or hangs, keeps its connections: nothing but silence tells of it.
+    """
+    if holder.is_reachable is None:
+        yield
+        return
+    try:
+        async with asyncio.timeout(None) as limit:
+            watch = asyncio.create_task(_watch(holder.is_reachable, limit), name=f"watch of {holder.name}")
+            try:
+                yield
+            finally:
+                watch.cancel()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise PeerFailed(holder.name, "no longer reached") from error
+
+
+async def _watch(is_reachable: Callable[[], Awaitable[bool]], limit: asyncio.Timeout) -> None:
+    with suppress(TimeoutError):
+        while True:
+            async with asyncio.timeout(PATIENCE_S):
+                await asyncio.sleep(_WATCH_S)
+                while not await is_reachable():
+                    await asyncio.sleep(_LOOK_AGAIN_S)
+            moved()
+    limit.reschedule(asyncio.get_running_loop().time())
+
+
+async def _return(request: web.Request, holder: Holder, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+    """The head of the answer, then its body as it comes. Raises PeerFailed before the head is out only."""
+    headers = [(name, value) for name, value in answer.headers.items() if name.lower() not in _NOT_PASSED]
+    response = web.StreamResponse(status=answer.status, reason=answer.reason)
+    if "close" in answer.headers.get(hdrs.CONNECTION, "").lower():  # what made it close does so here
+        response.force_close()
+    response.headers.extend(headers)
+    try:
+        await response.prepare(request)
+        async for piece in pieces(holder.name, answer):
+            await response.write(piece)
+        await response.write_eof()
+    except ConnectionResetError as error:
+        raise ClientGone("the client went away while its answer was passed on") from error
+    except PeerFailed as failure:
+        raise Unavailable(
+            str(failure)
+        ) from failure  # too late for an answer: the shell breaks the connection
+    return response

@@ -1,0 +1,72 @@
+"""Upload directories whose upload has ended: expired, given up, deleted, or finished before a crash.
+
+The log is asked first, in bounded questions; what is in use now is left alone whatever it says. Each worker
+of a node sweeps the uploads that belong to it: only it knows whether they are in use. What the disk does not
+let go is passed over (`node/diskio/unusable_paths.py`), and tried again each time.
+"""
+
+import asyncio
+import logging
+import time
+
+from ca.errors import FilestoreError, Unavailable, UploadLocked
+from coordinator.protocol.queries import LiveUploads
+from node.diskio.unusable_paths import WORK
+from node.storage.blobs import INCOMING
+from node.storage.damage import set_aside_again
+from node.storage.leftovers import AREA
+from node.storage.quarantine import Quarantine
+from node.uploads.context import UploadContext
+
+SWEEP_S = 60.0
+QUESTION_IDS_MAX = 500  # what one LiveUploads query takes
+STALE_S = 3600.0  # half-written things that nobody has written to: a process that died, a disk that refused
+
+_log = logging.getLogger(__name__)
+
+
+async def keep_swept(services: UploadContext) -> None:
+    """Sweep at start and each minute, for ever."""
+    while True:
+        try:
+            services.blobs.poison.clear(WORK, "pull")  # nobody may ask for one again: one that fails says so
+            await services.disk.run(services.blobs.leftovers.retry)
+            await services.disk.run(services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=time.time())
+            await services.disk.run(services.blobs.look_again)
+            await services.disk.run(Quarantine(services.blobs).look_again)
+            await set_aside_again(services.disk, services.blobs, services.metrics)
+            await services.fetches.clean()
+            await sweep(services)
+        except (FilestoreError, OSError) as error:  # the log cannot be asked, or no file be opened
+            _log.warning("the sweep of uploads was broken off", extra={"reason": str(error)})
+        await asyncio.sleep(SWEEP_S)
+
+
+async def sweep(services: UploadContext) -> int:
+    """Discard what no live upload needs; how many. Raises FilestoreError when the log cannot be asked."""
+    listed = await services.disk.run(services.uploads.list_uuids)
+    present = [file_uuid for file_uuid in listed if services.siblings.owner(file_uuid) is None]
+    discarded = 0
+    for first in range(0, len(present), QUESTION_IDS_MAX):
+        batch = present[first : first + QUESTION_IDS_MAX]
+        live = frozenset(await services.api.metadata.read(LiveUploads(file_uuids=batch), list[str]))
+        for file_uuid in batch:
+            if file_uuid not in live:
+                discarded += await _discard(services, file_uuid)
+    return discarded
+
+
+async def _discard(services: UploadContext, file_uuid: str) -> bool:
+    """Under the lock that requests take, so that none begins to write what goes away."""
+    if services.locks.holds(file_uuid):
+        return False
+    gone = False
+    try:
+        async with services.locks.hold(file_uuid, lambda: True, lambda: None):
+            with services.blobs.poison.skipping(AREA, file_uuid):
+                gone = await services.disk.run(services.uploads.discard, file_uuid)
+    except (UploadLocked, Unavailable):  # it, or the table of uploads, is in use: the next sweep comes
+        return False
+    if gone:
+        _log.info("discarded the bytes of an ended upload", extra={"file_uuid": file_uuid})
+    return gone

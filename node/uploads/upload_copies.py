@@ -1,0 +1,265 @@
+"""Copies of unfinished uploads that the leading coordinator orders, since a node is to leave.
+
+An order names what the log says is acknowledged: so many bytes, of this sha256, in this epoch. Here they are
+read before it is said that they are here; what is missing comes from the sources, one after the other, and
+counts when all of it has that sha256. Without sources nothing is changed. An upload that somebody writes now
+is left alone. As with `node/peer/pulls.py` the work belongs to nobody's request, and ends when nobody has
+asked for LINGER_S.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Final, Literal
+
+from msgspec import Meta, Struct
+
+from ca.errors import Conflict, FilestoreError, NotFound, Unavailable
+from coordinator.model.bounds import Count, Text
+from node.base.metrics import NodeMetrics
+from node.diskio.executor import DiskWorkers
+from node.http.ranges import SIZE_BYTES_MAX
+from node.peer.client import PeerClient, PeerFailed, pieces
+from node.peer.range_fetch import Pace
+from node.staging.opening import STEP_BYTES, opened_in_steps
+from node.staging.upload_file import Upload
+from node.staging.upload_store import UploadStore
+from node.storage.segments import SegmentHasher
+from node.uploads.write_locks import UploadLocks
+
+ANSWER_S: Final = 20.0
+LINGER_S: Final = 60.0
+COPIES_MAX: Final = 64  # that are wanted at once
+TURNS: Final = 2  # that bytes come for at once
+SOURCES_MAX: Final = 16
+
+CopyStanding = Literal["here", "absent", "running", "busy"]
+_Sources = Annotated[list[Text], Meta(max_length=SOURCES_MAX)]
+_Key = tuple[str, str]  # file_uuid and order
+_log = logging.getLogger(__name__)
+
+
+class CopyOrder(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What shall be here. `with_md5`: of a VM image. No `sources`: only look."""
+
+    epoch: Count
+    offset_bytes: Annotated[int, Meta(ge=0, le=SIZE_BYTES_MAX)]
+    prefix_sha256: Annotated[str, Meta(pattern=r"^([0-9a-f]{64})?$")]
+    with_md5: bool
+    sources: _Sources = []
+
+
+@dataclass(slots=True)
+class _Copy:
+    """One order that is carried out, and until when somebody may come back for it."""
+
+    task: "asyncio.Task[CopyStanding]"
+    until_s: float = 0.0
+
+
+class UploadCopies:
+    """The orders of one process. `close` ends them."""
+
+    def __init__(
+        self,
+        node_id: str,
+        uploads: UploadStore,
+        locks: UploadLocks,
+        peers: PeerClient,
+        disk: DiskWorkers,
+        metrics: NodeMetrics,
+        *,
+        pace: Pace,
+    ) -> None:
+        """`pace` is awaited for each piece that comes."""
+        self._node_id = node_id
+        self._uploads = uploads
+        self._locks = locks
+        self._peers = peers
+        self._disk = disk
+        self._received = metrics.replica_bytes.labels("received")
+        self._pace = pace
+        self._turns = asyncio.Semaphore(TURNS)
+        self._copies: dict[_Key, _Copy] = {}
+        self.moved_bytes = 0  # that were read, received or hashed for any of them
+
+    async def give(self, file_uuid: str, order: CopyOrder, *, answer_s: float = ANSWER_S) -> CopyStanding:
+        """How the order stands, after `answer_s` at most: `absent` when these bytes are not here, `busy` when
+        somebody writes the upload here now.
+
+        Raises what made it fail: Conflict for an epoch that is over, Unavailable, InsufficientStorage.
+        """
+        key = (file_uuid, repr(order))
+        loop = asyncio.get_running_loop()
+        if key not in self._copies:
+            if self._locks.holds(file_uuid):
+                return "busy"
+            self._begin(key, order, loop.time())
+        copy = self._copies[key]
+        copy.until_s = max(copy.until_s, loop.time() + answer_s + LINGER_S)
+        done, _ = await asyncio.wait({copy.task}, timeout=answer_s)
+        if not done:
+            return "running"
+        self._copies.pop(key, None)
+        if copy.task.cancelled():
+            raise Unavailable("The copy was ended: somebody writes the upload, or this node is stopping.")
+        return copy.task.result()
+
+    async def close(self) -> None:
+        """End all of them; what has come is kept."""
+        tasks = [copy.task for copy in self._copies.values()]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+        self._forget(float("inf"))
+
+    def _forget(self, at_s: float) -> None:
+        """What has ended and nobody has come back for."""
+        for key, copy in list(self._copies.items()):
+            if copy.task.done() and copy.until_s < at_s:
+                del self._copies[key]
+                _ = copy.task.cancelled() or copy.task.exception()  # seen
+
+    def _begin(self, key: _Key, order: CopyOrder, at_s: float) -> None:
+        self._forget(at_s)
+        if len(self._copies) >= COPIES_MAX:
+            raise Unavailable("Too many uploads are being copied already.", retry_after_s=2)
+        task = asyncio.create_task(self._run(key, order), name="copy of an upload")
+        self._copies[key] = _Copy(task)
+
+    async def _run(self, key: _Key, order: CopyOrder) -> CopyStanding:
+        """Raises Unavailable when nobody has asked for long."""
+        work = asyncio.create_task(self._bring(key[0], order))
+        loop = asyncio.get_running_loop()
+        try:
+            while not work.done() and (left_s := self._copies[key].until_s - loop.time()) > 0:
+                await asyncio.wait({work}, timeout=left_s)
+            if not work.done():
+                raise Unavailable("Nobody asks for this copy any more.")
+            return await work
+        finally:
+            work.cancel()
+            await asyncio.wait({work})
+            _ = work.cancelled() or work.exception()  # seen: what ended it is raised
+
+    async def _bring(self, file_uuid: str, order: CopyOrder) -> CopyStanding:
+        if await self._is_here(file_uuid, order):
+            return "here"
+        if not order.sources:
+            return "absent"
+        async with self._turns, self._opened(file_uuid, order) as upload:
+            await self._disk.run(upload.require_room, order.offset_bytes)
+            for source in order.sources:
+                if source != self._node_id and await self._took(upload, source, order):
+                    await self._disk.run(upload.sync)
+                    return "here"
+        raise Unavailable("No node that was named has these bytes.", retry_after_s=2)
+
+    async def _took(self, upload: Upload, source: str, order: CopyOrder) -> bool:
+        """Whether the source has given what was missing, and all is as it shall be. Raises FilestoreError.
+
+        What lay here before may be of another course of the upload: then all of it comes once more.
+        """
+        for _ in range(2):
+            began_at = upload.offset
+            try:
+                await self._receive(upload, source, order.offset_bytes)
+            except PeerFailed as failure:
+                facts = {"file_uuid": upload.file_uuid, "peer": source, "reason": failure.reason}
+                _log.warning("a copy of an upload does not come", extra=facts)
+                return False
+            if upload.sha256 == order.prefix_sha256:
+                return True
+            await self._disk.run(upload.rollback_to, 0)
+            if not began_at:
+                break
+        facts = {"file_uuid": upload.file_uuid, "peer": source}
+        _log.warning("a node gives other bytes of an upload than are acknowledged", extra=facts)
+        return False
+
+    async def _receive(self, upload: Upload, source: str, stop: int) -> None:
+        """Raises PeerFailed; what came before that stays."""
+        path = f"/uploads/{upload.file_uuid}?start={upload.offset}&stop={stop}"
+        async with self._peers.request(source, "GET", path) as answer:
+            if answer.status != 200:
+                raise PeerFailed(source, f"answered {answer.status}")
+            async for piece in pieces(source, answer):
+                if upload.offset + len(piece) > stop:
+                    raise PeerFailed(source, "sent too much")
+                await self._pace(len(piece))
+                await self._disk.run(upload.append, piece)
+                self._received.inc(len(piece))
+                self.moved_bytes += len(piece)
+        if upload.offset != stop:
+            raise PeerFailed(source, "sent too little")
+
+    async def _is_here(self, file_uuid: str, order: CopyOrder) -> bool:
+        """Reads all of it. Raises Unavailable when nobody can tell, FilestoreError."""
+        if not order.offset_bytes:
+            return True
+        if not order.prefix_sha256:
+            raise Unavailable("A node of an older version recorded these bytes: nobody knows their sha256.")
+        hasher, stop = SegmentHasher(), order.offset_bytes
+        try:
+            while (before := hasher.size_bytes) < stop:
+                until = min(stop, before + STEP_BYTES)
+                await self._disk.run_long(self._uploads.hash_prefix, file_uuid, stop, hasher, until)
+                self.moved_bytes += until - before
+        except NotFound:
+            return False
+        return hasher.sha256() == order.prefix_sha256
+
+    @asynccontextmanager
+    async def _opened(self, file_uuid: str, order: CopyOrder) -> AsyncGenerator[Upload, None]:
+        """The upload for this order alone, durable in the end. A request that comes for it ends this.
+
+        Raises Conflict for an epoch that is over, UploadLocked.
+        """
+        task = asyncio.current_task()
+        assert task is not None
+        give_way = task.cancel
+
+        def disconnect() -> None:
+            give_way()
+
+        async with self._locks.hold(file_uuid, lambda: True, disconnect) as hold:
+            hold.receiving, hold.moved_at_s = True, float("-inf")  # never in the way of whoever comes
+            step = partial(self._open_step, file_uuid, order)
+            upload = await opened_in_steps(
+                self._disk, step, within_s=float("inf")
+            )  # whoever asks sees it move
+            try:
+                yield upload
+            finally:
+                with suppress(FilestoreError):
+                    await self._disk.run(upload.sync)
+                upload.close()
+
+    def _open_step(self, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> Upload:
+        """A step of opening it. Blocks. Raises HashingUnfinished."""
+        self.moved_bytes += 1
+        return _open(self._uploads, file_uuid, order, hash_bytes_max)
+
+
+def _open(uploads: UploadStore, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> Upload:
+    """Opens it where it may go on: with nothing that cannot be a part of what shall come. Blocks. Raises
+    HashingUnfinished.
+    """
+    upload = uploads.open(file_uuid, None, with_md5=order.with_md5, hash_bytes_max=hash_bytes_max)
+    try:
+        if order.epoch < upload.epoch:
+            raise Conflict(f"This upload is in epoch {upload.epoch}.")
+        if upload.finished is not None:
+            upload = uploads.reopen(upload, 0)
+        upload.size_bytes = None
+        if upload.offset >= order.offset_bytes:
+            upload.rollback_to(0)
+        upload.enter_epoch(order.epoch)
+    except BaseException:
+        upload.close()
+        raise
+    return upload

@@ -1,0 +1,132 @@
+"""Who writes an upload: at most one request at a time, and never a dead one for long.
+
+A request whose connection is gone still has to sync what it received; a new one waits for that end and goes
+on from there. A request whose connection only looks alive (its client vanished without a word) is ended
+after TAKEOVER_STALL_S without a byte once somebody else asks. A request that is really writing keeps the
+upload: the other gets 423.
+
+Who asks where an upload stands may be the client of a request that has just broken off, before this node has
+noticed: some of its bytes lie with a proxy still, or with the node that passes them on. So the answer waits
+for the end of that request, as long as a silent one is given; one that receives all the time is taken to
+live, and goes on.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+
+from ca.errors import RateLimited, UploadLocked
+from coordinator.model.time_limits import bounded_s
+
+TAKEOVER_STALL_S = 3.0  # a living client sends something within this; only then may another take over
+WRITERS_MAX = 32  # uploads that one principal writes on a node at a time: a quarter of those that it can hold
+DOUBT_S = TAKEOVER_STALL_S + 0.25  # a request that seems to live has ended by then, if its client is gone
+POLL_DOUBT_S = 1.0  # the same for those that look again and again, and do not go on from what they are told
+_LOOK_S = 0.05  # between two looks at a request that seems to live
+TAKEOVER_WAIT_S = 30.0  # for the old request to sync; beyond it something is wrong with the disk
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """One request's use of one upload."""
+
+    connected: Callable[[], bool]
+    disconnect: Callable[[], None]
+    receiving: bool = False
+    moved_at_s: float = 0.0
+    released: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def touch(self) -> None:
+        """A byte came."""
+        self.moved_at_s = asyncio.get_running_loop().time()
+
+    def is_live(self) -> bool:
+        """Whether a client is there that waits for this request's end."""
+        stalled_s = asyncio.get_running_loop().time() - self.moved_at_s
+        return self.connected() and not (self.receiving and stalled_s >= TAKEOVER_STALL_S)
+
+
+class UploadLocks:
+    """The uploads that are in use now, by file_uuid. `releases` counts the uses that have ended."""
+
+    def __init__(self) -> None:
+        self._holds: dict[str, Hold] = {}
+        # By principal, the requests by file_uuid; none that are empty.
+        self._writers: dict[str, Counter[str]] = {}
+        self.releases = 0
+
+    def holds(self, file_uuid: str) -> bool:
+        """Whether a request or the sweep uses this upload now."""
+        return file_uuid in self._holds
+
+    def __len__(self) -> int:
+        """How many uploads are in use."""
+        return len(self._holds)
+
+    def break_off(self) -> None:
+        """End the connections of all who write uploads: the disk hangs, and another node may go on."""
+        for hold in self._holds.values():
+            hold.disconnect()
+
+    @contextmanager
+    def writer(self, principal: str, file_uuid: str) -> Iterator[None]:
+        """One of the principal's places. Raises RateLimited when all WRITERS_MAX are taken.
+
+        So one user's uploads, however slow, leave room for those of others. Who comes back for an upload
+        whose place a dead request has gets another one: it is about to end that.
+        """
+        taken = self._writers.setdefault(principal, Counter())
+        if taken.total() >= WRITERS_MAX and taken[file_uuid] != 1:
+            raise RateLimited(f"A node takes {WRITERS_MAX} of your uploads at a time.", retry_after_s=5)
+        taken[file_uuid] += 1
+        try:
+            yield
+        finally:
+            taken[file_uuid] -= 1
+            if not taken[file_uuid]:
+                del taken[file_uuid]
+            if not taken:
+                self._writers.pop(principal, None)
+
+    async def settled(self, file_uuid: str, *, doubt_s: float = 0.0) -> bool:
+        """Wait until no dead request uses this upload; False when a live one does. Raises UploadLocked.
+
+        One that seems to live is waited for as long as `doubt_s`.
+        """
+        loop = asyncio.get_running_loop()
+        asked_at_s = loop.time()
+        until_s = asked_at_s + bounded_s(TAKEOVER_WAIT_S)
+        while (holder := self._holds.get(file_uuid)) is not None:
+            if holder.is_live():
+                if loop.time() >= asked_at_s + doubt_s:
+                    return False
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_S):
+                        await holder.released.wait()
+                continue
+            holder.disconnect()
+            try:
+                async with asyncio.timeout_at(until_s):
+                    await holder.released.wait()
+            except TimeoutError as error:
+                raise UploadLocked("An earlier request for this upload has not ended yet.") from error
+        return True
+
+    @asynccontextmanager
+    async def hold(
+        self, file_uuid: str, connected: Callable[[], bool], disconnect: Callable[[], None]
+    ) -> AsyncIterator[Hold]:
+        """Use the upload alone. Raises UploadLocked while a live request writes it."""
+        if not await self.settled(file_uuid):
+            raise UploadLocked("Another request is writing this upload now.")
+        hold = Hold(connected, disconnect)
+        hold.touch()
+        self._holds[file_uuid] = hold
+        try:
+            yield hold
+        finally:
+            del self._holds[file_uuid]
+            self.releases += 1
+            hold.released.set()

@@ -1,0 +1,129 @@
+"""The program of a worker process beside the first: `node/workers/supervisor.py` says what it hears and
+tells.
+
+It serves clients and the other workers as soon as it knows the cluster: until then it could only refuse. It
+holds nothing that a node has once: no peer port, no word in heartbeats, no renewal.
+"""
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import uvloop
+
+from coordinator.rpc.tls_contexts import MemberContexts
+from coordinator.runtime import logs
+from coordinator.runtime.lifetime import raise_descriptor_limit
+from coordinator.runtime.metrics import Metrics
+from node.base.config import NodeFiles
+from node.base.instance import beside
+from node.listeners import Ports
+from node.peerapi.losses import keep_told
+from node.server import DRAIN_S, keep_large_buffers, loopback_listener, open_node, use_certificate
+from node.workers.siblings import Siblings
+from node.workers.supervisor import DRAIN, DRAINED, RELOAD
+
+ORPHAN_DRAIN_S = 5.0  # worker 0 is gone: whoever starts the node again waits for this
+
+_log = logging.getLogger(__name__)
+
+
+class Orders:
+    """What worker 0 wants. `drain` is set by its word, by SIGTERM, and when it is gone."""
+
+    def __init__(self, contexts: MemberContexts) -> None:
+        self._contexts = contexts
+        self.drain = asyncio.Event()
+        self.gone = asyncio.Event()
+
+    async def hear(self) -> None:
+        """Until the end of standard input."""
+        loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
+        loop.add_signal_handler(signal.SIGTERM, self.drain.set)
+        transport, _ = await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(lines), sys.stdin.buffer
+        )
+        try:
+            while line := await lines.readline():
+                if line == DRAIN:
+                    self.drain.set()
+                elif line == RELOAD:
+                    use_certificate(self._contexts)
+        finally:
+            transport.close()
+            self.gone.set()
+            self.drain.set()
+
+
+async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
+    """Run until worker 0 wants no more, or until SIGTERM. Raises what made it impossible to go on."""
+    plain = None if http is None else loopback_listener(http)
+    files = NodeFiles(data)
+    config = files.read_config()
+    contexts, metrics = MemberContexts(files.credential(), config.identity), Metrics("node")
+    orders = Orders(contexts)
+    start = await asyncio.to_thread(beside, files.instance, config.id)
+    async with (
+        open_node(files, config, contexts, metrics, siblings, start=start) as node,
+        Ports(config, contexts, node.services, metrics) as ports,
+        asyncio.TaskGroup() as group,
+    ):
+        works = [*node.works(), ("orders", orders.hear()), ("losses", keep_told(node.services))]
+        owned = [group.create_task(work, name=name) for name, work in works]
+        await _until_known_or_told(node.services.api.view.wait_until_fresh(), orders)
+        if not orders.drain.is_set():
+            await ports.open_local(node.numbers)
+            await ports.open_clients(plain)
+            _log.info("worker ready", extra={"worker": siblings.worker})
+        await orders.drain.wait()
+        await ports.drain(ORPHAN_DRAIN_S if orders.gone.is_set() else DRAIN_S)
+        await node.services.records.leave()
+        await _say_drained(orders)
+        await ports.drain_local()
+        for task in owned:
+            task.cancel()
+
+
+async def _until_known_or_told(known: Coroutine[None, None, None], orders: Orders) -> None:
+    """Requests that come before the cluster is known would be refused here; others serve or wait."""
+    async with asyncio.TaskGroup() as group:
+        waits = {group.create_task(known), group.create_task(orders.drain.wait())}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+
+
+async def _say_drained(orders: Orders) -> None:
+    """And stay for the other workers, whose last requests may belong here, until worker 0 hangs up."""
+    with suppress(OSError):
+        sys.stdout.buffer.write(DRAINED)
+        sys.stdout.buffer.flush()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DRAIN_S):
+            await orders.gone.wait()
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """What `python -m node.worker_main` does."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--worker", type=int, required=True)
+    parser.add_argument("--workers", type=int, required=True)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--http")
+    told = parser.parse_args(arguments)
+    for number in (signal.SIGINT, signal.SIGHUP):  # of a terminal: worker 0 hears them and tells us
+        signal.signal(number, signal.SIG_IGN)
+    logs.setup(f"node-worker-{told.worker}")
+    raise_descriptor_limit()
+    keep_large_buffers()
+    siblings = Siblings(told.worker, told.workers, NodeFiles(told.data).run)
+    uvloop.run(run_worker(told.data, siblings, told.http))
+
+
+if __name__ == "__main__":
+    main()

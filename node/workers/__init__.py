@@ -1,0 +1,1 @@
+"""Several processes of one node: who starts them, how they find each other, one set of numbers."""

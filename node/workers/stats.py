@@ -1,0 +1,143 @@
+"""What the workers of a node tell each other of themselves: their metrics, for one answer at `/metrics`.
+
+Worker 0 asks the others every LOOK_S and at each scrape, and keeps what they told; the others hand a scrape
+on to it. So it does not matter which worker a scrape reaches: no number goes back.
+"""
+
+import asyncio
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+from aiohttp import hdrs, web
+from prometheus_client import CollectorRegistry, Counter, Gauge
+from prometheus_client.exposition import choose_encoder
+
+from ca.errors import Unavailable
+from node.base.metrics import CLIENT_BYTES, POISON
+from node.peer.client import PeerFailed, pieces
+from node.workers.metrics_sum import Numbers, Tally, collected
+from node.workers.siblings import Siblings
+
+LOOK_S: Final = 1.0
+HUNG_S: Final = 30.0  # without an answer; a loop that is only busy answers sooner
+ANSWER_TIMEOUT_S: Final = 3.0  # for some hundred samples on a busy machine; a scrape has ten seconds
+TICK_S_MAX: Final = ANSWER_TIMEOUT_S + 2 * LOOK_S  # of silence: a node that was stopped heard nobody
+NUMBERS_BYTES_MAX: Final = 8 << 20
+_PATH: Final = "/worker/numbers"
+_UPLOADS: Final = "filestore_uploads_in_progress"
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerNumbers:
+    """The numbers of this worker, and on worker 0 those of all."""
+
+    def __init__(self, registry: CollectorRegistry, siblings: Siblings) -> None:
+        self._registry = registry
+        self._siblings = siblings
+        self._life = secrets.token_hex(8)
+        self._tally = Tally()
+        self._answering: frozenset[int] = frozenset()
+        self._asking = asyncio.Lock()
+        self._silences = Counter(
+            "filestore_worker_silences",
+            "How often a worker process did not tell its numbers when it was asked.",
+            registry=registry,
+        )
+        Gauge("filestore_workers", "Worker processes that answer.", registry=registry).set(1)
+
+    def routes(self) -> list[web.RouteDef]:
+        """For the other workers only."""
+        return [web.get(_PATH, self._tell)]
+
+    async def exposition(self, accept: str) -> tuple[bytes, str]:
+        """The text of /metrics for the whole node, and its content type. Raises Unavailable."""
+        if self._siblings.worker:
+            return await self._of_the_node(accept)
+        await self._ask_all()
+        encode, content_type = choose_encoder(accept)
+        return encode(self._tally.total(collected(self._registry), self._answering)), content_type
+
+    def has_heard_all(self) -> bool:
+        """Whether every other worker has answered once. On worker 0; elsewhere nobody has to."""
+        return self._siblings.worker > 0 or self._tally.workers == frozenset(self._siblings.others)
+
+    def uploads_elsewhere(self) -> int:
+        """How many uploads the other workers were writing when they were asked last."""
+        return int(self._tally.gauge(_UPLOADS, self._answering))
+
+    def poison_elsewhere(self) -> int:
+        """How many things on the disk the other workers pass over."""
+        return int(self._tally.gauge(POISON, self._answering))
+
+    def client_bytes_elsewhere(self) -> float:
+        """Content bytes that clients have sent and got so far through the other workers."""
+        return sum(self._tally.counter(name) for name in CLIENT_BYTES)
+
+    async def run(self, on_hung: Callable[[int], None]) -> None:
+        """Keep asking, for ever: what a worker told before it died is not lost. On worker 0.
+
+        `on_hung` is called for a worker that has answered before and does so no more.
+        """
+        silent_s = dict.fromkeys(self._siblings.others, 0.0)
+        while True:
+            began_at_s = time.monotonic()
+            await self._ask_all()
+            await asyncio.sleep(LOOK_S)
+            tick_s = min(time.monotonic() - began_at_s, TICK_S_MAX)
+            for worker in self._tally.workers:
+                silent_s[worker] = 0.0 if worker in self._answering else silent_s[worker] + tick_s
+                if silent_s[worker] > HUNG_S:
+                    silent_s[worker] = 0.0  # the one that takes its place has as long
+                    on_hung(worker)
+
+    async def _ask_all(self) -> None:
+        async with self._asking:  # an older answer must not come after a newer one
+            others = self._siblings.others
+            told = await asyncio.gather(*(self._ask(worker) for worker in others))
+            for worker, numbers in zip(others, told, strict=True):
+                if numbers is not None:
+                    self._tally.hear(worker, numbers)
+                elif worker in self._tally.workers:  # and not just being started with the node
+                    self._silences.inc()
+            self._answering = frozenset(
+                worker for worker, numbers in zip(others, told, strict=True) if numbers is not None
+            )
+
+    async def _ask(self, worker: int) -> Numbers | None:
+        try:
+            answer, _ = await self._get(worker, _PATH, {})
+            return msgspec.msgpack.decode(answer, type=Numbers)
+        except (PeerFailed, TimeoutError, msgspec.MsgspecError) as error:
+            _log.debug("a worker does not answer", extra={"worker": worker, "reason": str(error)})
+            return None
+
+    async def _of_the_node(self, accept: str) -> tuple[bytes, str]:
+        try:
+            return await self._get(0, "/metrics", {hdrs.ACCEPT: accept})
+        except (PeerFailed, TimeoutError) as error:
+            raise Unavailable("The first worker of this node does not answer.") from error
+
+    async def _get(self, worker: int, path: str, headers: dict[str, str]) -> tuple[bytes, str]:
+        """Body and content type. Raises PeerFailed, TimeoutError."""
+        # A child's scrape waits for worker 0, which waits for the other workers first.
+        timeout_s = 2 * ANSWER_TIMEOUT_S if worker == 0 else ANSWER_TIMEOUT_S
+        body = bytearray()
+        async with asyncio.timeout(timeout_s):
+            request = self._siblings.request(worker, "GET", path, headers=headers)
+            async with request as answer:
+                async for piece in pieces(f"worker {worker}", answer):
+                    body += piece
+                    if len(body) > NUMBERS_BYTES_MAX:
+                        raise PeerFailed(f"worker {worker}", "tells too much")
+                if answer.status != 200:
+                    raise PeerFailed(f"worker {worker}", f"answered {answer.status}")
+                return bytes(body), answer.headers.get(hdrs.CONTENT_TYPE, "")
+
+    async def _tell(self, request: web.Request) -> web.Response:  # noqa: ARG002
+        numbers = Numbers(self._life, collected(self._registry))
+        return web.Response(body=msgspec.msgpack.encode(numbers), content_type="application/msgpack")

@@ -1,0 +1,159 @@
+"""The worker processes of a node, as worker 0 keeps them.
+
+Each is a child with `node/worker_main.py` as its program. It hears by its standard input what to do: a line
+`reload` (the certificate on disk is new), a line `drain` (take no more requests, let those that run end, say
+`drained` on standard output), and the end of the input (worker 0 wants no more of it, or is gone): end. One
+that ends unasked is started again, after a pause that grows.
+
+All hold one lock of the data directory, which the kernel frees with the last of them: a node that is started
+again after worker 0 was killed waits until none of its children works on the files any more.
+"""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter
+
+DRAIN: Final = b"drain\n"
+RELOAD: Final = b"reload\n"
+DRAINED: Final = b"drained\n"
+PAUSE_S_MIN: Final = 0.2  # before a worker is started again
+PAUSE_S_MAX: Final = 10.0
+SETTLED_S: Final = 60.0  # one that ran for so long is started again without delay
+END_TIMEOUT_S: Final = 3.0  # between the end of its input and its own; beyond it is killed
+
+_log = logging.getLogger(__name__)
+
+
+class WorkerProcesses:
+    """The children of worker 0: numbers 1 to `workers` - 1, none for a node of one process."""
+
+    def __init__(
+        self, workers: int, arguments: Sequence[str], *, lock: int, registry: CollectorRegistry
+    ) -> None:
+        """`arguments`: what every worker is told beside its number; no secret. `lock`: a descriptor."""
+        self._numbers = range(1, workers)
+        self._arguments = ["--workers", str(workers), *arguments]
+        self._lock = lock
+        self._running: dict[int, _Worker] = {}
+        self._ending = asyncio.Event()
+        self._restarts = Counter(
+            "filestore_worker_restarts", "Worker processes that ended and were replaced.", registry=registry
+        )
+
+    async def run(self) -> None:
+        """Keep them running; when cancelled, end them."""
+        async with asyncio.TaskGroup() as group:
+            for number in self._numbers:
+                group.create_task(self._keep(number), name=f"worker {number}")
+
+    def reload(self) -> None:
+        """Let them use the certificate that lies on disk now."""
+        for worker in self._running.values():
+            worker.tell(RELOAD)
+
+    def replace(self, number: int) -> None:
+        """Kill one that hangs; another takes its place."""
+        if (worker := self._running.get(number)) is not None:
+            _log.error("killing a worker that does not answer", extra={"worker": number})
+            worker.kill()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Let them take no more requests; returns when those that run have ended, or after `timeout_s`."""
+        self._ending.set()
+        for worker in self._running.values():
+            worker.tell(DRAIN)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                for worker in list(self._running.values()):
+                    await worker.drained.wait()
+
+    async def _keep(self, number: int) -> None:
+        loop, pause_s = asyncio.get_running_loop(), PAUSE_S_MIN
+        while not self._ending.is_set():
+            began_at_s = loop.time()
+            code = await self._run_one(number)
+            if self._ending.is_set():
+                return
+            lived_s = loop.time() - began_at_s
+            _log.error(
+                "worker ended", extra={"worker": number, "exit_code": code, "lived_s": round(lived_s, 1)}
+            )
+            self._restarts.inc()
+            pause_s = PAUSE_S_MIN if lived_s >= SETTLED_S else min(pause_s * 2, PAUSE_S_MAX)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._ending.wait()
+
+    async def _run_one(self, number: int) -> int:
+        """Start it; its exit code when it has ended."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-P",  # what lies in the working directory is not ours
+            "-m",
+            "node.worker_main",
+            "--worker",
+            str(number),
+            *self._arguments,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=(self._lock,),
+        )
+        worker = _Worker(process)
+        self._running[number] = worker
+        _log.info("worker started", extra={"worker": number, "pid": process.pid})
+        try:
+            if self._ending.is_set():
+                worker.tell(DRAIN)
+            await worker.listen(self._ending)
+            return await process.wait()
+        finally:
+            worker.drained.set()
+            del self._running[number]
+            await worker.end()
+
+
+class _Worker:
+    """One child."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self.drained = asyncio.Event()
+
+    def tell(self, line: bytes) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError, RuntimeError):  # it is gone, and `run` is about to notice
+            self._process.stdin.write(line)
+
+    def hang_up(self) -> None:
+        assert self._process.stdin is not None
+        with suppress(OSError, RuntimeError):
+            self._process.stdin.close()
+
+    def kill(self) -> None:
+        with suppress(ProcessLookupError):
+            self._process.kill()
+
+    async def listen(self, ending: asyncio.Event) -> None:
+        """Hear what it says, until it ends or closes its output."""
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            if line == DRAINED:
+                self.drained.set()
+                if not ending.is_set():  # somebody else told it to: it is to be replaced at once
+                    self.hang_up()
+
+    async def end(self) -> None:
+        """Whatever happened: afterwards it runs no more."""
+        self.hang_up()
+        try:
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await self._process.wait()
+        except TimeoutError:
+            _log.warning("killing a worker that does not end", extra={"pid": self._process.pid})
+            self.kill()
+            await self._process.wait()
