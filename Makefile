@@ -67,6 +67,7 @@ check: $(INSTALLED)
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.rooms
 
 sim: $(INSTALLED)
 	$(BIN)/python -m tests.sim

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import rooms as rooms_of_the_product
 from tests.test_tidy import committed_files
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -19,15 +20,42 @@ def index_of(package: str) -> list[str]:
     return NAMED.findall(found[1])
 
 
+ONE_FILE_EACH = {  # folders of which the index names no module: there is one for each resource, or message
+    Path(each)
+    for each in (
+        "coordinator/raft",
+        "coordinator/machine",
+        "coordinator/protocol/commands",
+        "node/api",
+        "node/api/bodies",
+        "deploy/commands",
+    )
+}
+
+
 @pytest.mark.parametrize("package", ["ca", "coordinator", "node", "deploy"])
-def test_index_names_every_module_once(package: str) -> None:
-    inside = [
-        path.relative_to(ROOT / package) for path in committed_files() if path.is_relative_to(ROOT / package)
-    ]
-    modules = [path for path in inside if path.suffix == ".py" and path.name != "__init__.py"]
-    flat = [path.stem for path in modules if len(path.parts) == 1]
-    directories = {f"{path.parent}/" for path in modules if len(path.parts) > 1}
-    assert sorted(index_of(package)) == sorted([*flat, *directories])
+def test_index_names_every_room_and_in_it_every_module(package: str) -> None:
+    rooms: dict[Path, list[str]] = {}
+    for path in committed_files():
+        if path.is_relative_to(ROOT / package) and path.suffix == ".py":
+            modules = rooms.setdefault(path.parent.relative_to(ROOT), [])
+            if path.stem != "__init__" and path.parent.relative_to(ROOT) not in ONE_FILE_EACH:
+                modules.append(path.stem)
+    told: dict[Path, list[str]] = {Path(package): []}
+    room = Path(package)
+    for name in index_of(package):
+        if name.endswith("/"):
+            room = Path(package, name)
+            assert told.setdefault(room, []) == [], f"{room} has two places in the index"
+        else:
+            told[room].append(name)
+    assert {room: sorted(names) for room, names in told.items()} == {
+        room: sorted(names) for room, names in rooms.items()
+    }
+
+
+def test_rooms_form_no_circle_and_none_is_too_full() -> None:
+    assert rooms_of_the_product.main() == 0
 
 
 def test_every_file_that_is_named_exists() -> None:

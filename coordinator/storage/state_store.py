@@ -1,5 +1,4 @@
-"""The database that the log builds: applies batches of entries, answers queries. SQLite, blocking, no
-asyncio.
+"""The database that the log builds: applies batches of entries, answers queries. SQLite, blocking.
 
 WAL with synchronous=NORMAL: after a crash the database is consistent, maybe older than it was, and the log
 replays from its applied index. One transaction for each batch, together with the index of its last entry.

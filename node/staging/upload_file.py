@@ -1,7 +1,6 @@
 """One upload in progress: bytes taken in, synced, rolled back, and put into place at the end.
 
-The files, and the order of writes that makes an offset true, are told in `node/staging/upload_store.py`. All
-calls block: they belong into worker threads.
+The files, and the order of writes that makes an offset true: see `node/staging/upload_store.py`. Blocking.
 """
 
 import errno

@@ -20,11 +20,9 @@ from coordinator.protocol.calls import AnyCall, HeartbeatCall, ProposeCall, Read
 from coordinator.protocol.commands import (
     SESSION_ENDED,
     SESSION_NUMBER_MIN,
-    AddIntermediate,
-    HashState,
     OpenSession,
 )
-from coordinator.protocol.queries import CountSoleReplicas, GetView, ListNodes
+from coordinator.protocol.queries import CountSoleReplicas, GetView
 from coordinator.raft.core import NotLeader
 from coordinator.rpc import client as client_module
 from coordinator.rpc import connection, wire
@@ -34,7 +32,6 @@ from coordinator.rpc.raft_transport import peer_url
 from coordinator.rpc.server import Refused
 from coordinator.rpc.websocket import dialling
 from tests.unit.peer_ports import CLUSTER, connected, contexts_of, serving
-from tests.unit.state import ADMIN
 
 DEADLINE_S = 20.0
 LONG_S = 50.0  # longer than a test waits, shorter than what the wire allows
@@ -448,54 +445,6 @@ async def test_session_with_the_number_that_was_drawn_lasts(
     for _ in range(3):
         assert await change(client) == "c1"
     assert len(drawn(coordinators[0].calls)) == 1
-
-
-class OlderRead(msgspec.Struct, frozen=True, tag="read"):
-    """ReadCall as a version has it that knows fewer queries."""
-
-    query: GetView | ListNodes
-
-
-class OlderPropose(msgspec.Struct, frozen=True, tag="propose"):
-    """ProposeCall as a version has it that knows fewer commands."""
-
-    command: OpenSession | HashState
-
-
-def by_an_older_version(call: AnyCall) -> InvalidRequest | None:
-    """How a coordinator of that version refuses a call; None if it knows it."""
-    try:
-        wire._decoded(msgspec.msgpack.Decoder(OlderRead | OlderPropose), wire.encode_call(call))
-    except InvalidRequest as refusal:
-        return refusal
-    return None
-
-
-@pytest.mark.parametrize("older", ["c1", "c2"])
-async def test_query_that_an_older_coordinator_does_not_know_is_asked_of_another(
-    client: MetadataClient, coordinators: list[Answering], older: str
-) -> None:
-    one, other = sorted(coordinators, key=lambda each: each.coordinator_id != older)
-    one.refusal = by_an_older_version
-    for _ in range(2):
-        client._reader = older
-        query = CountSoleReplicas(node_id="n1", others=[])
-        assert await client.read(query, str, timeout_s=DEADLINE_S) == other.coordinator_id
-    assert one.calls
-
-
-async def test_what_older_coordinators_do_not_know_is_unavailable_until_they_are_upgraded(
-    client: MetadataClient, coordinators: list[Answering]
-) -> None:
-    for one in coordinators:
-        one.refusal = by_an_older_version
-    with pytest.raises(Unavailable, match="upgrade it"):
-        await client.read(CountSoleReplicas(node_id="n1", others=[]), str, timeout_s=LONG_S)
-    with pytest.raises(Unavailable, match="upgrade it"):
-        await client.propose(
-            AddIntermediate(caller=ADMIN, pem="pem", wrapped=b"wrapped"), str, timeout_s=LONG_S
-        )
-    assert await read(client) in {"c1", "c2"}
 
 
 async def test_what_is_beyond_a_bound_is_invalid_and_asked_of_nobody_else(
