@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Tests of single parts come last: the shared cluster, which costs a tenth of a core, rests meanwhile."""
     stash = item.config.stash
-    if item.path.parent.name == "unit":
+    if "unit" in item.path.parts:
         if (cluster := stash.get(RUNNING, None)) is not None:
             cluster.terminate(*cluster.members)
             stash[RESTING] = cluster

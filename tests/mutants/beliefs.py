@@ -4,12 +4,14 @@ may copy it. Each names the quick test that has to catch it.
 
 from tests.mutants.mutant import Mutant
 
-_STANDING = "tests/unit/test_member_standing.py::test_"
-_TIME = "tests/unit/test_service_time.py::test_"
-_CLOCKS = "tests/unit/test_member_clocks.py::test_"
-_DIVERGENCE = "tests/unit/test_divergence.py::test_"
-_SNAPSHOTS = "tests/unit/test_sound_snapshots.py::test_"
-_ENDS = "tests/unit/test_permission_ends.py::test_permission_holds_until_its_last_millisecond"
+_STANDING = "tests/unit/coordinator/member/test_member_standing.py::test_"
+_TIME = "tests/unit/coordinator/test_service_time.py::test_"
+_CLOCKS = "tests/unit/coordinator/member/test_member_clocks.py::test_"
+_DIVERGENCE = "tests/unit/coordinator/member/test_divergence.py::test_"
+_SNAPSHOTS = "tests/unit/coordinator/storage/test_sound_snapshots.py::test_"
+_ENDS = (
+    "tests/unit/coordinator/machine/test_permission_ends.py::test_permission_holds_until_its_last_millisecond"
+)
 
 CLOCKS = (
     Mutant.of(
@@ -137,7 +139,7 @@ CLOCKS = (
         "machine/execution/access",
         "json_each(:held)) AND expires_at_ms IS NULL",
         "json_each(:held))",
-        "tests/unit/test_permission_ends.py::test_right_that_lasts_is_told_from_one_that_ends",
+        "tests/unit/coordinator/machine/test_permission_ends.py::test_right_that_lasts_is_told_from_one_that_ends",
     ),
 )
 
@@ -154,7 +156,7 @@ STATES = (
         "service",
         "        self._require_right_state()\n        if peer is not None:\n",
         "        if peer is not None:\n",
-        "tests/unit/test_open_connections.py"
+        "tests/unit/coordinator/rpc/test_open_connections.py"
         "::test_read_that_was_asked_before_the_state_was_found_to_be_wrong_is_asked_of_another",
     ),
     Mutant.of(
@@ -204,14 +206,14 @@ STATES = (
         "storage/snapshot_store",
         "        if found != self._meta:\n",
         "        if False:\n",
-        "tests/unit/test_snapshots.py::test_snapshot_that_holds_another_state_than_was_offered_is_refused",
+        "tests/unit/coordinator/storage/test_snapshot_store.py::test_snapshot_that_holds_another_state_than_was_offered_is_refused",
     ),
     Mutant.of(
         "state given up for one that nobody vouched for",
         "member/snapshot_fetch",
         "if not incoming.is_vouched and (why := self._forbids()):",
         'if why := "":',
-        "tests/unit/test_fetching.py"
+        "tests/unit/coordinator/member/test_snapshot_fetch.py"
         "::test_state_that_may_be_right_is_given_up_for_one_that_a_majority_has_alone",
     ),
     Mutant.of(

@@ -4,13 +4,13 @@ quick test that has to catch it.
 
 from tests.mutants.mutant import Mutant
 
-_CONNECTIONS = "tests/unit/test_open_connections.py::test_"
-_HOSTILE = "tests/unit/test_hostile_messages.py::test_"
-_LYING = "tests/unit/test_lying_members.py::test_"
-_MEMBERSHIP = "tests/unit/test_membership.py::test_"
-_INSTANCES = "tests/unit/test_machine_instances.py::test_"
-_ADMISSION = "tests/unit/test_admission.py::test_"
-_FITNESS = "tests/unit/test_fitness.py::test_"
+_CONNECTIONS = "tests/unit/coordinator/rpc/test_open_connections.py::test_"
+_HOSTILE = "tests/unit/coordinator/rpc/test_hostile_messages.py::test_"
+_LYING = "tests/unit/coordinator/rpc/test_lying_members.py::test_"
+_MEMBERSHIP = "tests/unit/coordinator/test_admission.py::test_"
+_INSTANCES = "tests/unit/coordinator/machine/test_instances.py::test_"
+_ADMISSION = "tests/unit/node/peerapi/test_admission.py::test_"
+_FITNESS = "tests/unit/coordinator/member/test_fitness.py::test_"
 
 _CALLS = "            async for data in _messages(socket):\n"
 _CALLER = "                peer = self._peer(request, takes_expired=True)\n"
@@ -113,7 +113,7 @@ CONNECTIONS = (
     Mutant(
         "token of a key that was replaced goes on counting",
         (("ca/usertoken.py", "    if now_ms >= signed.key_ends_at_ms:\n", "    if False:\n"),),
-        ("tests/unit/test_ca_usertoken.py::test_token_of_a_key_that_was_replaced_ends_with_its_grace_time",),
+        ("tests/unit/ca/test_usertoken.py::test_token_of_a_key_that_was_replaced_ends_with_its_grace_time",),
     ),
     Mutant.of(
         "read answered to who was removed meanwhile",
@@ -141,7 +141,7 @@ CONNECTIONS = (
         "rpc/server",
         "if not peer.is_current(self._clock_ms()) and not isinstance(call, RenewCall):",
         "if False:",
-        "tests/unit/test_late_renewal.py"
+        "tests/unit/coordinator/rpc/test_late_renewal.py"
         "::test_expired_node_gets_nothing_else_until_it_dials_with_a_new_certificate",
     ),
     Mutant.of(
@@ -160,27 +160,29 @@ CONNECTIONS = (
                 "return is_near",
             ),
         ),
-        ("tests/unit/test_late_renewal.py::test_who_may_ask_for_a_certificate",),
+        ("tests/unit/coordinator/rpc/test_late_renewal.py::test_who_may_ask_for_a_certificate",),
     ),
     Mutant(
         "revoked certificate admitted by nodes",
         (("node/peerapi/admission.py", "if view.is_revoked(peer.serial):", "if False:"),),
-        ("tests/unit/test_peer_transfer.py::test_revoked_certificate_is_refused_on_an_open_connection",),
+        (
+            "tests/unit/node/peer/test_peer_transfer.py::test_revoked_certificate_is_refused_on_an_open_connection",
+        ),
     ),
     Mutant(
         "removed node admitted by nodes",
         (("node/peerapi/admission.py", "    if not known:\n", "    if False:\n"),),
-        ("tests/unit/test_peer_transfer.py::test_removed_node_is_refused_on_an_open_connection",),
+        ("tests/unit/node/peer/test_peer_transfer.py::test_removed_node_is_refused_on_an_open_connection",),
     ),
     Mutant(
         "member admitted by a view of any age",
         (("node/peerapi/admission.py", "current = view.require_fresh()", "current = view.current"),),
-        ("tests/unit/test_peer_transfer.py::test_nobody_is_admitted_by_a_view_that_is_too_old",),
+        ("tests/unit/node/peer/test_peer_transfer.py::test_nobody_is_admitted_by_a_view_that_is_too_old",),
     ),
     Mutant(
         "order taken from a node",
         (("node/peerapi/admission.py", "if request.path.startswith(ORDERS) and", "if False and"),),
-        ("tests/unit/test_node_orders.py::test_passes_are_ordered_by_coordinators_only",),
+        ("tests/unit/coordinator/rpc/test_node_client.py::test_passes_are_ordered_by_coordinators_only",),
     ),
 )
 
@@ -307,7 +309,7 @@ LEADERS = (
         "member/fitness",
         "Reluctance.NO_ROOM: not self._has_room,",
         "Reluctance.NO_ROOM: False,",
-        "tests/unit/test_driver_group.py"
+        "tests/unit/coordinator/member/test_driver_group.py"
         "::test_lead_goes_to_who_has_room_whoever_gets_it_and_whenever_there_is_room",
     ),
     Mutant.of(
@@ -357,21 +359,21 @@ LEADERS = (
         "raft/election",
         "patience = state.config.election_ticks * state.reluctance",
         "patience = 0",
-        "tests/unit/test_raft_election.py::test_reluctant_members_stand_only_after_all_others",
+        "tests/unit/coordinator/raft/test_election.py::test_reluctant_members_stand_only_after_all_others",
     ),
     Mutant.of(
         "recovering member votes",
         "raft/election",
         "    grants = grants and not state.is_recovering\n    if grants:\n",
         "    if grants:\n",
-        "tests/unit/test_reopening.py::test_member_whose_log_lost_its_end_says_so_and_votes_for_nobody",
+        "tests/unit/coordinator/storage/test_reopening.py::test_member_whose_log_lost_its_end_says_so_and_votes_for_nobody",
     ),
     Mutant.of(
         "recovering member stands",
         "raft/state",
         "return self.log.memberships.may_stand and not self.is_recovering",
         "return self.log.memberships.may_stand",
-        "tests/unit/test_raft_election.py"
+        "tests/unit/coordinator/raft/test_election.py"
         "::test_member_that_forgot_its_promises_stands_and_votes_only_with_an_entry_of_a_later_term",
     ),
 )

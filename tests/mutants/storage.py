@@ -5,7 +5,7 @@ Of syncs that another one behind them makes up for there is none: nothing could 
 
 from tests.mutants.mutant import Mutant
 
-_POWER = "tests/unit/test_power_loss.py::test_"
+_POWER = "tests/unit/coordinator/storage/test_power_loss.py::test_"
 APPLIED = f"{_POWER}state_is_that_of_the_last_checkpoint_or_a_later_one[sound-1]"
 DEAF = f"{_POWER}state_is_that_of_the_last_checkpoint_or_a_later_one[deaf-1]"
 COPIED = f"{_POWER}copy_that_is_said_to_be_made_is_whole[1]"
@@ -89,14 +89,14 @@ STATE = (
             return f"page {odd[0]} changed while nothing ran"
 """,
         "",
-        "tests/unit/test_state_file.py::test_page_that_changed_while_nothing_ran_is_found",
+        "tests/unit/coordinator/storage/test_state_file.py::test_page_that_changed_while_nothing_ran_is_found",
     ),
     Mutant.of(
         "form of unknown pages not checked at start",
         "storage/state_file",
         '        return "" if found == "ok" else str(found)\n',
         '        return ""\n',
-        "tests/unit/test_rebuilding.py"
+        "tests/unit/coordinator/member/test_rebuilding.py"
         "::test_state_comes_from_another_coordinator_and_nothing_promised_is_forgotten[1]",
     ),
     Mutant.of(
@@ -104,7 +104,7 @@ STATE = (
         "storage/page_sums",
         "                elif found != self._sums[first + page]:\n",
         "                elif False:\n",
-        "tests/unit/test_page_sums.py::test_page_that_changes_by_itself_is_found_in_tables_and_indexes",
+        "tests/unit/coordinator/storage/test_page_sums.py::test_page_that_changes_by_itself_is_found_in_tables_and_indexes",
     ),
 )
 
@@ -243,28 +243,28 @@ SNAPSHOTS = (
         "storage/snapshot_store",
         "                if matches_digest(self._intent_path):\n",
         "                if True:\n",
-        "tests/unit/test_reopening.py::test_installation_of_other_rows_than_came_leaves_the_good_state",
+        "tests/unit/coordinator/storage/test_reopening.py::test_installation_of_other_rows_than_came_leaves_the_good_state",
     ),
     Mutant.of(
         "digest of what came not verified",
         "storage/snapshot_store",
         "        if sha256_of(self._path) != self._note.sha256:\n",
         "        if False:\n",
-        "tests/unit/test_snapshots.py::test_other_rows_from_a_member_that_announces_no_rows_are_refused",
+        "tests/unit/coordinator/storage/test_snapshot_store.py::test_other_rows_from_a_member_that_announces_no_rows_are_refused",
     ),
     Mutant.of(
         "rows that came not compared with those that were vouched for",
         "storage/snapshot_store",
         "        if not damage and expected and content_digest(self._path) != expected:\n",
         "        if False:\n",
-        "tests/unit/test_sound_snapshots.py::test_rows_that_nobody_vouched_for_are_not_taken",
+        "tests/unit/coordinator/storage/test_sound_snapshots.py::test_rows_that_nobody_vouched_for_are_not_taken",
     ),
     Mutant.of(
         "checksum of a part not verified",
         "storage/snapshot_store",
         "        and zlib.crc32(chunk.data) == chunk.crc\n",
         "",
-        "tests/unit/test_snapshots.py::test_damaged_or_hostile_part_changes_nothing",
+        "tests/unit/coordinator/storage/test_snapshot_store.py::test_damaged_or_hostile_part_changes_nothing",
     ),
 )
 
@@ -336,7 +336,7 @@ MARKS = (
         "storage/promises",
         "        self._file.sync()\n        self._directory.sync()\n        for slot",
         "        for slot",
-        "tests/unit/test_reopening.py::test_promise_that_a_start_has_read_survives_a_power_cut",
+        "tests/unit/coordinator/storage/test_reopening.py::test_promise_that_a_start_has_read_survives_a_power_cut",
     ),
     Mutant.of(
         "promises not synced",
@@ -364,14 +364,14 @@ MARKS = (
         "runtime/json_files",
         "    if found.crc32 != _checksum(bytes(found.content), found.of):\n",
         "    if False:\n",
-        "tests/unit/test_json_files.py::test_flipped_bit_of_a_sealed_file_is_noticed",
+        "tests/unit/coordinator/runtime/test_json_files.py::test_flipped_bit_of_a_sealed_file_is_noticed",
     ),
     Mutant.of(
         "file of another member taken",
         "runtime/json_files",
         "    if found.of != of:\n",
         "    if False:\n",
-        "tests/unit/test_json_files.py::test_file_of_another_member_is_damage",
+        "tests/unit/coordinator/runtime/test_json_files.py::test_file_of_another_member_is_damage",
     ),
 )
 

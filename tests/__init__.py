@@ -1,0 +1,1 @@
+"""The tests: `unit` by rooms of the product, whole clusters, and the long suites."""

@@ -1,0 +1,1 @@
+"""The consensus, the log and the state machine on simulated time."""

@@ -1,0 +1,1 @@
+"""Single parts of the product, in the folders of what they test, with real files and sockets."""

@@ -1,0 +1,146 @@
+"""Blobs that came to a node and that no file has claimed: they go, and nothing that somebody counts on."""
+
+import os
+import time
+
+import pytest
+
+from node.custody.orphans import ORPHANS_MAX
+from node.staging.upload_store import UploadStore
+from node.storage.unclaimed import forget_unclaimed, list_unclaimed
+from tests.unit import replica_acts as acts
+from tests.unit.custody_node import Keeper
+from tests.unit.node.custody.test_custody import PIN_OVER_S, UUID
+
+
+def notes(keeper: Keeper) -> list[str]:
+    return sorted(note.sha256 for note in list_unclaimed(keeper.blobs.unclaimed_directory, 1000))
+
+
+async def test_blob_that_nobody_claims_is_deleted_when_its_time_is_over(keeper: Keeper) -> None:
+    name = keeper.put(keeper.content())
+    assert await keeper.custody.orphans.look() == 0
+    assert (keeper.on_disk(), notes(keeper)) == ([name], [name])
+    keeper.restart()  # the note outlives the process
+    keeper.later_s = PIN_OVER_S
+    assert await keeper.custody.orphans.look() == 1
+    assert (keeper.on_disk(), keeper.quarantined(), notes(keeper)) == ([], [], [])
+    assert not keeper.path(name + ".sums").exists()
+    assert keeper.audited("blob.orphan") == [name]
+
+
+async def test_blob_that_the_log_names_the_node_for_needs_no_note(keeper: Keeper) -> None:
+    name = keeper.store()
+    assert notes(keeper) == [name]
+    assert await keeper.custody.orphans.look() == 0
+    assert (keeper.on_disk(), notes(keeper)) == ([name], [])
+
+
+async def test_blob_of_a_file_that_names_other_nodes_is_left_to_the_comparison(keeper: Keeper) -> None:
+    name = keeper.store(nodes=("n2", "n3"))
+    assert await keeper.custody.orphans.look() == 0
+    assert notes(keeper) == [name]  # somebody may be about to name this node
+    keeper.later_s = PIN_OVER_S
+    assert await keeper.custody.orphans.look() == 0
+    assert (keeper.on_disk(), notes(keeper)) == ([name], [])
+
+
+async def test_content_of_an_upload_stays_until_the_upload_has_left(keeper: Keeper) -> None:
+    content = keeper.content()
+    uploads = UploadStore(keeper.blobs)
+    with uploads.open(UUID, len(content)) as upload:
+        upload.append(content)
+        name = upload.finish().sha256
+    keeper.later_s = PIN_OVER_S
+    assert await keeper.custody.orphans.look() == 0
+    assert (keeper.on_disk(), notes(keeper)) == ([name], [name])
+    uploads.discard(UUID)
+    uploads.close()
+    assert await keeper.custody.orphans.look() == 1
+    assert (keeper.on_disk(), notes(keeper)) == ([], [])
+
+
+@pytest.mark.parametrize("how", ["affirmed", "came again"])
+async def test_blob_that_somebody_is_told_of_meanwhile_stays(keeper: Keeper, how: str) -> None:
+    content = keeper.content()
+    name = keeper.put(content)
+    keeper.later_s = PIN_OVER_S
+    keeper.log.when_told = lambda: keeper.blobs.affirm(name) if how == "affirmed" else keeper.put(content)
+    assert await keeper.custody.orphans.look() == 0
+    assert keeper.on_disk() == [name]
+    keeper.log.when_told = lambda: None
+    acts.put(keeper.state, "file", name, *acts_nodes(), as_of=keeper.state.log_index)
+    await keeper.custody.orphans.look()
+    assert (keeper.on_disk(), notes(keeper)) == ([name], [])
+
+
+def acts_nodes() -> tuple[str, str]:
+    return "n1", "n2"
+
+
+async def test_blob_that_a_completion_claims_just_before_stays(keeper: Keeper) -> None:
+    name = keeper.put(keeper.content())
+    keeper.later_s = PIN_OVER_S
+    known = await keeper.means.known([name])
+    assert known == {}
+    acts.put(keeper.state, "file", name, "n1", "n2", as_of=keeper.state.log_index)
+    assert await keeper.custody.orphans.look() == 0
+    assert keeper.on_disk() == [name]
+
+
+async def test_only_so_many_go_at_once(keeper: Keeper) -> None:
+    names = [keeper.put(keeper.content()) for _ in range(ORPHANS_MAX + 1)]
+    keeper.later_s = PIN_OVER_S
+    assert await keeper.custody.orphans.look() == ORPHANS_MAX
+    assert len(keeper.on_disk()) == 1
+    assert await keeper.custody.orphans.look() == 1
+    assert len(names) == ORPHANS_MAX + 1
+
+
+async def test_note_of_a_blob_that_came_once_more_stays(keeper: Keeper) -> None:
+    content = keeper.content()
+    name = keeper.put(content)
+    (note,) = list_unclaimed(keeper.blobs.unclaimed_directory, 1000)
+    os.utime(keeper.directory / "unclaimed" / name, (time.time() + 1,) * 2)
+    forget_unclaimed(keeper.blobs.unclaimed_directory, note)
+    assert notes(keeper) == [name]
+
+
+async def test_what_is_no_note_is_left_alone(keeper: Keeper) -> None:
+    stranger = keeper.directory / "unclaimed" / "readme"
+    stranger.write_text("")
+    (keeper.directory / "unclaimed" / ("a" * 64)).mkdir()
+    name = keeper.put(keeper.content())
+    keeper.later_s = PIN_OVER_S
+    assert await keeper.custody.orphans.look() == 1
+    assert (keeper.on_disk(), stranger.exists(), name in notes(keeper)) == ([], True, False)
+
+
+def test_half_written_things_go_when_nobody_has_written_to_them_for_long(keeper: Keeper) -> None:
+    name, descriptor = keeper.blobs.create_incoming()
+    os.close(descriptor)
+    directory = keeper.directory / "uploads" / "incoming-of-an-upload"
+    directory.mkdir()
+    (directory / "data").write_bytes(b"x")
+    at_s = time.time()
+    keeper.blobs.leftovers.find_stale("incoming-", 3600, at_s=at_s)
+    assert sorted(path.name for path in directory.parent.iterdir()) == sorted([name, directory.name])
+    keeper.blobs.leftovers.find_stale("incoming-", 3600, at_s=at_s + 3700)
+    assert list(directory.parent.iterdir()) == []
+
+
+async def test_content_that_an_upload_becomes_meanwhile_stays(keeper: Keeper) -> None:
+    content = keeper.content()
+    name = keeper.put(content)
+    keeper.later_s = PIN_OVER_S
+    uploads = UploadStore(keeper.blobs)
+
+    def finish() -> None:
+        with uploads.open(UUID, len(content)) as upload:
+            upload.append(content)
+            upload.finish()
+
+    keeper.log.when_told = finish
+    assert await keeper.custody.orphans.look() == 0
+    assert (keeper.on_disk(), notes(keeper)) == ([name], [name])
+    uploads.close()
