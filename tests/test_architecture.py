@@ -10,6 +10,7 @@ from tests.test_tidy import committed_files
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+AFTERNOON_LINES_MAX = 4000
 NAMED = re.compile(r"`([^`\n]+)`")
 
 
@@ -64,3 +65,11 @@ def test_every_file_that_is_named_exists() -> None:
     assert len(named) > 50
     for name in named:
         assert any(file == name or file.endswith(f"/{name}") for file in files), name
+
+
+def test_reading_list_takes_an_afternoon() -> None:
+    part = PAGE[PAGE.index("## Read it in an afternoon") : PAGE.index("## A node joins")]
+    names = re.findall(r"^\| `([^`]+)` \|", part, re.MULTILINE)
+    assert len(names) == 17
+    lines = sum(len((ROOT / name).read_text(encoding="utf-8").splitlines()) for name in names)
+    assert lines <= AFTERNOON_LINES_MAX
