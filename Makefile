@@ -1,6 +1,8 @@
 # What a fresh machine needs is Python 3.11, 3.12 or 3.13 and make; everything else goes into .venv.
 #   make run     a cluster of three coordinators and three nodes on this machine
-#   make test    the default test suite          make check   lint, types, import order
+#   make test    the default test suite          make check   lint, types, import order, rooms
+#   make fix     what lint and format can mend by themselves
+#   make matrix  the default suite with each Python of 3.11, 3.12 and 3.13 that is found
 #   make bench   benchmarks (BENCH=smoke)        make clean   remove what the others made
 #   make sim     the consensus under simulated faults (SIM_S=600)     make mutants   bugs that its tests must catch
 #   make chaos   real coordinators under real faults (CHAOS_S=600)
@@ -41,7 +43,7 @@ if ! "$$found" -c 'import ensurepip, venv' 2>/dev/null; then \
 fi
 endef
 
-.PHONY: run install test long check sim mutants chaos healing clients browser prometheus contract bench constraints clean
+.PHONY: run install test long check fix matrix sim mutants chaos healing clients browser prometheus contract bench constraints clean
 
 run: $(INSTALLED)
 	@exec $(BIN)/filestore dev --data $(DATA)
@@ -57,7 +59,7 @@ $(INSTALLED): constraints.txt pyproject.toml
 	@touch $@
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TESTS)
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --durations 15 --durations-min 5 $(TESTS)
 
 long: $(INSTALLED)
 	$(BIN)/python -m pytest -m long -n $(WORKERS) --dist loadfile tests/cluster tests/test_docs.py
@@ -68,6 +70,18 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.rooms
+
+fix: $(INSTALLED)
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format --quiet .
+
+# Each with an environment of its own; one that is not on this machine is named and left out.
+matrix:
+	@set -eu; for version in 3.11 3.12 3.13; do \
+		if python$$version -c '' 2>/dev/null; then \
+			echo "== Python $$version"; $(MAKE) VENV=.venv-$$version PYTHON=python$$version check test; \
+		else echo "== Python $$version: not found, left out"; fi; \
+	done
 
 sim: $(INSTALLED)
 	$(BIN)/python -m tests.sim

@@ -17,6 +17,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, HistogramMetricF
 from prometheus_client.registry import Collector
 
 from coordinator.protocol.calls import CoordinatorStatus
+from coordinator.runtime.version import VERSION
 
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 ALL_TAKEN: Final = "all_taken"  # why a connection is refused: nobody else gets one either
@@ -31,8 +32,8 @@ class Metrics:
     def __init__(self, component: str) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        Info("filestore", "Which part of the product this is.", registry=self.registry).info(
-            {"component": component}
+        Info("filestore", "Which part of the product this is, and of which version.", registry=self.registry).info(
+            {"component": component, "version": VERSION}
         )
         self._requests = Requests()
         self.registry.register(self._requests)

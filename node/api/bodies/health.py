@@ -4,6 +4,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
+from coordinator.runtime.version import VERSION
+
 
 class Health(Struct, frozen=True, kw_only=True):
     """The process answers, or can serve."""
@@ -17,6 +19,7 @@ class Health(Struct, frozen=True, kw_only=True):
             extra_json_schema={"enum": ["ok", "ready", "disk_full"]},
         ),
     ]
+    version: Annotated[str, Meta(description="Of the product, of this process.", examples=["0.1.0"])] = VERSION
 
 
 class ScrapeTargets(Struct, frozen=True, kw_only=True):
