@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
@@ -39,7 +38,7 @@ _PEM: Final = re.compile(
     r"(?P<body>(?:[A-Za-z0-9+/=]{1,76}\r?\n)+)"
     r"-----END (?P=label)-----\s*"
 )
-_FAILURES: Final = (*X509_FAILURES, UnsupportedAlgorithm, x509.AttributeNotFound)
+_FAILURES: Final = (*X509_FAILURES, x509.AttributeNotFound)
 
 
 def new_csr(key: ec.EllipticCurvePrivateKey, identity: Identity, address: str) -> str:

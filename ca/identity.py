@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 
 from ca.errors import InvalidRequest, Unauthorized
 
@@ -29,6 +30,7 @@ X509_FAILURES = (
     ValueError,
     TypeError,
     OverflowError,
+    UnsupportedAlgorithm,  # a signature, a key or a curve that nobody knows: one flipped bit is enough
     x509.DuplicateExtension,
     x509.ExtensionNotFound,
     x509.InvalidVersion,

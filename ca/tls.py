@@ -24,6 +24,7 @@ from ca.certificates import (
     UntrustedCertificate,
     certificates_in,
     check_signed,
+    is_for,
     renewal_of,
     serial_hex,
     validity_ms,
@@ -108,7 +109,7 @@ class Credential:
         try:
             chain = self.chain()
             named = Identity.from_certificate(chain[0])
-            if key_from_pem(self.path.read_bytes()).public_key() != chain[0].public_key():
+            if not is_for(chain[0], key_from_pem(self.path.read_bytes())):
                 raise UntrustedCertificate("the certificate is for another key than the one beside it")
             check_signed(chain, self.root_pem)
         except (OSError, UntrustedCertificate, Unauthorized, UnreadableKey) as error:

@@ -13,6 +13,7 @@ from ca.certificates import (
     UntrustedCertificate,
     certificates_in,
     check_authority,
+    is_for,
     new_intermediate,
 )
 from ca.errors import Internal, InvalidRequest
@@ -114,9 +115,7 @@ class ClusterAuthority:
             newest = Authority(
                 self.root_pem, self._newest().pem, key_from_pem(opened_by_purpose[INTERMEDIATE_PURPOSE])
             )
-            is_sound = certificates_in(newest.intermediate_pem)[0].public_key() == (
-                newest.intermediate_key.public_key()
-            )
+            is_sound = is_for(certificates_in(newest.intermediate_pem)[0], newest.intermediate_key)
             kid, _, _ = self._stored(USER_TOKEN_PURPOSE)
             usertoken.public_jwk(SigningKey(kid, opened_by_purpose[USER_TOKEN_PURPOSE]))
         except (UntrustedCertificate, UnreadableKey) as error:

@@ -32,9 +32,9 @@ class Metrics:
     def __init__(self, component: str) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        Info("filestore", "Which part of the product this is, and of which version.", registry=self.registry).info(
-            {"component": component, "version": VERSION}
-        )
+        Info(
+            "filestore", "Which part of the product this is, and of which version.", registry=self.registry
+        ).info({"component": component, "version": VERSION})
         self._requests = Requests()
         self.registry.register(self._requests)
         self._connections_refused = Counter(

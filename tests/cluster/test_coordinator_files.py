@@ -217,8 +217,13 @@ def try_case(world: World, where: str, *damages: tuple[str, str]) -> None:
     member = world.place(where)
     made = [world.hurt(member, kind, damage) for kind, damage in damages]
     hurt = [each for each in made if each is not None]
-    outcome = started(world, member)
-    world.check()
+    try:
+        outcome = started(world, member)
+        world.check()
+    except BaseException:
+        for each in hurt:  # so that the cases after this one tell their own story
+            each.put_back()
+        raise
     if outcome.startswith("out"):
         culprits = {each.kind for each in hurt}
         assert culprits & {*IDENTITY, *LEDGER}, f"{culprits}: {cluster.last_words(member)}"

@@ -19,7 +19,9 @@ class Health(Struct, frozen=True, kw_only=True):
             extra_json_schema={"enum": ["ok", "ready", "disk_full"]},
         ),
     ]
-    version: Annotated[str, Meta(description="Of the product, of this process.", examples=["0.1.0"])] = VERSION
+    version: Annotated[str, Meta(description="Of the product, of this process.", examples=["0.1.0"])] = (
+        VERSION
+    )
 
 
 class ScrapeTargets(Struct, frozen=True, kw_only=True):

@@ -1,18 +1,22 @@
 """What is read at start and is not what was written is told in a sentence, with what to do."""
 
 import base64
+import random
+import re
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from ca.certificates import Authority
+from ca.errors import FilestoreError
 from ca.identity import Identity, Role
 from ca.keys import UnreadableKey, key_from_pem, key_to_pem, new_key
 from ca.secretfiles import UnsafeSecretFile, read_secret
-from ca.tls import UnusableCredential, read_roots
+from ca.tls import Credential, UnusableCredential, read_roots
 from coordinator.admin.authority import ClusterAuthority, KeyDamaged
 from coordinator.admin.setup import init_cluster
 from coordinator.member.state_digests import StateDiverged, check_not_diverged
@@ -146,3 +150,56 @@ def test_keys_as_they_were_written_are_taken(begun: tuple[CoordinatorFiles, Coor
     with closing(Store(files.state)) as store:
         key = files.read_cluster_key()
         ClusterAuthority(store, key, config.cluster, read_roots(files.root)).require_key()
+
+
+def der_flips(pem: bytes, dice: random.Random) -> Iterator[bytes]:
+    """The text with one bit of one byte of what it encodes changed: each byte of each part has its turn."""
+    for part in re.finditer(rb"-----BEGIN [A-Z ]+-----\n(.*?)-----END", pem, re.DOTALL):
+        der = base64.b64decode(part[1])
+        for at in range(len(der)):
+            spoilt = bytearray(der)
+            spoilt[at] ^= 1 << dice.randrange(8)
+            yield pem[: part.start(1)] + base64.encodebytes(bytes(spoilt)) + pem[part.end(1) :]
+
+
+def text_flips(pem: bytes, dice: random.Random) -> Iterator[bytes]:
+    """The text with one bit of one of its bytes changed."""
+    for at in range(len(pem)):
+        yield pem[:at] + bytes([pem[at] ^ 1 << dice.randrange(8)]) + pem[at + 1 :]
+
+
+@pytest.mark.parametrize("flips", [der_flips, pytest.param(text_flips, marks=pytest.mark.long)])
+def test_any_bit_of_a_credential_or_a_root_that_flips_is_told_or_means_nothing(
+    tmp_path: Path,
+    peer_authority: Authority,
+    flips: Callable[[bytes, random.Random], Iterator[bytes]],
+) -> None:
+    """Whatever becomes of it: an algorithm or a curve that nobody knows, a name that is no text, a length."""
+    identity = Identity(CLUSTER, Role.COORDINATOR, "m1")
+    credential = contexts_of("m1", tmp_path, peer_authority, role=Role.COORDINATOR).credential
+    roots, dice = tmp_path / "ca.pem", random.Random(39)
+    refused = 0
+    for pem in flips(credential.path.read_bytes(), dice):
+        credential.path.write_bytes(pem)
+        refused += is_refused(lambda: start(credential, identity))
+    contexts_of("m1", tmp_path, peer_authority, role=Role.COORDINATOR)
+    for pem in flips(credential.root_pem.encode(), dice):
+        roots.write_bytes(pem)
+        refused += is_refused(lambda: start(replace(credential, root_pem=read_roots(roots)), identity))
+    assert refused > 1000
+
+
+def start(credential: Credential, identity: Identity) -> None:
+    """What a member does with its certificate before it listens."""
+    MemberContexts(credential, identity)
+    credential.require_address("127.0.0.1")
+    credential.renewal()
+
+
+def is_refused(act: Callable[[], None]) -> bool:
+    """Whether it is refused with a sentence; anything else that it raises fails the test."""
+    try:
+        act()
+    except FilestoreError as refusal:
+        return len(refusal.details) > 0
+    return False
