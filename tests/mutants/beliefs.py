@@ -139,7 +139,8 @@ CLOCKS = (
         "machine/execution/access",
         "json_each(:held)) AND expires_at_ms IS NULL",
         "json_each(:held))",
-        "tests/unit/coordinator/machine/test_permission_ends.py::test_right_that_lasts_is_told_from_one_that_ends",
+        "tests/unit/coordinator/machine/test_permission_ends.py"
+        "::test_right_that_lasts_is_told_from_one_that_ends",
     ),
 )
 
@@ -206,7 +207,8 @@ STATES = (
         "storage/snapshot_store",
         "        if found != self._meta:\n",
         "        if False:\n",
-        "tests/unit/coordinator/storage/test_snapshot_store.py::test_snapshot_that_holds_another_state_than_was_offered_is_refused",
+        "tests/unit/coordinator/storage/test_snapshot_store.py"
+        "::test_snapshot_that_holds_another_state_than_was_offered_is_refused",
     ),
     Mutant.of(
         "state given up for one that nobody vouched for",

@@ -217,7 +217,8 @@ DISK = (
         "member/member",
         "        index = durable_index\n",
         "        index = self.applied_index\n",
-        "tests/unit/coordinator/storage/test_reopening.py::test_log_forgets_nothing_that_the_database_may_lose",
+        "tests/unit/coordinator/storage/test_reopening.py"
+        "::test_log_forgets_nothing_that_the_database_may_lose",
     ),
     Mutant.of(
         "vote forgotten with the log behind a snapshot",

@@ -166,7 +166,10 @@ CONNECTIONS = (
         "revoked certificate admitted by nodes",
         (("node/peerapi/admission.py", "if view.is_revoked(peer.serial):", "if False:"),),
         (
-            "tests/unit/node/peer/test_peer_transfer.py::test_revoked_certificate_is_refused_on_an_open_connection",
+            (
+                "tests/unit/node/peer/test_peer_transfer.py"
+                "::test_revoked_certificate_is_refused_on_an_open_connection"
+            ),
         ),
     ),
     Mutant(
@@ -366,7 +369,8 @@ LEADERS = (
         "raft/election",
         "    grants = grants and not state.is_recovering\n    if grants:\n",
         "    if grants:\n",
-        "tests/unit/coordinator/storage/test_reopening.py::test_member_whose_log_lost_its_end_says_so_and_votes_for_nobody",
+        "tests/unit/coordinator/storage/test_reopening.py"
+        "::test_member_whose_log_lost_its_end_says_so_and_votes_for_nobody",
     ),
     Mutant.of(
         "recovering member stands",

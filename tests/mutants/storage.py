@@ -89,7 +89,8 @@ STATE = (
             return f"page {odd[0]} changed while nothing ran"
 """,
         "",
-        "tests/unit/coordinator/storage/test_state_file.py::test_page_that_changed_while_nothing_ran_is_found",
+        "tests/unit/coordinator/storage/test_state_file.py"
+        "::test_page_that_changed_while_nothing_ran_is_found",
     ),
     Mutant.of(
         "form of unknown pages not checked at start",
@@ -104,7 +105,8 @@ STATE = (
         "storage/page_sums",
         "                elif found != self._sums[first + page]:\n",
         "                elif False:\n",
-        "tests/unit/coordinator/storage/test_page_sums.py::test_page_that_changes_by_itself_is_found_in_tables_and_indexes",
+        "tests/unit/coordinator/storage/test_page_sums.py"
+        "::test_page_that_changes_by_itself_is_found_in_tables_and_indexes",
     ),
 )
 
@@ -243,21 +245,24 @@ SNAPSHOTS = (
         "storage/snapshot_store",
         "                if matches_digest(self._intent_path):\n",
         "                if True:\n",
-        "tests/unit/coordinator/storage/test_reopening.py::test_installation_of_other_rows_than_came_leaves_the_good_state",
+        "tests/unit/coordinator/storage/test_reopening.py"
+        "::test_installation_of_other_rows_than_came_leaves_the_good_state",
     ),
     Mutant.of(
         "digest of what came not verified",
         "storage/snapshot_store",
         "        if sha256_of(self._path) != self._note.sha256:\n",
         "        if False:\n",
-        "tests/unit/coordinator/storage/test_snapshot_store.py::test_other_rows_from_a_member_that_announces_no_rows_are_refused",
+        "tests/unit/coordinator/storage/test_snapshot_store.py"
+        "::test_other_rows_from_a_member_that_announces_no_rows_are_refused",
     ),
     Mutant.of(
         "rows that came not compared with those that were vouched for",
         "storage/snapshot_store",
         "        if not damage and expected and content_digest(self._path) != expected:\n",
         "        if False:\n",
-        "tests/unit/coordinator/storage/test_sound_snapshots.py::test_rows_that_nobody_vouched_for_are_not_taken",
+        "tests/unit/coordinator/storage/test_sound_snapshots.py"
+        "::test_rows_that_nobody_vouched_for_are_not_taken",
     ),
     Mutant.of(
         "checksum of a part not verified",
@@ -336,7 +341,8 @@ MARKS = (
         "storage/promises",
         "        self._file.sync()\n        self._directory.sync()\n        for slot",
         "        for slot",
-        "tests/unit/coordinator/storage/test_reopening.py::test_promise_that_a_start_has_read_survives_a_power_cut",
+        "tests/unit/coordinator/storage/test_reopening.py"
+        "::test_promise_that_a_start_has_read_survives_a_power_cut",
     ),
     Mutant.of(
         "promises not synced",
