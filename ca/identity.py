@@ -110,9 +110,9 @@ def check_member_id(value: object, field: str = "id") -> str:
     return _check_label(value, field)
 
 
-def check_cluster_name(value: object, field: str = "cluster") -> str:
-    """The name of a cluster: one lower-case DNS label. Raises InvalidRequest naming `field`."""
-    return _check_label(value, field)
+def check_cluster_name(value: object) -> str:
+    """The name of a cluster: one lower-case DNS label. Raises InvalidRequest naming `cluster`."""
+    return _check_label(value, "cluster")
 
 
 def check_address(value: object, *, development: bool, field: str = "ip_address") -> str:

@@ -21,14 +21,13 @@ RETRY_AFTER_S: Final = 5
 class Buffered:
     """The bytes that clients have, by address."""
 
-    def __init__(self, bytes_max: int = BUFFERED_BYTES_MAX) -> None:
-        self._bytes_max = bytes_max
+    def __init__(self) -> None:
         self._held: Counter[str] = Counter()
 
     @property
     def left_bytes(self) -> int:
         """How many more there may be; below 0 after some that were not refused."""
-        return self._bytes_max - self._held.total()
+        return BUFFERED_BYTES_MAX - self._held.total()
 
     def share(self, address: str) -> "Share":
         """What a client of this address has, "" for one of ours: nothing yet."""

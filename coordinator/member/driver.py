@@ -131,12 +131,6 @@ class Driver:
         return self._member.leader == self.id
 
     @property
-    def members(self) -> frozenset[str]:
-        """Voters and learners, as the log of this member says."""
-        members = self._member.members
-        return frozenset(members.voters + members.learners)
-
-    @property
     def has_room(self) -> bool:
         """False while the disk of this member is nearly full: then only what makes room is taken."""
         return self._fitness.has_room

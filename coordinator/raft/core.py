@@ -167,12 +167,6 @@ class Raft:
         """Who belongs to the group, as the latest entry in the log says, committed or not."""
         return self._state.membership.members
 
-    @property
-    def is_member(self) -> bool:
-        """Whether this member is a voter or a learner of `members`."""
-        membership = self._state.membership
-        return self.id in membership.voters or self.id in membership.learners
-
     def tick(self) -> None:
         """One unit of the driver's clock has passed."""
         state = self._state

@@ -42,11 +42,6 @@ class Forgotten:
 
     segments: tuple[Segment, ...]
 
-    @property
-    def size_bytes(self) -> int:
-        """The room that they take."""
-        return sum(each.size_bytes for each in self.segments)
-
 
 class SegmentLog:
     """The log of one member. Implements `coordinator.raft.storage.Storage`; made by `open` or `open_in`."""

@@ -43,7 +43,6 @@ _ENTRY_HEAD = struct.Struct("<IBQQB")  # record head and entry head in one
 _HARD_STATE = struct.Struct("<QQ")  # term, commit; the vote follows
 _TRUNCATE = struct.Struct("<Q")
 _BATCH = struct.Struct(f"<{MARKER_BYTES}sQ")
-ENTRY_RECORD_BYTES = _RECORD.size + _ENTRY.size  # of an entry without data
 
 
 class LogDamaged(Internal):
@@ -152,7 +151,7 @@ def encode_truncate(index: int) -> bytes:
 
 
 def encode_entry(entry: Entry) -> bytes:
-    """An ENTRY record, `ENTRY_RECORD_BYTES` longer than the entry's data."""
+    """An ENTRY record: heads, then the entry's data."""
     data = entry.data
     head = _ENTRY_HEAD.pack(_ENTRY.size + len(data), RecordKind.ENTRY, entry.index, entry.term, entry.kind)
     return _CRC.pack(zlib.crc32(data, zlib.crc32(head))) + head + data

@@ -287,10 +287,6 @@ class SnapshotStore:
         self._remove_outgoing(but=_name(meta))
         return meta
 
-    def take(self, *, origin: str) -> SnapshotMeta:
-        """Make and hand out a snapshot of the state as it is now; see `make` and `publish`."""
-        return self.publish(self.make(self.pin()), origin=origin)
-
     def origin(self) -> str:
         """From whom the state of this member is; see `coordinator.storage.snapshot_origins`."""
         return self._origin

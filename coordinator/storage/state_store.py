@@ -30,7 +30,6 @@ from coordinator.raft.membership import decode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members
 from coordinator.raft.storage import Storage
 from coordinator.storage.database import connect, prepare
-from coordinator.storage.state_backup import PAUSE_S, copy_database
 from coordinator.storage.state_damage import StateDamaged, damage_in
 from coordinator.storage.state_file import StateFile
 
@@ -161,22 +160,6 @@ class Store:
     def rules(self) -> int:
         """The rules that the next command is applied by."""
         return self._rules
-
-    def write_snapshot(self, target: Path, *, pause_s: float = PAUSE_S) -> None:
-        """A consistent copy in a new file, durable; changes go on meanwhile. See `copy_database`."""
-        if self._path is not None:
-            self._check_sound()
-            try:
-                copy_database(self._path, target, pause_s=pause_s)
-            except sqlite3.Error as error:
-                self._examine(error)
-                raise
-            return
-        copied = sqlite3.connect(target, isolation_level=None)
-        try:
-            self._writer.backup(copied)
-        finally:
-            copied.close()
 
     def apply(self, entries: Sequence[Entry], *, may_sync: bool = True) -> list[bytes]:
         """Apply consecutive committed entries in one transaction; an encoded Reply for each (b"" for no

@@ -49,7 +49,7 @@ class Checks:
         self._large, self._small = asyncio.Semaphore(LARGE_AT_ONCE), asyncio.Semaphore(SMALL_AT_ONCE)
         self._unsound: OrderedDict[str, tuple[int, int]] = OrderedDict()
 
-    async def restore(self, sha256: str, *, moved: Callable[[int], None] | None = None) -> bool:
+    async def restore(self, sha256: str, *, moved: Callable[[int], None]) -> bool:
         """Put a copy back, if it is there and sound; whether it was. Waits for its end.
 
         `moved` is told every TELL_S how many bytes were read of this copy, or of those that it waits for.
@@ -61,8 +61,7 @@ class Checks:
         told_bytes = self.read_bytes
         while not check.done():
             await asyncio.wait({check}, timeout=TELL_S)  # who is cancelled ends nobody else's
-            if moved is not None:
-                moved(self.read_bytes - told_bytes)
+            moved(self.read_bytes - told_bytes)
             told_bytes = self.read_bytes
         return not check.cancelled() and check.result()
 

@@ -65,7 +65,7 @@ class Losses:
                     await self._means.disk.run(forget_lost, self._means.blobs, sha256)
         return sum(decided.values()), sum(len(sha256s) for sha256s in absent.values())
 
-    async def restore(self, sha256: str, *, moved: Callable[[int], None] | None = None) -> bool:
+    async def restore(self, sha256: str, *, moved: Callable[[int], None]) -> bool:
         """Put a blob back from quarantine; False if it is not there or not sound. Raises FilestoreError.
 
         What was found to be unsound is not read again. `moved` is told of each piece that was read.

@@ -26,8 +26,7 @@ _log = logging.getLogger(__name__)
 class PoisonItems:
     """Why each cannot be used, by area and name. An area is a directory, or a kind of work."""
 
-    def __init__(self, *, items_max: int = ITEMS_MAX) -> None:
-        self._items_max = items_max
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._items: OrderedDict[tuple[str, str], str] = OrderedDict()
 
@@ -54,7 +53,7 @@ class PoisonItems:
         reason = _reason(error)[:REASON_CHARS_MAX]
         with self._lock:
             is_known = (area, name) in self._items
-            if not is_known and len(self._items) >= self._items_max:
+            if not is_known and len(self._items) >= ITEMS_MAX:
                 return
             self._items[(area, name)] = reason
         if not is_known:
@@ -83,14 +82,6 @@ class PoisonItems:
             return frozenset()
         with self._lock:
             return frozenset(name for of, name in self._items if of == area)
-
-    def counts(self) -> dict[str, int]:
-        """How much it is, by area."""
-        with self._lock:
-            found: dict[str, int] = {}
-            for area, _ in self._items:
-                found[area] = found.get(area, 0) + 1
-        return found
 
     def shown(self, limit: int) -> list[str]:
         """The first of them, each with why, for an operator."""

@@ -18,13 +18,10 @@ FILENAME_CHARACTERS_MAX = 255
 _HEADER_CHARACTERS_MAX = 8192  # the HTTP parser's own limit for one header
 
 _TAG = re.compile(r'[ \t]*(?:(W/)?("[\x21\x23-\x7e\x80-\uffff]*")[ \t]*)?(?:,|\Z)')
-_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
-_MONTH = rf"(?P<month>{_MONTHS})"
-_TIME = r"(?P<hour>[0-9]{2}):(?P<minute>[0-9]{2}):(?P<second>[0-9]{2})"
 _DATES = (  # section 5.6.7: the preferred form, then the two obsolete ones that recipients must accept
-    re.compile(rf"[A-Z][a-z]{{2}}, (?P<day>[0-9]{{2}}) {_MONTH} (?P<year>[0-9]{{4}}) {_TIME} GMT"),
-    re.compile(rf"[A-Z][a-z]{{5,8}}, (?P<day>[0-9]{{2}})-{_MONTH}-(?P<year>[0-9]{{2}}) {_TIME} GMT"),
-    re.compile(rf"[A-Z][a-z]{{2}} {_MONTH} (?P<day>[ 0-9][0-9]) {_TIME} (?P<year>[0-9]{{4}})"),
+    "%a, %d %b %Y %H:%M:%S GMT",
+    "%A, %d-%b-%y %H:%M:%S GMT",
+    "%a %b %d %H:%M:%S %Y",
 )
 _BIDI_CLASSES = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 _BIDI_MARKS = frozenset("\u200e\u200f\u061c")
@@ -123,21 +120,13 @@ def parse_http_date(value: str) -> int | None:
 
     A two-digit year from 69 on is in the 20th century, as POSIX reads it: no clock is consulted here.
     """
-    text = value.strip(" \t")
-    match = next((found for form in _DATES if (found := form.fullmatch(text))), None)
-    if match is None:
-        return None
-    year = int(match["year"])
-    if len(match["year"]) == 2:
-        year += 1900 if year >= 69 else 2000
-    month = _MONTHS.split("|").index(match["month"]) + 1
-    second = 59 if match["second"] == "60" else int(match["second"])  # a leap second has no datetime
-    hour, minute = int(match["hour"]), int(match["minute"])
-    try:
-        moment = datetime(year, month, int(match["day"]), hour, minute, second, tzinfo=UTC)
-    except ValueError:
-        return None
-    return int(moment.timestamp())
+    text = value.strip(" \t").replace(":60 ", ":59 ")  # a leap second has no datetime
+    for form in _DATES:
+        try:
+            return int(datetime.strptime(text, form).replace(tzinfo=UTC).timestamp())
+        except ValueError:
+            continue
+    return None
 
 
 def content_disposition(filename: str) -> str:

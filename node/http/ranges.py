@@ -60,11 +60,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Multipart:
-    """A multipart/byteranges body: every part in order, then `closing`; `length_bytes` is all of it."""
+    """A multipart/byteranges body: every part in order, then `closing`."""
 
     parts: tuple[Part, ...]
     closing: bytes
-    length_bytes: int
 
 
 def parse_range(header: str | None, size_bytes: int) -> list[ByteRange] | None:
@@ -126,8 +125,7 @@ def multipart_parts(
         fields = f"Content-Type: {shown_type}\r\nContent-Range: {span.content_range(size_bytes)}\r\n\r\n"
         parts.append(Part(f"{opening}--{boundary}\r\n{fields}".encode("ascii"), span))
     closing = f"\r\n--{boundary}--\r\n".encode("ascii")
-    length_bytes = sum(len(part.header) + part.span.size_bytes for part in parts) + len(closing)
-    return Multipart(tuple(parts), closing, length_bytes)
+    return Multipart(tuple(parts), closing)
 
 
 def _specs(header: str) -> list[tuple[str, str]] | None:

@@ -29,7 +29,7 @@ async def keep_renewed(
     identity: Identity,
     address: str,
     *,
-    on_renewed: Callable[[], None] = lambda: None,
+    on_renewed: Callable[[], None],
 ) -> None:
     """Renew for ever; failures are logged and tried again. `on_renewed`: a new one lies on disk."""
     renewal = contexts.credential.renewal()

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable
 
 from ca.errors import FilestoreError
 from coordinator.model.clock import boot_time_s
@@ -31,17 +30,13 @@ _log = logging.getLogger(__name__)
 
 
 class RecordCache:
-    """One per process. `run` is owned by it. For one event loop."""
+    """One per process. `run` is owned by it. For one event loop.
 
-    def __init__(
-        self,
-        metadata: MetadataClient,
-        metrics: NodeMetrics,
-        *,
-        clock: Callable[[], float] = boot_time_s,  # leases run out while the machine is suspended, too
-    ) -> None:
+    Its clock counts while the machine is suspended, too: leases run out then.
+    """
+
+    def __init__(self, metadata: MetadataClient, metrics: NodeMetrics) -> None:
         self._metadata = metadata
-        self._clock = clock
         self._records = CachedRecords()
         self._subscriber = secrets.token_hex(16)
         self._has_left = False
@@ -53,13 +48,13 @@ class RecordCache:
     @property
     def is_leased(self) -> bool:
         """Whether anything may be answered from memory now."""
-        return self._records.is_leased(now_s=self._clock())
+        return self._records.is_leased(now_s=boot_time_s())
 
     def get(self, caller: Caller, file_uuid: str) -> ContentRecord | None:
         """The record of a file that this caller may read now, as linearizable as asking; None if it is not
         kept. The caller's token was verified just now. No I/O.
         """
-        record = self._records.get(caller, file_uuid, now_s=self._clock())
+        record = self._records.get(caller, file_uuid, now_s=boot_time_s())
         if record is not None:
             self._hits.inc()
         return record
@@ -70,12 +65,12 @@ class RecordCache:
             return record
         self._misses.inc()
         query = GetContent(caller=caller, file_uuid=file_uuid)
-        reading = self._records.begin(now_s=self._clock())
+        reading = self._records.begin(now_s=boot_time_s())
         if reading is None:
             return await self._metadata.read(query, ContentRecord)
         try:
             record = await self._metadata.read(query, ContentRecord)
-            self._records.keep(reading, caller, record, now_s=self._clock())
+            self._records.keep(reading, caller, record, now_s=boot_time_s())
             return record
         finally:
             self._records.end(reading)
@@ -96,7 +91,7 @@ class RecordCache:
         """Follow the leader until cancelled, or until this process has left."""
         while not self._has_left:
             call = FollowCall(self._subscriber, self._records.term, self._records.version)
-            sent_at_s = self._clock()
+            sent_at_s = boot_time_s()
             try:
                 reply = await self._metadata.follow(call, timeout_s=FOLLOW_TIMEOUT_S)
             except FilestoreError as error:
@@ -104,4 +99,4 @@ class RecordCache:
                 await asyncio.sleep(FOLLOW_AGAIN_S)
                 continue
             if not self._has_left:
-                self._records.follow(reply, sent_at_s=sent_at_s, now_s=self._clock())
+                self._records.follow(reply, sent_at_s=sent_at_s, now_s=boot_time_s())

@@ -115,19 +115,6 @@ class OpenBlobs:
                 kept.content, kept.looked_at_s = piece, float("-inf")
             return piece
 
-    def is_ready(self, sha256: str, start: int, stop: int) -> bool:
-        """Whether these bytes (not empty) are of a kept blob and trusted: nothing has to be read before they
-        are sent. Raises OSError.
-        """
-        with self._lock:
-            kept = self._kept.get(sha256)
-            return (
-                kept is not None
-                and stop <= kept.blob.size_bytes
-                and kept.is_unchanged()
-                and kept.blob.is_trusted(start, stop, identity=kept.identity)
-            )
-
     def keep(self, blob: OpenBlob, *, forgotten: int) -> None:
         """Keep another descriptor of a blob that was just opened; the caller goes on with its own.
 

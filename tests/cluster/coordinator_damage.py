@@ -42,7 +42,8 @@ def snapshot(pattern: str) -> Find:
     def find(data: Path) -> list[Path]:
         files = CoordinatorFiles(data)
         if not list(files.snapshots.glob("*.snapshot")):
-            SnapshotStore(files.snapshots, files.state).take(origin="")
+            snapshots = SnapshotStore(files.snapshots, files.state)
+            snapshots.publish(snapshots.make(snapshots.pin()), origin="")
         return matching(f"snapshots/{pattern}")(data)
 
     return find

@@ -16,7 +16,7 @@ from coordinator.raft.messages import (
     SnapshotMeta,
     SnapshotOffer,
 )
-from coordinator.raft.storage import MemoryStorage
+from tests.sim.memory_storage import MemoryStorage
 
 STEPS_MAX = 10_000  # far more than any transcript needs: a loop that does not end is a failure
 

@@ -84,9 +84,16 @@ class HotNode:
 
     async def warm(self) -> None:
         """Read all of it until it is kept open and trusted: a file that has just changed is not, yet."""
-        file = self.known[UUID].file
-        while not self.node.services.blobs.opened.is_ready(file.blob_sha256, 0, file.size_bytes):
+        while not self._is_trusted():
             await exchange(self.ordinary, [asking("Connection: close")])
+
+    def _is_trusted(self) -> bool:
+        file = self.known[UUID].file
+        kept = self.node.services.blobs.opened.take(file.blob_sha256)
+        if kept is None:
+            return False
+        with kept:
+            return kept.is_trusted(0, file.size_bytes)
 
 
 async def exchange(

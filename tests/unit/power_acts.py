@@ -41,7 +41,7 @@ from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
 from tests.unit.peer_ports import CLUSTER
 from tests.unit.power_worlds import LAGGING
-from tests.unit.snapshot_files import fetch
+from tests.unit.snapshot_files import fetch, taken
 from tests.unit.snapshot_peers import peer
 
 WAL_BYTES = 64 << 10
@@ -117,7 +117,7 @@ def make(root: Path, entries: Path) -> None:
     with closing(_opened(root)) as ledger:
         for batch in batches_of(entries_in(entries)[LAGGING:])[:3]:
             _go_on(ledger, batch)
-            note(f"published {ledger.snapshots.take(origin='c2').index}")
+            note(f"published {taken(ledger.snapshots, origin='c2').index}")
 
 
 def install(root: Path, source: Path, entries: Path) -> None:

@@ -15,6 +15,7 @@ from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_store import Store
 from tests.unit.peer_ports import CLUSTER
+from tests.unit.snapshot_files import taken
 from tests.unit.state import ADMIN, State, create, dump
 
 FILES = 60
@@ -55,7 +56,7 @@ def made_kit(directory: Path) -> Kit:
         state.done(create(ADMIN, f"f{number}"))
         states[state.log_index] = state.dump()
     kit = Kit(directory, state.entries, states)
-    kit.snapshots.take(origin="c2")
+    taken(kit.snapshots, origin="c2")
     kit.entries.append(Entry(state.log_index + 1, 1, EntryKind.NOOP, b""))
     state.store.apply(kit.entries[-1:])
     states[kit.entries[-1].index] = state.dump()

@@ -12,6 +12,11 @@ def meta_of(source: SnapshotStore) -> SnapshotMeta:
     return meta
 
 
+def taken(snapshots: SnapshotStore, *, origin: str) -> SnapshotMeta:
+    """Make and hand out a snapshot of the state as it is now."""
+    return snapshots.publish(snapshots.make(snapshots.pin()), origin=origin)
+
+
 def next_chunk(source: SnapshotStore, incoming: Incoming) -> Chunk:
     meta = meta_of(source)
     return source.chunk(meta.index, meta.term, incoming.offset)

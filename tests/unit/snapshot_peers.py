@@ -14,6 +14,7 @@ from coordinator.protocol.calls import AnyCall, SnapshotCall, SnapshotChunkCall
 from coordinator.rpc.client import MetadataClient
 from coordinator.storage.snapshot_store import SnapshotStore
 from tests.unit.peer_ports import CLUSTER, contexts_of, serving
+from tests.unit.snapshot_files import taken
 
 
 @asynccontextmanager
@@ -28,7 +29,7 @@ async def peer(
             if left:
                 raise Conflict(left.pop(0))
             if (newest := snapshots.newest()) is None:
-                snapshots.take(origin="c2")
+                taken(snapshots, origin="c2")
             elif newest.index < call.index_min:
                 raise Unavailable("older")
             return msgspec.msgpack.encode(newest)

@@ -124,7 +124,7 @@ def hash_whole(change: Change, command: HashWhole) -> int:
     return change.log_index
 
 
-def whole_digest(db: sqlite3.Connection, *, pause: Callable[[], None] = lambda: None) -> str:
+def whole_digest(db: sqlite3.Connection, *, pause: Callable[[], None]) -> str:
     """The digest of all rows of all tables, in the one transaction that the caller has opened.
 
     A second or two for each 10^6 rows; `pause` is called after every few thousand. Raises sqlite3.Error for

@@ -61,8 +61,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`name` is the operationId, `tag` its resource. The handler's docstring is the description, where none
-    is given.
+    """`name` is the operationId, `tag` its resource. The handler's docstring is the description.
 
     `errors`: those beside the ones that follow from the rest, see `all_errors`. `is_json`: whether the answer
     is JSON, so that callers who accept none are refused. `takes`: the media type of a body that is no JSON.
@@ -85,7 +84,6 @@ class Operation:
     errors: tuple[type[FilestoreError], ...] = ()
     is_json: bool = True
     changes: bool = False
-    description: str = ""
 
     @property
     def all_errors(self) -> tuple[type[FilestoreError], ...]:

@@ -5,7 +5,7 @@ msgspec makes the schemas; what it cannot know is put right here. A request's op
 """
 
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -130,10 +130,3 @@ def _with_absence(schema: Schema) -> Schema:
     spoken: Schema = {name: schema[name] for name in _SPOKEN if schema.get(name) is not None}
     held = {name: value for name, value in schema.items() if name not in _SPOKEN}
     return {"anyOf": [held, {"enum": list(_ABSENT)}], **spoken}
-
-
-def fields_of(components: Mapping[str, Schema]) -> Iterable[tuple[str, str, Schema]]:
-    """Every field of every schema: the schema's name, the field's, and what is said of it."""
-    for name, schema in components.items():
-        for field, described in schema.get("properties", {}).items():
-            yield name, field, described

@@ -20,6 +20,7 @@ from coordinator.raft.messages import SnapshotMeta, SnapshotOffer
 from coordinator.rpc.websocket import end
 from coordinator.storage.snapshot_store import SnapshotStore
 from tests.unit.peer_ports import connected, serving
+from tests.unit.snapshot_files import taken
 from tests.unit.state import State
 
 DEADLINE_S = 30.0
@@ -94,7 +95,7 @@ async def test_snapshot_comes_whole_though_answers_are_lost(
         offering(tmp_path, peer_authority) as source,
         lagging(source, tmp_path, peer_authority) as target,
     ):
-        meta = source.snapshots.take(origin="")
+        meta = taken(source.snapshots, origin="")
         source.before = lose_every_other
         target.fetcher.offer(SnapshotOffer("c1", meta))
         async with asyncio.timeout(DEADLINE_S):
@@ -117,7 +118,7 @@ async def test_transfer_goes_on_where_it_ended_after_a_restart(
             raise Unavailable("hangs")
 
     async with offering(tmp_path, peer_authority) as source:
-        meta = source.snapshots.take(origin="")
+        meta = taken(source.snapshots, origin="")
         source.before = stop_at_the_third
         async with lagging(source, tmp_path, peer_authority) as target, asyncio.timeout(DEADLINE_S):
             target.fetcher.offer(SnapshotOffer("c1", meta))
@@ -144,13 +145,13 @@ async def test_newer_offer_takes_the_place_of_one_that_is_gone(
         offering(tmp_path, peer_authority) as source,
         lagging(source, tmp_path, peer_authority) as target,
     ):
-        old = source.snapshots.take(origin="")
+        old = taken(source.snapshots, origin="")
         source.before = is_gone
         async with asyncio.timeout(DEADLINE_S):
             target.fetcher.offer(SnapshotOffer("c1", old))
             await gone.wait()
             state.user("later")
-            new = source.snapshots.take(origin="")
+            new = taken(source.snapshots, origin="")
             target.fetcher.offer(SnapshotOffer("c9", new))  # nobody whom this member knows
             target.fetcher.offer(SnapshotOffer("c1", new))
             assert await target.fetched.get() == new
@@ -173,7 +174,7 @@ async def test_state_that_may_be_right_is_given_up_for_one_that_a_majority_has_a
             return "members differ"
 
         target.fetcher._forbids = forbids
-        meta = source.snapshots.take(origin=origin)
+        meta = taken(source.snapshots, origin=origin)
         target.fetcher.offer(SnapshotOffer("c1", meta))
         if is_taken:
             assert await target.fetched.get() == meta

@@ -15,8 +15,8 @@ from coordinator.raft.messages import (
     MessageKind,
     Reluctance,
 )
-from coordinator.raft.storage import MemoryStorage
 from tests.sim.group import Group, Member, kinds, make_group, make_member
+from tests.sim.memory_storage import MemoryStorage
 
 ABC = ("a", "b", "c")
 

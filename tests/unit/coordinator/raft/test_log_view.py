@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from coordinator.raft.log_view import LogView
 from coordinator.raft.membership import MembershipHistory
 from coordinator.raft.messages import Entry, EntryKind, Members
-from coordinator.raft.storage import MemoryStorage
+from tests.sim.memory_storage import MemoryStorage
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["append", "overwrite", "write", "confirm", "commit"]), st.integers(0, 7)),

@@ -14,8 +14,8 @@ from coordinator.raft.messages import (
     MessageKind,
 )
 from coordinator.raft.progress import ProgressState
-from coordinator.raft.storage import MemoryStorage
 from tests.sim.group import Group, Member, kinds, make_group, make_member, nothing
+from tests.sim.memory_storage import MemoryStorage
 
 ABC = ("a", "b", "c")
 

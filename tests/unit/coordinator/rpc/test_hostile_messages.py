@@ -21,7 +21,7 @@ from coordinator.protocol.commands import (
     ReportLost,
 )
 from coordinator.raft.core import TERM_LEAP_MAX
-from coordinator.raft.messages import APPEND_ENTRIES_LIMIT, Entry, EntryKind, Message, MessageKind
+from coordinator.raft.messages import APPEND_ENTRIES_LIMIT, Entry, EntryKind, Members, Message, MessageKind
 from coordinator.rpc import wire
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.rpc.websocket import dialling
@@ -136,7 +136,7 @@ async def test_leader_of_a_later_term_takes_the_lead_and_no_change(tmp_path: Pat
         after = driver.status()
         assert after.term > before.term + 1
         assert after.commit > before.commit
-        assert driver.members == {"c1", "c2"}
+        assert driver._member.members == Members(("c1",), ("c2",))
 
 
 def report(**changes: object) -> ReportHash:
@@ -163,7 +163,7 @@ async def test_coordinator_speaks_for_itself_and_proposes_nothing_else(tmp_path:
             answer = await liar.ask(ProposeCall(0, 0, 0, report(log_index=2**40)))
             assert answer is not None
             assert answer.status == InvalidRequest.code
-        assert leader.member.driver.members == {"c1", "c2"}
+        assert leader.member.driver._member.members == Members(("c1",), ("c2",))
 
 
 async def test_node_speaks_for_itself_and_is_given_no_state(tmp_path: Path) -> None:

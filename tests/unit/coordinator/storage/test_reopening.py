@@ -21,7 +21,7 @@ from coordinator.storage.reopening import StateLost, recover
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_store import Store
 from tests.sim.disk import Crashed, SimulatedDirectory
-from tests.unit.snapshot_files import fetch, meta_of
+from tests.unit.snapshot_files import fetch, meta_of, taken
 from tests.unit.state import ADMIN, State, create, dump
 
 VOTERS = ("c1", "c2", "c3")
@@ -214,7 +214,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> Kit:
     for number in range(50):
         state.apply(create(ADMIN, f"g{number}"))
     source = SnapshotStore(directory / "source", state.path)
-    source.take(origin="")
+    taken(source, origin="")
     state.store.close()
     return source, state.dump()
 

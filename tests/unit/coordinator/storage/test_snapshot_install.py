@@ -11,7 +11,7 @@ from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import recover
 from coordinator.storage.snapshot_store import Disk, SnapshotStore
 from coordinator.storage.state_store import Store
-from tests.unit.snapshot_files import fetch, meta_of
+from tests.unit.snapshot_files import fetch, meta_of, taken
 from tests.unit.state import ADMIN, State, create, dump
 
 OLD = (1, 1)  # index and term of the state before an installation
@@ -88,7 +88,7 @@ def kit(tmp_path_factory: pytest.TempPathFactory) -> tuple[SnapshotStore, list[s
     for number in range(50):
         state.apply(create(ADMIN, f"f{number}"))
     source = SnapshotStore(directory / "source", state.path)
-    source.take(origin="")
+    taken(source, origin="")
     state.store.close()
     return source, state.dump()
 

@@ -26,7 +26,7 @@ from coordinator.storage.snapshot_store import (
     describe,
 )
 from coordinator.storage.state_store import Store
-from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk
+from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk, taken
 from tests.unit.state import ADMIN, State, coordinator, create, dump, membership
 
 
@@ -45,7 +45,7 @@ def state(tmp_path: Path) -> Iterator[State]:
 def source(tmp_path: Path, state: State) -> SnapshotStore:
     """Who has a snapshot of the state."""
     made = SnapshotStore(tmp_path / "source", state.path)
-    made.take(origin="")
+    taken(made, origin="")
     return made
 
 
@@ -65,7 +65,7 @@ def test_only_the_newest_is_kept_and_it_is_found_after_a_restart(
     tmp_path: Path, state: State, source: SnapshotStore
 ) -> None:
     state.apply(create(ADMIN, "later"))
-    newest = source.take(origin="")
+    newest = taken(source, origin="")
     assert newest.index == state.log_index
     name = f"{newest.index}-1"
     assert files_of(tmp_path / "source") == [f"{name}.json", f"{name}.snapshot"]
@@ -78,7 +78,7 @@ def test_snapshot_of_the_same_entry_stays_as_it_is(
     chunk = source.chunk(meta_of(source).index, 1, 0)
     with closing(sqlite3.connect(state.path, isolation_level=None)) as db:
         db.execute("VACUUM")
-    assert source.take(origin="") == meta_of(source)
+    assert taken(source, origin="") == meta_of(source)
     assert source.chunk(chunk.index, 1, 0) == chunk
     assert len(files_of(tmp_path / "source")) == 2
 
@@ -98,7 +98,7 @@ def test_snapshot_that_died_while_it_was_made_is_made_again(
     tmp_path: Path, state: State, source: SnapshotStore
 ) -> None:
     (tmp_path / "source" / "making").write_bytes(b"half")
-    assert source.take(origin="") == meta_of(source)
+    assert taken(source, origin="") == meta_of(source)
     assert "making" not in files_of(tmp_path / "source")
 
 
@@ -123,7 +123,7 @@ def test_snapshot_is_not_begun_without_room(
 ) -> None:
     monkeypatch.setattr(snapshot_store, "SNAPSHOT_RESERVE_BYTES", shutil.disk_usage(tmp_path).total)
     with pytest.raises(InsufficientStorage):
-        source.take(origin="")
+        taken(source, origin="")
 
 
 def test_chunk_survives_the_wire_and_its_bounds_hold_there(source: SnapshotStore) -> None:
@@ -167,7 +167,7 @@ def test_retried_command_replies_the_same_and_changes_nothing_after_an_installat
 ) -> None:
     session = state.apply(commands.OpenSession(nonce="x"))
     first = state.apply(create(ADMIN, "once"), session=session, sequence=1)
-    source.take(origin="")
+    taken(source, origin="")
     meta = fetch(source, target)
     other = State(tmp_path / "target" / "state.sqlite")
     target.install(meta, other.store)
@@ -268,7 +268,7 @@ def test_what_came_of_another_snapshot_is_removed(
     incoming = target.incoming(meta_of(source))
     incoming.add(next_chunk(source, incoming))
     state.apply(create(ADMIN, "later"))
-    source.take(origin="")
+    taken(source, origin="")
     newer = target.incoming(meta_of(source))
     assert newer.offset == 0
     assert files_of(tmp_path / "target" / "snapshots") == []
@@ -283,7 +283,7 @@ def another_file(tmp_path: Path, source: SnapshotStore) -> SnapshotStore:
         db.execute("VACUUM")
     other = SnapshotStore(tmp_path / "other", tmp_path / "other.sqlite")
     with closing(Store(tmp_path / "other.sqlite")):
-        other.take(origin="")
+        taken(other, origin="")
     return other
 
 

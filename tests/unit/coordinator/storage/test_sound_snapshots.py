@@ -14,9 +14,10 @@ from coordinator.raft.messages import Entry, EntryKind
 from coordinator.storage.pinned_state import Pinned, content_digest, up_to_whole_hash
 from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.soundness import flaw_in
+from coordinator.storage.state_backup import copy_database
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
-from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk
+from tests.unit.snapshot_files import fetch, files_of, meta_of, next_chunk, taken
 from tests.unit.state import ADMIN, State, create
 from tests.unit.state_damage import spoil
 
@@ -59,7 +60,7 @@ def overwrite(path: Path, at: int, content: bytes) -> None:
 
 def test_damage_is_found_in_a_file_that_is_in_use_and_in_one_at_rest(state: State, tmp_path: Path) -> None:
     assert flaw_in(state.path, at_rest=False) == ""
-    state.store.write_snapshot(tmp_path / "copy")
+    copy_database(state.path, tmp_path / "copy")
     assert flaw_in(tmp_path / "copy", at_rest=True) == ""
     page = place_of_a_row(tmp_path / "copy") // PAGE_BYTES * PAGE_BYTES
     overwrite(tmp_path / "copy", page, bytes(PAGE_BYTES))
@@ -71,7 +72,7 @@ def test_damage_is_found_in_a_file_that_is_in_use_and_in_one_at_rest(state: Stat
 def test_state_with_a_page_of_zeros_is_not_handed_out(state: State, source: SnapshotStore) -> None:
     overwrite(state.path, place_of_a_row(state.path) // PAGE_BYTES * PAGE_BYTES, bytes(PAGE_BYTES))
     with pytest.raises(StateDamaged):
-        source.take(origin="")
+        taken(source, origin="")
     assert source.newest() is None
     assert source.flaw() != ""
 
@@ -80,7 +81,7 @@ def test_state_with_an_index_of_zeros_is_not_handed_out(state: State, source: Sn
     """None of the rows is another one, so their digest says nothing of it."""
     spoil(state.path, "files_by_bucket")
     with pytest.raises(StateDamaged, match="its copy says"):
-        source.take(origin="")
+        taken(source, origin="")
     assert source.newest() is None
 
 
@@ -88,7 +89,7 @@ def test_rows_that_nobody_vouched_for_are_not_taken(
     state: State, source: SnapshotStore, target: SnapshotStore, tmp_path: Path
 ) -> None:
     """The bytes are what was announced; the rows are not those whose digest a majority has."""
-    source.take(origin="")
+    taken(source, origin="")
     incoming = target.incoming(meta_of(source))
     while not incoming.is_complete:
         chunk = next_chunk(source, incoming)
@@ -102,7 +103,7 @@ def test_rows_that_nobody_vouched_for_are_not_taken(
 def test_taker_knows_whose_state_it_has_from_then_on(
     state: State, source: SnapshotStore, target: SnapshotStore, tmp_path: Path, said: str, kept: str
 ) -> None:
-    meta = source.take(origin=said)
+    meta = taken(source, origin=said)
     fetch(source, target)
     assert target.incoming(meta).is_vouched is (said == "")
     store = Store(tmp_path / "target" / "state.sqlite")
@@ -118,7 +119,7 @@ def test_taker_knows_whose_state_it_has_from_then_on(
 def test_snapshot_of_an_older_member_is_that_members_state(
     state: State, source: SnapshotStore, target: SnapshotStore, tmp_path: Path
 ) -> None:
-    meta = source.take(origin="")
+    meta = taken(source, origin="")
     incoming = target.incoming(meta, "c9")
     while not incoming.is_complete:
         incoming.add(msgspec.structs.replace(next_chunk(source, incoming), content=""))

@@ -19,7 +19,7 @@ from coordinator.storage.snapshot_store import SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.state_store import Store
 from coordinator.storage.stored_sums import SUMS, StoredSums
-from tests.unit.snapshot_files import fetch
+from tests.unit.snapshot_files import fetch, taken
 from tests.unit.state import ADMIN, State, create
 from tests.unit.state_damage import flip, pages_of, swap_pages, zero
 
@@ -229,7 +229,7 @@ def test_damaged_file_of_sums_is_as_good_as_none(left: Path, seed: int) -> None:
 def test_installed_snapshot_is_no_damage(left: Path, tmp_path: Path) -> None:
     giver = filled(tmp_path / "giver.sqlite", files=FILES + 50)
     giving = SnapshotStore(tmp_path / "given", giver.path)
-    giving.take(origin="")
+    taken(giving, origin="")
     taking = SnapshotStore(tmp_path / "taken", left)
     with closing(Store(left)) as store:
         store.check()

@@ -245,7 +245,7 @@ def test_copy_is_consistent_and_ends_while_changes_are_committed(tmp_path: Path,
     changing.start()
     try:
         before = state.store.applied_index()
-        state.store.write_snapshot(tmp_path / "copy", pause_s=0.02)
+        copy_database(state.path, tmp_path / "copy", pause_s=0.02)
     finally:
         stop.set()
         changing.join(BOUND_S)
@@ -289,14 +289,6 @@ def test_database_that_cannot_be_opened_is_closed(tmp_path: Path, write: Callabl
     del caught  # until here its traceback has kept what was made
 
 
-def test_store_over_connections_is_copied_too(tmp_path: Path, state: State) -> None:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as db:
-        store = Store.over(db, db)
-        store.apply(state.entries)
-        store.write_snapshot(tmp_path / "copy")
-    assert dump(tmp_path / "copy") == state.dump()
-
-
 def test_database_of_an_older_version_gets_the_roles(tmp_path: Path) -> None:
     state = State(tmp_path / "state.sqlite")
     state.store.close()
@@ -312,7 +304,7 @@ def test_reader_that_outlives_its_database_does_not_take_the_new_wal_with_it(
     """A copy may be going on while a snapshot is installed: its connection ends later than the store's."""
     other = State(tmp_path / "other.sqlite")
     other.store.apply(creations(2, 10))
-    other.store.write_snapshot(tmp_path / "new")
+    copy_database(other.path, tmp_path / "new")
     other.store.close()
     straggler = sqlite3.connect(state.path, isolation_level=None)
     straggler.execute("BEGIN")
@@ -355,8 +347,6 @@ def test_read_of_a_damaged_table_is_told_once_and_nothing_is_read_or_applied_aft
             store.totals()  # the pages of this are whole
         with pytest.raises(StateDamaged):
             store.apply(creations(2, 1))
-        with pytest.raises(StateDamaged):
-            store.write_snapshot(tmp_path / "copy")
     assert len(found) == 1
 
 
@@ -366,16 +356,3 @@ def test_text_that_is_none_any_more_is_damage(tmp_path: Path) -> None:
     spoil(state.path, "users", lambda page: page.replace(b'["admin"]', b'["adm\xffn"]'))
     with closing(Store(state.path)) as store, pytest.raises(StateDamaged):
         store.answer(ListUsers(caller=ADMIN), at_ms=1)
-
-
-def test_copy_of_a_damaged_database_is_told_too(tmp_path: Path) -> None:
-    found: list[StateDamaged] = []
-    state = State(tmp_path / "state.sqlite")
-    with closing(state.store):
-        state.store.watch(found.append)
-        state.store._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        with (tmp_path / "state.sqlite").open("r+b") as file:
-            file.write(bytes(100))
-        with pytest.raises(StateDamaged):
-            state.store.write_snapshot(tmp_path / "copy")
-    assert found

