@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 
@@ -43,6 +44,16 @@ class Parameter:
     description: str
     type: Any = str
     is_required: bool = False
+
+
+def parameters_of(struct: type[Struct]) -> tuple[Parameter, ...]:
+    """A parameter for each field of a Struct, with the description of its type."""
+    return tuple(
+        Parameter(
+            name=each.encode_name, description=msgspec.json.schema(each.type)["description"], type=each.type
+        )
+        for each in msgspec.structs.fields(struct)
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
