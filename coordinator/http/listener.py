@@ -62,7 +62,7 @@ class Places:
         return self.most - self.taken
 
     def take(self, network: str) -> object | None:
-        """One of them, None if there is none left for this network (see `rate_limits.network_of`), "" for ours."""
+        """One of them, None if there is none left for this network (see `network_of`), "" for ours."""
         if not self.left or (network and self._held[network] >= GREED * self.left):
             return None
         token = object()

@@ -17,7 +17,7 @@ from coordinator.protocol.queries import GetBackup, ListBackups
 ANCESTORS_MAX = 1000  # of one backup; a restore reads them all
 INCREMENTAL = "incremental"
 
-_KIND = kinds.describe(BACKUP, "backups", BackupRecord, CreateBackup, UpdateBackup)
+_KIND = kinds.describe(BACKUP, "backups", BackupRecord, CreateBackup, UpdateBackup, ListBackups)
 
 
 def create(change: Change, command: CreateBackup) -> UploadRecord:

@@ -1,13 +1,17 @@
 """The kinds of file: what is said of each once, and the creation, lookup, change and lists made from it.
 
 A kind has a table beside `files`, with a row of the same sequence: one log entry makes both. Its columns are
-the fields that the kind's record, creating and updating commands have beside those of every file.
+the fields that the kind's record, creating and updating commands have beside those of every file, and its
+list is narrowed by the fields that its query has beside those of every list. A field that came later may be
+unset: it is NULL in the table then, and absent from the record, as members that do not know it reply.
 """
 
+import typing
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from ca.errors import NotFound
 from coordinator.machine import files, retention, uploads
@@ -29,7 +33,7 @@ class Kind(Generic[RecordType]):
     """A kind of file, made by `describe`. `shown`: the kind's own fields of the record, in its order.
 
     `flags`: those of them that are true or false. `created`: the columns that a creation sets; `updated`:
-    those that an update may change.
+    those that an update may change; `filters`: those that its list is narrowed by without an index.
     """
 
     name: str
@@ -39,6 +43,7 @@ class Kind(Generic[RecordType]):
     flags: frozenset[str]
     created: tuple[str, ...]
     updated: tuple[str, ...]
+    filters: tuple[str, ...]
     columns: str  # of `files f` and its own table `k`: those of a FileRecord, `shown`, the sequence
 
 
@@ -48,10 +53,17 @@ def describe(
     record_type: type[RecordType],
     created_by: type[CreateFile],
     updated_by: type[UpdateFile],
+    listed_by: type[ListFilesQuery],
+    *,
+    indexed: tuple[str, ...] = (),
 ) -> Kind[RecordType]:
-    """The kind whose rows lie in `table`."""
-    shown = _without(record_type.__struct_fields__, FileRecord.__struct_fields__)
-    flags = frozenset(field.name for field in msgspec.structs.fields(record_type) if field.type is bool)
+    """The kind whose rows lie in `table`. `indexed`: fields of the query that its `list_page` sees to."""
+    shown = _without(record_type, FileRecord)
+    flags = frozenset(
+        field.name
+        for field in msgspec.structs.fields(record_type)
+        if bool in (field.type, *typing.get_args(field.type))
+    )
     columns = (*(f"f.{field}" for field in _FILE_FIELDS), *(f"k.{field}" for field in shown), "k.sequence")
     return Kind(
         name=name,
@@ -59,8 +71,9 @@ def describe(
         record_type=record_type,
         shown=shown,
         flags=flags,
-        created=_without(created_by.__struct_fields__, CreateFile.__struct_fields__),
-        updated=_without(updated_by.__struct_fields__, UpdateFile.__struct_fields__),
+        created=_without(created_by, CreateFile),
+        updated=_without(updated_by, UpdateFile),
+        filters=tuple(name for name in _without(listed_by, ListFilesQuery) if name not in indexed),
         columns=", ".join(columns),
     )
 
@@ -80,7 +93,7 @@ def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFi
     files.check_new(change, user, new)
     files.insert(change, user, new)
     columns = ("sequence", "file_uuid", "owner_id", *kind.created)
-    own = (getattr(command, name) for name in kind.created)
+    own = (None if (value := getattr(command, name)) is UNSET else value for name in kind.created)
     change.db.execute(
         f"INSERT INTO {kind.table} ({', '.join(columns)}) VALUES ({', '.join('?' * len(columns))})",
         (change.log_index, command.file_uuid, user.user_id, *own),
@@ -118,8 +131,9 @@ def get(question: Question, kind: Kind[RecordType], caller: Caller, file_uuid: s
 
 
 def named(kind: Kind[RecordType], command: UpdateFile) -> dict[str, Any]:
-    """What an updating command names: None leaves a field as it is."""
-    return {name: value for name in kind.updated if (value := getattr(command, name)) is not None}
+    """What an updating command names: None, or unset, leaves a field as it is."""
+    values = {name: getattr(command, name) for name in kind.updated}
+    return {name: value for name, value in values.items() if value is not None and value is not UNSET}
 
 
 def store(
@@ -165,7 +179,11 @@ def list_page(
     with `owner_is_filter` by one that does not.
     """
     user = require_user(question.users, query.caller)
-    filters = file_filters(query.status, query.filename_prefix)
+    own = {name: value for name in kind.filters if (value := getattr(query, name))}
+    filters = (
+        *file_filters(query.status, query.filename_prefix),
+        *(Condition(f"k.{name} = ?", (value,)) for name, value in own.items()),
+    )
     if not user.is_admin and owner_is_filter:
         filters = (Condition("+k.owner_id = ?", (user.user_id,)), *filters)  # + keeps its index out
     elif not user.is_admin:
@@ -185,9 +203,11 @@ def list_page(
 def _record(kind: Kind[RecordType], row: Row, *, is_reply: bool = False) -> RecordType:
     fields = files.fields_of(row, is_reply=is_reply)
     own = zip(kind.shown, row[len(fields) :], strict=False)  # the sequence ends the row
-    fields.update((name, bool(value) if name in kind.flags else value) for name, value in own)
+    given = ((name, value) for name, value in own if value is not None)
+    fields.update((name, bool(value) if name in kind.flags else value) for name, value in given)
     return kind.record_type(**fields)
 
 
-def _without(names: tuple[str, ...], others: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if name not in others)
+def _without(struct: type[msgspec.Struct], base: type[msgspec.Struct]) -> tuple[str, ...]:
+    """The fields that a Struct has beside those of its base, in its order."""
+    return tuple(name for name in struct.__struct_fields__ if name not in base.__struct_fields__)

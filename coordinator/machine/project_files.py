@@ -8,7 +8,15 @@ from coordinator.model.records import PROJECT_FILE, ProjectFilePage, ProjectFile
 from coordinator.protocol.commands import CreateProjectFile, UpdateProjectFile
 from coordinator.protocol.queries import GetProjectFile, ListProjectFiles
 
-_KIND = kinds.describe(PROJECT_FILE, "project_files", ProjectFileRecord, CreateProjectFile, UpdateProjectFile)
+_KIND = kinds.describe(
+    PROJECT_FILE,
+    "project_files",
+    ProjectFileRecord,
+    CreateProjectFile,
+    UpdateProjectFile,
+    ListProjectFiles,
+    indexed=("project_id",),
+)
 
 
 def create(change: Change, command: CreateProjectFile) -> UploadRecord:

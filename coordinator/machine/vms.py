@@ -8,7 +8,7 @@ from coordinator.model.records import VM, UploadRecord, VmPage, VmRecord
 from coordinator.protocol.commands import CreateVm, UpdateVm
 from coordinator.protocol.queries import GetVm, ListVms
 
-_KIND = kinds.describe(VM, "vms", VmRecord, CreateVm, UpdateVm)
+_KIND = kinds.describe(VM, "vms", VmRecord, CreateVm, UpdateVm, ListVms, indexed=("md5",))
 
 
 def create(change: Change, command: CreateVm) -> UploadRecord:

@@ -63,7 +63,7 @@ class MemberClocks:
         return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())
 
     def correction_ms(self) -> int:
-        """See `safety_limits.correction_ms`. Every change and read asks: what was found a moment ago holds while
+        """See `safety_limits`. Every change and read asks: what was found a moment ago holds while
         nobody was heard since, and our clock was not set.
         """
         at_s, at_ms = self._steady_s(), self._wall_ms()

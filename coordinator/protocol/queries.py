@@ -81,11 +81,15 @@ class ListNodes(Query, frozen=True, kw_only=True, tag="list_nodes"):
     caller: Caller
 
 
-class GetProjectFile(Query, frozen=True, kw_only=True, tag="get_project_file"):
-    """Needs read: the ProjectFileRecord."""
+class GetFileQuery(Query, frozen=True, kw_only=True):
+    """Needs read: the record of a kind of file."""
 
     caller: Caller
     file_uuid: Text
+
+
+class GetProjectFile(GetFileQuery, frozen=True, kw_only=True, tag="get_project_file"):
+    """A ProjectFileRecord."""
 
 
 class ListFilesQuery(ListQuery, frozen=True, kw_only=True):
@@ -111,11 +115,8 @@ class GetManifest(Query, frozen=True, kw_only=True, tag="get_manifest"):
     file_uuid: Text
 
 
-class GetVm(Query, frozen=True, kw_only=True, tag="get_vm"):
-    """Needs read: the VmRecord."""
-
-    caller: Caller
-    file_uuid: Text
+class GetVm(GetFileQuery, frozen=True, kw_only=True, tag="get_vm"):
+    """A VmRecord."""
 
 
 class ListVms(ListFilesQuery, frozen=True, kw_only=True, tag="list_vms"):
@@ -124,11 +125,8 @@ class ListVms(ListFilesQuery, frozen=True, kw_only=True, tag="list_vms"):
     md5: Text = ""
 
 
-class GetBackup(Query, frozen=True, kw_only=True, tag="get_backup"):
-    """Needs read: the BackupRecord."""
-
-    caller: Caller
-    file_uuid: Text
+class GetBackup(GetFileQuery, frozen=True, kw_only=True, tag="get_backup"):
+    """A BackupRecord."""
 
 
 class ListBackups(ListFilesQuery, frozen=True, kw_only=True, tag="list_backups"):

@@ -17,7 +17,7 @@ from ca.secretfiles import SECRET_MODE, reserve_secret, sync_directory
 from coordinator.machine.blobs import FILL_TOTALS
 from coordinator.machine.files import RETENTION_MS
 from coordinator.machine.replicas import FILL_MISSING, FILL_REPLICA_TOTALS
-from coordinator.model.records import HEALTHY, VOTER
+from coordinator.model.records import VOTER
 
 WAL_KEPT_BYTES = 8 << 20  # allocated at start: room for some thousand more changes on a full disk
 WAL_BYTES_MAX = 64 << 20  # what the WAL shrinks to after a snapshot has held it back
@@ -26,30 +26,8 @@ REST_S_MAX = 0.1
 _CACHED_STATEMENTS = 512  # every statement of the machine stays prepared
 _READ_CACHE_KIB = 16 * 1024
 _WRITE_CACHE_KIB = 64 * 1024  # the upper levels of every index of a million files
-_ADDED_COLUMNS = (  # of databases that an older version made: table, column, and its declaration
-    ("coordinators", "role", f"TEXT NOT NULL DEFAULT '{VOTER}'"),
-    ("users", "sequence", "INTEGER NOT NULL DEFAULT 0"),
-    ("users", "deleted", "INTEGER NOT NULL DEFAULT 0"),
-    ("nodes", "draining", "INTEGER NOT NULL DEFAULT 0"),
-    ("buckets", "sequence", "INTEGER NOT NULL DEFAULT 1"),
-    ("files", "due_at_ms", "INTEGER"),
-    ("cluster", "burial_floor", "INTEGER NOT NULL DEFAULT 0"),
-    ("nodes", "state", f"TEXT NOT NULL DEFAULT '{HEALTHY}'"),
-    ("nodes", "custody_index", "INTEGER NOT NULL DEFAULT 0"),
-    ("blob_replicas", "doomed_at", "INTEGER"),
-    ("blobs", "collected_at", "INTEGER"),
-    ("blobs", "missing", "INTEGER NOT NULL DEFAULT 0"),
-    ("uploads", "epoch", "INTEGER NOT NULL DEFAULT 0"),
-    ("uploads", "prefix_sha256", "TEXT NOT NULL DEFAULT ''"),
-    ("uploads", "reserved_bytes", "INTEGER"),
-    ("buckets", "reserved_bytes", "INTEGER NOT NULL DEFAULT 0"),
-    ("buckets", "released_bytes", "INTEGER NOT NULL DEFAULT 0"),
-    ("blobs", "released_by", "TEXT NOT NULL DEFAULT ''"),
-    ("nodes", "instance", "TEXT NOT NULL DEFAULT ''"),
-    ("nodes", "revoked", "INTEGER NOT NULL DEFAULT 0"),
-    ("keys", "retires_at_ms", "INTEGER"),
-    ("files", "patch_offset", "INTEGER"),
-)
+# How a column is added, where its declaration in a new table has no default for the rows that are there.
+_DECLARED_OTHERWISE = {("coordinators", "role"): f"TEXT NOT NULL DEFAULT '{VOTER}'"}
 _DUE_AT_FILLED = (
     f"UPDATE files SET due_at_ms = available_at_ms + {RETENTION_MS}"  # noqa: S608 - a constant of ours
     " WHERE status = 'available' AND retention_hours IS NOT NULL"
@@ -154,17 +132,40 @@ def integrity_of(path: Path, table: str, stop: threading.Event) -> str:
 def prepare(writer: sqlite3.Connection) -> None:
     """Make the tables that are not there, and bring those of an older version up to this one."""
     writer.execute("PRAGMA foreign_keys = ON")
-    for table, column, declaration in _ADDED_COLUMNS:
-        columns = writer.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
-        if columns and (column,) not in columns:
-            writer.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declaration}")
-            writer.execute(_FILLED_COLUMNS.get((table, column), ""))
-    writer.executescript(files("coordinator.storage").joinpath("schema.sql").read_text("utf-8"))
+    schema = files("coordinator.storage").joinpath("schema.sql").read_text("utf-8")
+    missing = _missing_columns(writer, schema)
+    for (table, column), declaration in missing.items():
+        declared = _DECLARED_OTHERWISE.get((table, column), declaration)
+        writer.execute(f"ALTER TABLE {table} ADD COLUMN {column} {declared}")
+    for added, statement in _FILLED_COLUMNS.items():
+        if added in missing:
+            writer.execute(statement)
+    writer.executescript(schema)
     if writer.execute("SELECT 1 FROM blob_totals").fetchone() is None:
         writer.execute(FILL_TOTALS)
     if writer.execute("SELECT 1 FROM replica_totals LIMIT 1").fetchone() is None:
         writer.execute(FILL_REPLICA_TOTALS)
     writer.execute("INSERT OR IGNORE INTO applied (one, log_index, term, view_version) VALUES (1, 0, 0, 0)")
+
+
+def _missing_columns(writer: sqlite3.Connection, schema: str) -> dict[tuple[str, str], str]:
+    """The columns that tables of an older version lack, with their declarations as the schema has them."""
+    missing: dict[tuple[str, str], str] = {}
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as fresh:
+        fresh.executescript(schema)
+        for (table,) in fresh.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall():
+            there = writer.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+            described = fresh.execute(
+                "SELECT name, type || iif([notnull], ' NOT NULL', '') ||"
+                " ifnull(' DEFAULT ' || dflt_value, '') FROM pragma_table_info(?)",
+                (table,),
+            )
+            missing |= {
+                (table, column): declaration
+                for column, declaration in described
+                if there and (column,) not in there
+            }
+    return missing
 
 
 def _keep_wal(writer: sqlite3.Connection, path: Path) -> None:

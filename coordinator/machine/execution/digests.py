@@ -48,21 +48,8 @@ TABLES = (
     "sessions",
     "replies",
 )
-# From these rules on; coordinators that know older ones alone do not have these tables.
-TABLES_SINCE = {rules.DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs", "replica_totals")}
 # These move once for each batch, and where a batch ends is each member's own business.
 COLUMNS_LEFT_OUT = {"applied": ("log_index", "term")}
-# Columns that older members do not have, and from which rules on every member has them.
-COLUMNS_SINCE = {
-    ("uploads", "reserved_bytes"): rules.QUOTAS_RESERVED,
-    ("buckets", "reserved_bytes"): rules.QUOTAS_RESERVED,
-    ("buckets", "released_bytes"): rules.QUOTAS_RESERVED,
-    ("blobs", "released_by"): rules.QUOTAS_RESERVED,
-    ("nodes", "instance"): rules.INSTANCES_KNOWN,
-    ("nodes", "revoked"): rules.INSTANCES_KNOWN,
-    ("keys", "retires_at_ms"): rules.KEYS_RETIRE,
-    ("files", "patch_offset"): rules.LAST_PATCH_IS_KNOWN,
-}
 
 # With the rules in force. A digest of something else is never taken for one of these.
 _DOMAIN = "filestore state {}"
@@ -164,7 +151,8 @@ def report(change: Change, command: ReportHash) -> HashReport:
 
 def tables_of(version: int) -> tuple[str, ...]:
     """The tables that are hashed by these rules, in this order."""
-    return (*TABLES, *(table for since, names in TABLES_SINCE.items() if since <= version for table in names))
+    added = (name for since, names in rules.TABLES_SINCE.items() if since <= version for name in names)
+    return (*TABLES, *added)
 
 
 def _start(tables: Sequence[str], name: bytes, after: bytes) -> tuple[str, _Key]:
@@ -184,7 +172,7 @@ def _columns(db: sqlite3.Connection, table: str) -> _Columns:
     ).fetchall()
     left_out = [*COLUMNS_LEFT_OUT.get(table, ())]
     known = rules.in_force(db)
-    left_out += [name for (of, name), since in COLUMNS_SINCE.items() if of == table and known < since]
+    left_out += [name for (of, name), since in rules.COLUMNS_SINCE.items() if of == table and known < since]
     key = [(name, kind) for _, name, kind in sorted((pk, name, kind) for name, kind, pk in described if pk)]
     data = [(name, kind) for name, kind, _ in described if name not in left_out]
     return _Columns(

@@ -61,20 +61,36 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     ForgetInstance: INSTANCES_KNOWN,
     AddTokenKey: KEYS_RETIRE,
 }
-_CHANGING: Final = (UpdateFile, DeleteFile, UpdateBucket, DeleteBucket)
-FIELDS_SINCE: Final[dict[str, int]] = {  # of these a field, if it is set
-    "retention_hours": RECORDS_TELL_STATES,
-    "unchanged_since_ms": RECORDS_TELL_STATES,
+FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
+    (UpdateFile, "retention_hours"): RECORDS_TELL_STATES,
+    (UpdateFile, "unchanged_since_ms"): RECORDS_TELL_STATES,
+    (DeleteFile, "unchanged_since_ms"): RECORDS_TELL_STATES,
+    (UpdateBucket, "unchanged_since_ms"): RECORDS_TELL_STATES,
+    (DeleteBucket, "unchanged_since_ms"): RECORDS_TELL_STATES,
+}
+_OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
+# Digests of the state have these from there on; coordinators that know older rules alone do not have them.
+TABLES_SINCE: Final = {DAMAGED_COPIES_STAY: ("damaged_copies", "damaged_blobs", "replica_totals")}
+COLUMNS_SINCE: Final = {
+    ("uploads", "reserved_bytes"): QUOTAS_RESERVED,
+    ("buckets", "reserved_bytes"): QUOTAS_RESERVED,
+    ("buckets", "released_bytes"): QUOTAS_RESERVED,
+    ("blobs", "released_by"): QUOTAS_RESERVED,
+    ("nodes", "instance"): INSTANCES_KNOWN,
+    ("nodes", "revoked"): INSTANCES_KNOWN,
+    ("keys", "retires_at_ms"): KEYS_RETIRE,
+    ("files", "patch_offset"): LAST_PATCH_IS_KNOWN,
 }
 
 
 def needed(command: Command) -> int:
     """The oldest rules by which this command means what it says."""
-    since = SINCE.get(type(command), FIRST)
-    if isinstance(command, _CHANGING):
-        told = (FIELDS_SINCE[name] for name in FIELDS_SINCE if getattr(command, name, UNSET) is not UNSET)
-        since = max(since, *told, FIRST)
-    return since
+    oldest = SINCE.get(type(command), FIRST)
+    if isinstance(command, _OF_LATER_FIELDS):
+        for (kind, name), since in FIELDS_SINCE.items():
+            if isinstance(command, kind) and getattr(command, name) is not UNSET:
+                oldest = max(oldest, since)
+    return oldest
 
 
 def in_force(db: sqlite3.Connection) -> int:

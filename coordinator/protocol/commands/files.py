@@ -10,7 +10,7 @@ from coordinator.protocol.commands.root import Command
 class CreateFile(Command, frozen=True, kw_only=True):
     """What the creation of every kind says: file record, metadata row and upload are one change.
 
-    Replies with an UploadRecord.
+    Of the kind's own fields those that may be left out have a default. Replies with an UploadRecord.
     """
 
     caller: Caller
@@ -29,8 +29,8 @@ class CreateProjectFile(CreateFile, frozen=True, kw_only=True, tag="create_proje
     """An exported network-emulation project, with the options of its export."""
 
     project_id: Text
-    project_name: Text
-    version_tag: Text
+    project_name: Text = ""
+    version_tag: Text = ""
     compression: Text
     include_images: bool
     include_snapshots: bool
@@ -55,7 +55,7 @@ class CreateBackup(CreateFile, frozen=True, kw_only=True, tag="create_backup"):
     backup_type: Text
     is_compressed: bool
     is_encrypted: bool
-    parent_backup_uuid: Text
+    parent_backup_uuid: Text = ""
     source_node_id: Text
 
 

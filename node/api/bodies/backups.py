@@ -1,9 +1,10 @@
 """Bodies of `/api/v1/backups`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from node.api.bodies.checks import Checks, check_label, check_uuid
 from node.api.bodies.fields import Count, GivenUuid, MaybeLabel, MaybeUuid, NextCursor
 from node.api.bodies.files import CreateFileBody, FileBody, UpdateFileBody
 
@@ -24,6 +25,7 @@ GivenParent = Annotated[
 SourceNodeId = Annotated[
     MaybeLabel, Meta(description='Where the backup was made; any label, or "".', examples=["gns3-server-1"])
 ]
+CHECKS: Final[Checks] = {"parent_backup_uuid": check_uuid, "source_node_id": check_label}
 
 
 class CreateBackupBody(CreateFileBody, frozen=True, kw_only=True):

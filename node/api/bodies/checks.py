@@ -1,6 +1,7 @@
 """What the fields of requests are held to beyond types and bounds; every refusal names the field first."""
 
 import re
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from aiohttp import web
@@ -8,6 +9,8 @@ from aiohttp import web
 from ca.errors import InvalidRequest, NotFound
 from node.base.identifiers import is_sha256, is_uuid
 
+Check = Callable[[str, str], str]  # of a text, and the name of its field: the text as it is taken
+Checks = Mapping[str, Check]  # by the name of the field
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")  # C0, C1, and the line ends of Unicode
 # RFC 9110, section 8.3.1, without quoted parameters' escapes: it goes back out in a header as it came.
 _MEDIA_TYPE: Final = re.compile(

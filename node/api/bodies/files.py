@@ -47,6 +47,10 @@ class UpdateFileBody(Request, frozen=True, kw_only=True):
     retention_period: NewRetentionHours | UnsetType | None = UNSET
 
 
+class ListFilter(Struct, frozen=True, kw_only=True):
+    """What the list of a kind can be narrowed by, beside what every list of files can; "" is any."""
+
+
 class UploadInitialisation(Struct, frozen=True, kw_only=True):
     """A file record was made; its bytes go to `upload_url` until `expires_at`."""
 

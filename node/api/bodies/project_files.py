@@ -1,11 +1,12 @@
 """Bodies of `/api/v1/project-files`."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from node.api.bodies.fields import Count, FileUuid, Label, MaybeLabel, NextCursor
-from node.api.bodies.files import CreateFileBody, FileBody, UpdateFileBody
+from node.api.bodies.checks import Checks, check_label
+from node.api.bodies.fields import Count, FileUuid, FilterText, Label, MaybeLabel, NextCursor
+from node.api.bodies.files import CreateFileBody, FileBody, ListFilter, UpdateFileBody
 
 Compression = Annotated[
     Literal["deflate", "bz2", "xz", "zstd", "none"],
@@ -29,6 +30,11 @@ IncludeSnapshots = Annotated[bool, Meta(description="The export holds the projec
 IsReadOnly = Annotated[bool, Meta(description="The project is meant to be opened, not changed.")]
 KeepComputeIds = Annotated[bool, Meta(description="The export keeps the ids of the computes it ran on.")]
 ResetMacAddresses = Annotated[bool, Meta(description="An import gives every interface a new MAC address.")]
+CHECKS: Final[Checks] = {
+    "project_id": check_label,
+    "project_name": check_label,
+    "version_tag": check_label,
+}
 
 
 class CreateProjectFileBody(CreateFileBody, frozen=True, kw_only=True):
@@ -85,6 +91,12 @@ class ProjectFileList(Struct, frozen=True, kw_only=True):
     count: Count
     project_files: Annotated[list[ProjectFileBody], Meta(description="The project files.")]
     next_cursor: NextCursor | UnsetType = UNSET
+
+
+class ProjectFileFilter(ListFilter, frozen=True, kw_only=True):
+    """What a list of project files can be narrowed by."""
+
+    project_id: Annotated[FilterText, Meta(description="Only files of this project.")] = ""
 
 
 class ManifestImageBody(Struct, frozen=True, kw_only=True):

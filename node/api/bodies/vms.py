@@ -1,16 +1,24 @@
 """Bodies of `/api/v1/vms`."""
 
-from typing import Annotated, Final, Literal
+import re
+from typing import Annotated, Any, Final, Literal
 
+import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType
 
+from ca.errors import InvalidRequest
+from coordinator.model.bounds import DOCUMENT_CHARS_MAX
+from node.api.bodies.checks import Checks
 from node.api.bodies.fields import Count, MaybeMd5, NextCursor
-from node.api.bodies.files import CreateFileBody, FileBody, UpdateFileBody
+from node.api.bodies.files import CreateFileBody, FileBody, ListFilter, UpdateFileBody
 
 VIRT_TYPES: Final = ["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"]
 VCPUS_MAX: Final = 1024
 RAM_MB_MAX: Final = 2**24
 IMAGE_FORMAT: Final = "[a-z0-9._-]{1,32}"  # the whole text
+NESTED_MAX: Final = 128  # objects and lists of a document within one another
+_FORMAT: Final = re.compile(IMAGE_FORMAT)
+_MD5: Final = re.compile(r"[0-9a-f]{32}")
 
 GivenVirtType = Annotated[
     Literal["qemu", "docker", "dynamips", "iou", "vmware", "virtualbox", "vpcs"],
@@ -77,3 +85,57 @@ class VmList(Struct, frozen=True, kw_only=True):
     count: Count
     vms: Annotated[list[VmBody], Meta(description="The VM images.")]
     next_cursor: NextCursor | UnsetType = UNSET
+
+
+class VmFilter(ListFilter, frozen=True, kw_only=True):
+    """What a list of VM images can be narrowed by."""
+
+    md5: Annotated[MaybeMd5, Meta(description="Only images whose content has this MD5.")] = ""
+
+
+def check_format(text: str, field: str) -> str:
+    """The name of an image format. Raises InvalidRequest."""
+    if _FORMAT.fullmatch(text) is None:
+        raise InvalidRequest(f"{field}: 1 to 32 of a-z 0-9 . _ - are required")
+    return text
+
+
+def check_md5(text: str, field: str) -> str:
+    """32 hex digits, in lower case. Raises InvalidRequest."""
+    if _MD5.fullmatch(text.lower()) is None:
+        raise InvalidRequest(f"{field}: expected 32 hex digits")
+    return text.lower()
+
+
+def check_attributes(text: str, field: str) -> str:
+    """A JSON object as text, which is kept as it came; "" is none. Raises InvalidRequest."""
+    if len(text.encode()) > DOCUMENT_CHARS_MAX:
+        raise InvalidRequest(f"{field}: at most {DOCUMENT_CHARS_MAX} bytes")
+    try:
+        value: Any = msgspec.json.decode(text) if text else {}
+    except (msgspec.DecodeError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"{field}: expected the text of a JSON object")
+    if not _is_shallow(value):
+        raise InvalidRequest(f"{field}: nested more than {NESTED_MAX} deep")
+    return text
+
+
+def _is_shallow(value: Any) -> bool:
+    """Whether every reader can take it: how deep parsers go differs, also between versions of Python."""
+    level = [value]
+    for _ in range(NESTED_MAX):
+        level = [
+            inner
+            for outer in level
+            for inner in (outer.values() if isinstance(outer, dict) else outer)
+            if isinstance(inner, dict | list)
+        ]
+        if not level:
+            return True
+    return False
+
+
+CHECKS: Final[Checks] = {"format": check_format, "extra_attributes_json": check_attributes}
+FILTER_CHECKS: Final[Checks] = {"md5": check_md5}

@@ -160,7 +160,7 @@ def _types_of(operations: list[Operation]) -> Iterable[Any]:
 
 
 def _operation(operation: Operation, schemas: Schemas) -> dict[str, Any]:
-    text = inspect.getdoc(operation.handler) or operation.summary
+    text = operation.description or inspect.getdoc(operation.handler) or operation.summary
     parameters = [
         *_path_parameters(operation.path, schemas),
         *(_parameter(each, "query", schemas) for each in operation.query),

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
 from aiohttp import web
 from msgspec import Struct
 
@@ -45,6 +46,16 @@ class Parameter:
     is_required: bool = False
 
 
+def parameters_of(struct: type[Struct]) -> tuple[Parameter, ...]:
+    """A parameter for each field of a Struct, with the description of its type."""
+    return tuple(
+        Parameter(
+            name=each.encode_name, description=msgspec.json.schema(each.type)["description"], type=each.type
+        )
+        for each in msgspec.structs.fields(struct)
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A successful answer: `body` in JSON, or content of `media_type`, or nothing.
@@ -61,7 +72,8 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """`name` is the operationId, `tag` its resource. The handler's docstring is the description.
+    """`name` is the operationId, `tag` its resource. The handler's docstring is the description, where none
+    is given.
 
     `errors`: those beside the ones that follow from the rest, see `all_errors`. `is_json`: whether the answer
     is JSON, so that callers who accept none are refused. `takes`: the media type of a body that is no JSON.
@@ -84,6 +96,7 @@ class Operation:
     errors: tuple[type[FilestoreError], ...] = ()
     is_json: bool = True
     changes: bool = False
+    description: str = ""
 
     @property
     def all_errors(self) -> tuple[type[FilestoreError], ...]:

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from coordinator.machine.execution.digests import COLUMNS_SINCE, TABLES
-from coordinator.machine.execution.rules import QUOTAS_RESERVED
+from coordinator.machine.execution.digests import TABLES
+from coordinator.machine.execution.rules import COLUMNS_SINCE, QUOTAS_RESERVED
 from coordinator.model.bounds import COUNT_MAX, TOTAL_BYTES_MAX
 from coordinator.protocol import commands
 from coordinator.storage.state_store import Store

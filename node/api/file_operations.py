@@ -1,0 +1,230 @@
+"""The operations that every kind of file has, made from its description: creation, list, record, change and
+deletion. What the handlers do is told in `_DESCRIPTIONS`, or by the kind.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Final
+
+import uuid_utils
+from aiohttp import web
+from msgspec import UNSET, Struct
+
+from ca.errors import Gone, PayloadTooLarge, PreconditionFailed
+from coordinator.http.app import json_response, read_json
+from coordinator.model.records import Caller, FileRecord, UploadRecord
+from coordinator.model.timestamps import rfc3339
+from coordinator.protocol.commands import CreateFile, UpdateFile
+from node.api.access import authenticate
+from node.api.bodies.checks import check_filename, check_media_type, check_sha256, check_uuid, path_uuid
+from node.api.bodies.files import (
+    DeletedFile,
+    FileBody,
+    ListFilter,
+    UploadInitialisation,
+    file_body_fields,
+)
+from node.api.context import API
+from node.api.file_kinds import Act, FileKind, own_fields
+from node.api.files import delete_of_kind
+from node.api.filters import FILE_PARAMETERS, file_filters, filtered_response
+from node.api.pages import NEXT_PAGE, cursor_text, query_text
+from node.api.spec.operation import Answer, Operation, parameters_of
+from node.api.tags import CONDITIONS, OF_RECORD, UNCHANGED, Found, answer_read, record_response, state_named
+
+CREATED: Final[Mapping[int, Answer]] = {
+    201: Answer(
+        description="The record is made; its bytes go to `upload_url`.",
+        body=UploadInitialisation,
+        headers={"Location": "The path of the new record."},
+    )
+}
+_DESCRIPTIONS: Final[Mapping[Act, str]] = {
+    "create": "File record, {metadata} and upload are made in one change. Needs write on the bucket.",
+    "list": "The caller's {noun}s, for admins all, oldest first.",
+    "get": "File record and {metadata} in one. Needs read.",
+    "update": "What the body leaves out stays as it is. Needs write on the file.",
+    "delete": "The record goes at once, the blob when nothing refers to it any more. "
+    "Needs admin on the file.",
+}
+
+
+def operations(kind: FileKind) -> tuple[Operation, ...]:
+    """Creation, list, record, change and deletion; what a kind has beside them is its own business."""
+    return (*_of_collection(kind), *_of_record(kind))
+
+
+def _of_collection(kind: FileKind) -> tuple[Operation, ...]:
+    return (
+        Operation(
+            name=f"create_{kind.name}",
+            tag=kind.tag,
+            method="POST",
+            path=kind.path,
+            handler=partial(_create, kind),
+            summary=f"Create a {kind.noun} and begin its upload",
+            description=_described(kind, "create"),
+            body=kind.create_body,
+            answers=CREATED,
+            errors=(PayloadTooLarge,),
+            changes=True,
+        ),
+        Operation(
+            name=f"list_{kind.names}",
+            tag=kind.tag,
+            method="GET",
+            path=kind.path,
+            handler=partial(_list_page, kind),
+            summary=f"List {kind.noun}s",
+            description=_described(kind, "list"),
+            query=(*parameters_of(kind.list_filter), *FILE_PARAMETERS),
+            answers={
+                200: Answer(description=f"A page of {kind.noun}s.", body=kind.list_body, headers=NEXT_PAGE)
+            },
+        ),
+    )
+
+
+def _of_record(kind: FileKind) -> tuple[Operation, ...]:
+    path = f"{kind.path}/{{file_uuid}}"
+    return (
+        Operation(
+            name=f"get_{kind.name}",
+            tag=kind.tag,
+            method="GET",
+            path=path,
+            handler=partial(_get, kind),
+            summary=f"Show a {kind.noun}",
+            description=_described(kind, "get"),
+            headers=CONDITIONS,
+            answers={
+                200: Answer(description=f"The {kind.noun}.", body=kind.body, headers=OF_RECORD),
+                304: UNCHANGED,
+            },
+            errors=(PreconditionFailed,),
+        ),
+        Operation(
+            name=f"update_{kind.name}",
+            tag=kind.tag,
+            method="PATCH",
+            path=path,
+            handler=partial(_update, kind),
+            summary=f"Change the metadata of a {kind.noun}",
+            description=_described(kind, "update"),
+            body=kind.update_body,
+            headers=CONDITIONS,
+            answers={
+                200: Answer(description=f"The {kind.noun} as it is now.", body=kind.body, headers=OF_RECORD)
+            },
+            errors=(Gone, PreconditionFailed),
+            changes=True,
+        ),
+        Operation(
+            name=f"delete_{kind.name}",
+            tag=kind.tag,
+            method="DELETE",
+            path=path,
+            handler=partial(_delete, kind),
+            summary=f"Delete a {kind.noun}",
+            description=_described(kind, "delete"),
+            headers=CONDITIONS,
+            answers={200: Answer(description=f"The {kind.deleted} is deleted.", body=DeletedFile)},
+            errors=(*kind.deleted_errors, PreconditionFailed),
+        ),
+    )
+
+
+def _described(kind: FileKind, act: Act) -> str:
+    every = _DESCRIPTIONS[act].format(noun=kind.noun, metadata=kind.metadata)
+    return kind.descriptions.get(act, every)
+
+
+async def _create(kind: FileKind, request: web.Request) -> web.Response:
+    """201 with where the bytes go. File record, the row of its kind and upload are one change."""
+    services = request.app[API]
+    caller = await authenticate(request)
+    body = await read_json(request, kind.create_body)
+    command = kind.create_command(
+        caller=caller,
+        file_uuid=str(uuid_utils.uuid7()),
+        bucket_id=check_uuid(body.bucket_id, "bucket_id"),
+        filename=check_filename(body.filename),
+        content_type=check_media_type(body.content_type),
+        size_bytes=body.size_bytes,
+        expected_sha256=check_sha256(body.blob_sha256),
+        retention_hours=body.retention_period,
+        **_given(kind, body, own_fields(kind.create_command, CreateFile)),
+    )
+    upload = await services.metadata.propose(command, UploadRecord)
+    assert upload.placement, "an upload without a node to take it"
+    answer = UploadInitialisation(
+        file_uuid=upload.file_uuid,
+        upload_url=f"{services.public_url(upload.placement[0])}/api/v1/files/{upload.file_uuid}/content",
+        expires_at=rfc3339(upload.expires_at_ms),
+        status=upload.status,
+    )
+    return json_response(answer, status=201, headers={"Location": f"{kind.path}/{upload.file_uuid}"})
+
+
+async def _list_page(kind: FileKind, request: web.Request) -> web.Response:
+    caller = await authenticate(request)
+    filters = file_filters(request)
+    own = _narrowed(kind, request)
+    query = kind.list_query(caller=caller, **filters, **own)
+    page = await request.app[API].metadata.read(query, kind.page)
+    elements = {kind.names: [_body_of(kind, record) for record in page.files]}
+    answer = kind.list_body(count=len(page.files), **elements, next_cursor=cursor_text(page.next_cursor))
+    return filtered_response(request, answer, page.next_cursor, filters, **own)
+
+
+async def _get(kind: FileKind, request: web.Request) -> web.Response:
+    return answer_read(request, await _find(kind, request, await authenticate(request)))
+
+
+async def _update(kind: FileKind, request: web.Request) -> web.Response:
+    caller = await authenticate(request)
+    file_uuid = path_uuid(request)
+    body = await read_json(request, kind.update_body)
+    command = kind.update_command(
+        caller=caller,
+        file_uuid=file_uuid,
+        retention_hours=body.retention_period,
+        unchanged_since_ms=await state_named(request, partial(_find, kind, request, caller)),
+        **_given(kind, body, own_fields(kind.update_command, UpdateFile)),
+    )
+    record = await request.app[API].metadata.propose(command, kind.record)
+    return record_response(_body_of(kind, record), record.updated_at_ms)
+
+
+async def _delete(kind: FileKind, request: web.Request) -> web.Response:
+    return await delete_of_kind(request, kind.name, partial(_find, kind))
+
+
+async def _find(kind: FileKind, request: web.Request, caller: Caller) -> Found:
+    """The record in the path as it is answered. Raises NotFound, Forbidden."""
+    query = kind.get_query(caller=caller, file_uuid=path_uuid(request))
+    record = await request.app[API].metadata.read(query, kind.record)
+    return Found(_body_of(kind, record), record.updated_at_ms, record.blob_sha256)
+
+
+def _given(kind: FileKind, body: Struct, names: tuple[str, ...]) -> dict[str, Any]:
+    """Those of a kind's own fields that a body has, checked in this order. Raises InvalidRequest."""
+    values = ((name, getattr(body, name)) for name in names)
+    return {
+        name: kind.checks[name](value, name) if name in kind.checks else value
+        for name, value in values
+        if value is not None
+    }
+
+
+def _narrowed(kind: FileKind, request: web.Request) -> dict[str, Any]:
+    """The kind's own filters as the query of the request has them, "" for any. Raises InvalidRequest."""
+    values = {name: query_text(request, name) for name in own_fields(kind.list_filter, ListFilter)}
+    checked = {name: check(values[name], name) for name, check in kind.filter_checks.items() if values[name]}
+    return values | checked
+
+
+def _body_of(kind: FileKind, record: FileRecord) -> FileBody:
+    names = own_fields(kind.body, FileBody)
+    own: dict[str, Any] = {name: value for name in names if (value := getattr(record, name)) is not UNSET}
+    return kind.body(**file_body_fields(record), **own)
