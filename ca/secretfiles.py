@@ -43,8 +43,9 @@ def create_secret(path: Path, data: bytes) -> None:
 
 
 def make_directory(path: Path) -> None:
-    """Make a directory for its owner alone, with those above it that are missing; their names are durable
-    when this returns. Raises OSError.
+    """Make a directory for its owner alone, with those above it that are missing.
+
+    Their names are durable when this returns. Raises OSError.
 
     Also when it was there: who made it may have died before the sync. Not where its parent cannot be read.
     """

@@ -102,9 +102,11 @@ class Credential:
         return renewal_of(*validity_ms(self.chain()[0]), random.uniform(-1, 1))
 
     def require(self, identity: Identity) -> None:
-        """Raises UnusableCredential when the certificate on disk is another member's, or none; when it is not
-        for the key beside it, or does not lead to the root that is trusted here: with a damaged one every
-        handshake would fail, and nobody would say why. Its time is not looked at.
+        """Raises UnusableCredential unless the certificate on disk is this member's and can be used.
+
+        It is refused when it is another member's, when there is none, when it is not for the key beside it,
+        and when it does not lead to the root that is trusted here. With a damaged one every handshake would
+        fail, and nobody would say why. Its time is not looked at.
         """
         try:
             chain = self.chain()
@@ -118,8 +120,9 @@ class Credential:
             raise UnusableCredential(f"{self.path} is the certificate of {named.uri}, not of {identity.uri}")
 
     def require_address(self, address: str) -> None:
-        """Raises UnusableCredential when the certificate on disk is for another address, however that is
-        written.
+        """Raises UnusableCredential when the certificate on disk is for another address.
+
+        It does not matter how the address is written.
         """
         names = self.chain()[0].extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         known = names.get_values_for_type(x509.IPAddress)
@@ -146,8 +149,10 @@ class Peer:
         return self.not_before_ms <= at_ms < self.not_after_ms
 
     def may_renew(self, at_ms: int) -> bool:
-        """Whether it is a node that may have a new one made although this one is not valid: it was off while
-        its certificate ended, or has one that was signed by a clock that ran ahead.
+        """Whether it is a node that may have a new certificate made although this one is not valid.
+
+        Either the node was off while its certificate ended, or the certificate was signed by a clock that ran
+        ahead.
         """
         is_near = self.not_before_ms - LATE_RENEWAL_MS <= at_ms < self.not_after_ms + LATE_RENEWAL_MS
         return is_near and self.identity.role is Role.NODE
@@ -214,8 +219,9 @@ def first_contact_context() -> ssl.SSLContext:
 
 
 def distrust(error: Exception) -> str:
-    """What is wrong with a server's certificate, to go on after "the certificate"; `error` as its handshake
-    ended.
+    """What is wrong with a server's certificate: text to go on after "the certificate".
+
+    `error` is the one that its handshake ended with.
     """
     code = error.verify_code if isinstance(error, ssl.SSLCertVerificationError) else 0
     if code == _NOT_YET_VALID:

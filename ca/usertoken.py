@@ -175,6 +175,7 @@ class Verifier:
 
     def verify_signature(self, token: str, *, now_ms: int) -> Claims:
         """The claims of a token of ours, however old: for the end of something that began while it was valid.
+
         Its key must be good at `now_ms`.
 
         Raises Unauthorized for every other text, and nothing else.

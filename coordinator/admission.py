@@ -1,5 +1,6 @@
-"""Who may speak on the peer port of a coordinator, as its state has it: members with a live certificate, and
-of a node the one process that speaks for it.
+"""Who may speak on the peer port of a coordinator, as its state has it.
+
+These are members with a live certificate, and of a node the one process that speaks for it.
 
 A certificate lies in a directory, and a directory can be copied. So each start of a node says which directory
 and which start it is (`coordinator.model.instance`), with every connection, and announces itself: that is in
@@ -50,9 +51,10 @@ class Membership:
         self._told: dict[str, str] = {}  # of each node, the last that was refused and is in our log
 
     def check(self, peer: Peer) -> None:
-        """Raises Unauthorized unless the peer is a member with a live certificate, as this coordinator's
-        state has it; Gone for one that was removed, so that it can tell whoever looks; Conflict for a process
-        that does not speak for its node.
+        """Raises Unauthorized unless the peer is a member with a live certificate.
+
+        What counts is this coordinator's state. Raises Gone for a member that was removed, so that it can
+        tell whoever looks; Conflict for a process that does not speak for its node.
         """
         identity = peer.identity
         if identity.cluster != self._own.cluster:
@@ -71,8 +73,9 @@ class Membership:
             raise Conflict(f"This process is not taken for the node {identity.id}: {why}.")
 
     def require_known(self, peer: Peer, call: AnyCall) -> None:
-        """Raises Unavailable for a coordinator that this one does not know, or not yet: a certificate alone
-        gives it nothing but the view of the cluster.
+        """Raises Unavailable for a coordinator that this one does not know, or not yet.
+
+        A certificate alone gives it nothing but the view of the cluster.
         """
         if peer.identity.role is not Role.COORDINATOR or peer.identity == self._own:
             return

@@ -31,9 +31,10 @@ SHORT_SHOWN: Final = 3  # steps of lacking that are always shown, so that a rule
 
 
 class ClusterMetrics(Collector):
-    """A collector in the registry of one coordinator. `node_states`: how each node is, as heard here;
-    `node_disks`: how the disk of each is, in the same order; `failing_nodes`: those that fail at copies;
-    `contested_nodes`: those that a second process claims to be.
+    """A collector in the registry of one coordinator.
+
+    `node_states`: how each node is, as heard here; `node_disks`: how the disk of each is, in the same order;
+    `failing_nodes`: those that fail at copies; `contested_nodes`: those that a second process claims to be.
     """
 
     def __init__(

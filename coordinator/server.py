@@ -1,5 +1,6 @@
-"""A coordinator process: opens what it owns, joins the group, serves the peer port and the client port
-until told to stop.
+"""A coordinator process opens what it owns, joins the group, and serves until told to stop.
+
+It serves the peer port and the client port.
 """
 
 import asyncio
@@ -200,8 +201,9 @@ async def _run(
 
 
 class _Member:
-    """The parts of this process that need each other: the driver tells the fetcher, the digests and the
-    departure what happens, and they tell it.
+    """The parts of this process that need each other.
+
+    The driver tells the fetcher, the digests and the departure what happens, and they tell it.
     """
 
     def __init__(
@@ -438,8 +440,9 @@ def _first(group: BaseExceptionGroup, kind: type[_Error]) -> _Error | None:
 async def _renew(
     files: CoordinatorFiles, config: CoordinatorConfig, member: _Member, contexts: MemberContexts
 ) -> None:
-    """Renew this coordinator's own certificate at two thirds of its life, or when there is a newer
-    intermediate than signed it: it holds the key of the CA.
+    """Renew this coordinator's own certificate: it holds the key of the CA.
+
+    That happens at two thirds of its life, or when there is a newer intermediate than signed it.
 
     A certificate that is good for longer is kept at start: one made by a clock that runs ahead would not be
     valid yet for the others.

@@ -1,5 +1,7 @@
-"""What a coordinator answers to the calls of members: changes, reads, joins, certificates, tokens,
-heartbeats, status, snapshots, and changes of the group itself.
+"""What a coordinator answers to the calls of members.
+
+These are changes, reads, joins, certificates, tokens, heartbeats, status, snapshots, and changes of the group
+itself.
 
 Who calls is the certificate's identity; a node acts for itself only. The time of every change is this
 coordinator's when it leads, and placement is chosen here: the state machine has no clock and hears no
@@ -280,8 +282,9 @@ class Service:
             raise Unavailable("The state of this coordinator is wrong: others answer.")
 
     def _check_again(self, peer: Peer, known: int) -> None:
-        """For who has waited for its answer: it may have been removed meanwhile, or before it asked. `known`:
-        the version of the view that it was checked by. Raises as `check` does.
+        """For who has waited for its answer: it may have been removed meanwhile, or before it asked.
+
+        `known` is the version of the view that it was checked by. Raises as `check` does.
         """
         if self._view().version != known:
             self.check(peer)

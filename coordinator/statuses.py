@@ -123,8 +123,9 @@ class Statuses:
         return [node.node_id for node in self._view().nodes if self._health.rival(node.node_id, at_s=at_s)]
 
     def failing_nodes(self) -> dict[str, str]:
-        """What is told of nodes that fail at copies, by node; that one is down says enough. Only by whoever
-        leads: others make none.
+        """What is told of nodes that fail at copies, by node; that one is down says enough.
+
+        Only by whoever leads: others make none.
         """
         if not self._driver.is_leader:
             return {}

@@ -1,5 +1,6 @@
-"""The `filestore` command. Errors are one line on stderr with code and details; no traceback for what
-users meet.
+"""The `filestore` command.
+
+Errors are one line on stderr with code and details; no traceback for what users meet.
 
 Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted. Of `status`: 0 healthy, 1 degraded,
 2 unavailable, 3 not asked: the token may not see it, or a file is missing.

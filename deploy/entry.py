@@ -1,5 +1,7 @@
-"""Where the command and every process begin. Loading the product takes a moment, in which it can be
-interrupted like later. Nothing that is loaded is garbage: looking for some would take a fifth of that moment.
+"""Where the command and every process begin.
+
+Loading the product takes a moment, in which it can be interrupted like later. Nothing that is loaded is
+garbage: looking for some would take a fifth of that moment.
 """
 
 import gc

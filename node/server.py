@@ -352,8 +352,9 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs:
 async def _readiness(
     config: NodeConfig, view: View, watch: DiskWatch, numbers: WorkerNumbers, start: Start
 ) -> str:
-    """`ready`, or `disk_full` of one that serves what it has, and passes uploads on; raises Unavailable
-    while this node should get no requests.
+    """`ready`, or `disk_full` of a node that serves what it has, and passes uploads on.
+
+    Raises Unavailable while this node should get no requests.
     """
     view.require_fresh()
     view.require_leader()

@@ -1,5 +1,6 @@
-"""The program of a worker process beside the first: `node/workers/supervisor.py` says what it hears and
-tells.
+"""The program of a worker process beside the first.
+
+`node/workers/supervisor.py` says what it hears and tells.
 
 It serves clients and the other workers as soon as it knows the cluster: until then it could only refuse. It
 holds nothing that a node has once: no peer port, no word in heartbeats, no renewal.

@@ -15,6 +15,21 @@ FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
 LINE_CHARACTERS_MAX = 110
 MODULES_WITHOUT_MEANING = {"utils", "util", "common", "helpers", "helper", "manager", "misc"}
+# The docstrings of these do not begin with a sentence that stands alone yet. To be done: those of HTTP
+# handlers become descriptions in the OpenAPI document, so each is a change of what clients read.
+SUMMARIES_TO_BE_DONE = (
+    "coordinator/http/",
+    "coordinator/machine/",
+    "node/api/",
+    "node/archive/",
+    "node/content/handlers.py",
+    "node/content/routes.py",
+    "node/http/",
+    "node/sending/",
+)
+SENTENCE_END = re.compile(r"[.?!]\)?$")
+LIST_MARK = re.compile(r"(\d+\.|[-*]) +")
+LIST_IN_A_LINE = re.compile(r"(?:^|\s)1\. .*\s2\. ")
 PURE_PACKAGES = ("coordinator/raft", "coordinator/machine")
 PURE_IMPORTS = {
     "__future__",
@@ -118,6 +133,100 @@ def test_public_functions_and_classes_are_documented() -> None:
         if isinstance(found, kinds) and not found.name.startswith("_") and not ast.get_docstring(found)
     ]
     assert not faults, "no docstring: " + "; ".join(faults)
+
+
+def docstrings_of(tree: ast.Module) -> Iterator[tuple[str, int, str]]:
+    """Name, first line and text of every docstring in a source, the module's own included."""
+    kinds = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for found in ast.walk(tree):
+        if isinstance(found, kinds) and (text := ast.get_docstring(found)) is not None:
+            yield getattr(found, "name", "module"), found.body[0].lineno, text.rstrip()
+
+
+def summary_fault(text: str) -> str:
+    """What is wrong with how a docstring begins; "" for nothing."""
+    first, *rest = text.splitlines() or [""]
+    if not SENTENCE_END.search(first.rstrip()):
+        return "the first line does not end a sentence"
+    return "no blank line follows the first" if rest and rest[0].strip() else ""
+
+
+def list_fault(text: str) -> str:
+    """What is wrong with a list in a docstring; "" for nothing.
+
+    A list is a paragraph of its own. Each item begins with a mark, and its further lines are indented.
+    """
+    for paragraph in re.split(r"\n\s*\n", text):
+        lines = paragraph.splitlines()
+        if LIST_IN_A_LINE.search(" ".join(lines)) and not LIST_MARK.match(lines[0].lstrip()):
+            return f"items in one line: {lines[0]}"
+        # A heading's underline stands before what it is the heading of.
+        while len(lines) > 1 and (set(lines[1].strip()) == {"-"}):
+            lines = lines[2:]
+        starts = [LIST_MARK.match(line) is not None for line in lines]
+        if not any(starts):
+            continue
+        if not starts[0]:
+            return f"a list begins inside of a paragraph: {lines[starts.index(True)]}"
+        for line, is_start in zip(lines, starts, strict=True):
+            if not is_start and not line.startswith("  "):
+                return f"a line of an item is not indented: {line}"
+            if LIST_IN_A_LINE.search(line):
+                return f"items in one line: {line}"
+    return ""
+
+
+def test_docstrings_begin_with_a_sentence_that_stands_alone() -> None:
+    faults = [
+        f"{name_of(path)}:{line}: {name}: {fault}"
+        for package in PACKAGES
+        for path in sources_of(package)
+        if not name_of(path).startswith(SUMMARIES_TO_BE_DONE)
+        for name, line, text in docstrings_of(tree_of(path))
+        if (fault := summary_fault(text))
+    ]
+    assert not faults, "; ".join(faults)
+
+
+def test_lists_in_docstrings_are_whole() -> None:
+    faults = [
+        f"{name_of(path)}:{line}: {name}: {fault}"
+        for package in PACKAGES
+        for path in sources_of(package)
+        for name, line, text in docstrings_of(tree_of(path))
+        if (fault := list_fault(text))
+    ]
+    assert not faults, "; ".join(faults)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["What goes on in the next\nline.", "A sentence.\nAnd more of it.", "A list:\n\n- one", ""],
+)
+def test_summary_check_notices(text: str) -> None:
+    assert summary_fault(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "It does:\n1. this\n2. that",
+        "1. this\nand more\n2. that",
+        "It does: 1. this 2. that",
+        "1. this, then 2. that; 1. again 2. more",
+        "Two things:\n- one",
+        "- one, which\ngoes on",
+    ],
+)
+def test_list_check_notices(text: str) -> None:
+    assert list_fault(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["One.", "Is it?\n\nYes.", "One. (Two.)", "In order:\n\n1. this\n   goes on\n2. that"]
+)
+def test_list_check_takes_whole_lists(text: str) -> None:
+    assert not list_fault(text)
 
 
 @pytest.mark.parametrize("package", PACKAGES)

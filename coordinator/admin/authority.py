@@ -1,5 +1,6 @@
-"""The internal CA and the signer of user tokens, as a coordinator holds them: keys unwrapped from
-replicated state.
+"""The internal CA and the signer of user tokens, as a coordinator holds them.
+
+Their keys are unwrapped from replicated state.
 """
 
 from collections.abc import Callable
@@ -96,8 +97,9 @@ class ClusterAuthority:
         self.root_pem = root_pem
 
     def require_key(self) -> None:
-        """Raises WrongClusterKey for the key of another cluster, KeyDamaged when a key in the state is not
-        what was written: both would show when this member leads.
+        """Raises WrongClusterKey for the key of another cluster, KeyDamaged for a damaged key in the state.
+
+        A key is damaged when it is not what was written. Both would show only when this member leads.
         """
         opened_by_purpose, failure = {}, None
         for purpose in (INTERMEDIATE_PURPOSE, USER_TOKEN_PURPOSE):

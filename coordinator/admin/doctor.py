@@ -94,8 +94,9 @@ def _check_genesis(findings: Findings, files: CoordinatorFiles) -> None:
 
 
 class _ReadOnlyDirectory:
-    """A log's directory for `recover`, which would mend it: here nothing is mended. See
-    coordinator.storage.log_directory.
+    """A log's directory for `recover`, which would mend it: here nothing is mended.
+
+    See coordinator.storage.log_directory.
     """
 
     def __init__(self, path: Path) -> None:

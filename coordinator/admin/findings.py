@@ -101,8 +101,9 @@ def check_known(findings: Findings, path: Path) -> None:
 
 
 def check_credential(findings: Findings, files: KeepsCredential, identity: Identity, address: str) -> None:
-    """Key and certificate belong together, name this member and its address, chain up to the root, and have
-    not ended.
+    """Key and certificate belong together, name this member and its address, and can be used.
+
+    The certificate chains up to the root and has not ended.
     """
     path, pem = files.credential_path, ""
     check_secret(findings, path, required=True)

@@ -66,8 +66,9 @@ SET_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", *_MARKS)
 
 
 def write_bundle(data: Path, output: Path) -> None:
-    """A bundle of the present, for a coordinator that is added later. It is secret. Raises Conflict,
-    InvalidRequest when nobody could begin with it.
+    """A bundle of the present, for a coordinator that is added later.
+
+    It is secret. Raises Conflict, InvalidRequest when nobody could begin with it.
     """
     files = CoordinatorFiles(data)
     bundle = _own_bundle(files, files.read_config())
@@ -106,8 +107,9 @@ def write_snapshot(data: Path, output: Path) -> SnapshotMeta:
 
 
 def restore(data: Path, *, snapshot: Path, bundle_path: Path, own: CoordinatorRecord) -> Path | None:
-    """Make a new cluster of this one coordinator from a snapshot; where its admin token lies, None when the
-    first admin is disabled: others have tokens.
+    """Make a new cluster of this one coordinator from a snapshot.
+
+    Returns where its admin token lies; None when the first admin is disabled, since others have tokens.
 
     Files, users and tokens are those of the snapshot; the coordinators of then are removed ones. The id must
     be none of theirs. Raises Conflict, InvalidRequest.
@@ -217,8 +219,9 @@ def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
 
 
 def _own_intermediate(files: CoordinatorFiles) -> Intermediate | None:
-    """The latest of those in the state, and in what a `begin_again` that was interrupted has set aside. None
-    if nothing of it can be read.
+    """The latest of those in the state, and in what a `begin_again` that was interrupted has set aside.
+
+    None if nothing of it can be read.
     """
     aside = [each / files.state.name for each in files.data.glob(f"{_ASIDE}*")]
     found = [each for each in map(_newest_intermediate, (files.state, *aside)) if each is not None]

@@ -1,5 +1,6 @@
-"""How a coordinator comes to be: `init` makes a cluster, a bundle makes its other members. Blocking, no
-network.
+"""How a coordinator comes to be: `init` makes a cluster, a bundle makes its other members.
+
+What is here blocks, and uses no network.
 
 The first entry of every member's log is the same Bootstrap command, so that they agree from the start. The
 bundle holds it together with the cluster key, which unwraps the CA's and the token signer's private keys:
@@ -98,8 +99,9 @@ def init_cluster(
 def init_from_bundle(
     data: Path, bundle_path: Path, coordinator_id: str, own: CoordinatorRecord | None = None
 ) -> None:
-    """Make another coordinator of the cluster that wrote the bundle; `own` says where it will listen, if it
-    comes later than those that `init` named.
+    """Make another coordinator of the cluster that wrote the bundle.
+
+    `own` says where it will listen, if it comes later than those that `init` named.
 
     Raises Conflict if the directory holds a coordinator already, InvalidRequest if the bundle does not fit.
     A member that lost its disk must not begin again under its old id: it would forget whom it voted for.
@@ -124,8 +126,10 @@ def read_bundle(path: Path) -> Bundle:
 
 
 def read_genesis(files: CoordinatorFiles) -> bytes:
-    """The first entry, as every coordinator keeps it. Raises InvalidRequest when it is damaged, or another
-    cluster's; UnsafeSecretFile when others could read it.
+    """The first entry, as every coordinator keeps it.
+
+    Raises InvalidRequest when it is damaged, or another cluster's; UnsafeSecretFile when others could read
+    it.
     """
     genesis = read_secret(files.genesis)
     try:
@@ -198,8 +202,9 @@ def _intermediate_of(bundle: Bundle) -> Intermediate:
 
 
 def new_intermediate(data: Path, root_key: Path) -> Intermediate:
-    """What signs leaves for another year, if the cluster of this coordinator takes it. `root_key` is the file
-    that `init` made.
+    """What signs leaves for another year, if the cluster of this coordinator takes it.
+
+    `root_key` is the file that `init` made.
 
     Raises NotInitialised, UnsafeSecretFile, UnreadableKey; UntrustedCertificate for the key of another root.
     """
@@ -210,8 +215,9 @@ def new_intermediate(data: Path, root_key: Path) -> Intermediate:
 
 
 def renew_certificate(data: Path, root_key: Path) -> None:
-    """Give this coordinator another certificate by an intermediate that is used for nothing else: without
-    one, no coordinator takes the entry that would bring all of them a new intermediate.
+    """Give this coordinator another certificate by an intermediate that is used for nothing else.
+
+    Without one, no coordinator takes the entry that would bring all of them a new intermediate.
 
     Raises as `new_intermediate` does, and Conflict while the coordinator runs: that one would know nothing
     of it.
@@ -350,8 +356,9 @@ def _genesis(
 
 
 def begin(files: CoordinatorFiles, config: CoordinatorConfig, bundle: Bundle) -> None:
-    """Write key, certificate, log, state and, last of all, coordinator.json, which makes the directory a
-    coordinator. There must be no log yet.
+    """Write key, certificate, log and state, and coordinator.json last of all.
+
+    That file makes the directory a coordinator. There must be no log yet.
     """
     write_identity(files, bundle)
     if bundle.members is not None:

@@ -144,8 +144,9 @@ class DivergenceWatch:
         return Standing.AGREED if is_agreed else Standing.OPEN
 
     def is_right(self, log_index: int, voters: Collection[str]) -> bool:
-        """Whether this member has at a place what a majority of witnesses has, or all voters have that are
-        not known to be odd.
+        """Whether this member has at a place what a majority of witnesses has.
+
+        It is right as well with what all voters have that are not known to be odd.
         """
         place = self._places.get(log_index)
         own = self.own_digest(log_index)
@@ -182,8 +183,9 @@ class DivergenceWatch:
             self._places[log_index].found = Divergence(log_index, ())
 
     def can_do_without(self, since_index: int, voters: Collection[str]) -> bool:
-        """Whether a majority of voters is here without the odd ones: at one place since then they all had the
-        same digest.
+        """Whether a majority of voters is here without the odd ones.
+
+        At one place since then they all had the same digest.
         """
         for log_index, place in self._places.items():
             sound = [
@@ -217,8 +219,9 @@ class DivergenceWatch:
             agreed.by_position[hashed.position] = max(known, (digest, log_index), key=lambda each: each[1])
 
     def _begin_table(self, hashed: StateHash) -> None:
-        """What was agreed two passes ago proves nothing: other slices may have been hashed since, and what
-        touched these rows is forgotten with them.
+        """Forget what was agreed two passes ago, since it proves nothing.
+
+        Other slices may have been hashed since, and what touched these rows is forgotten with them.
         """
         if hashed.table == self._table:
             return
@@ -254,8 +257,9 @@ def majority_digest(words: Mapping[str, Word], voters: Collection[str]) -> str:
 
 
 def confirmed_digest(words: Mapping[str, Word], voters: Iterable[str]) -> str:
-    """The digest of voters that is the same as was agreed on before, when nothing touched the rows; "" for
-    none, or where members contradict each other.
+    """The digest of voters that is the same as was agreed on before, when nothing touched the rows.
+
+    It is "" when there is none, or where members contradict each other.
     """
     confirmed = {words[voter].digest for voter in voters if voter in words and words[voter].agreed_at}
     is_sure = len(confirmed) == 1 and not any(word.touched for word in words.values())

@@ -1,5 +1,6 @@
-"""Whether another coordinator should rather lead than this one: for a wrong state, for want of room, for a
-wrong clock, or for a slow disk.
+"""Whether another coordinator should rather lead than this one.
+
+The reason is a wrong state, want of room, a wrong clock, or a slow disk.
 
 Whose state is wrong, who has no room, or a clock that most others call wrong, says so to the leader and
 stands for election after the others; who leads hands over to one that is fitter, as soon as there is one. A

@@ -1,5 +1,6 @@
-"""The asyncio shell around the leader's cache leases: who waits for subscribers, and subscribers that wait
-for news.
+"""The asyncio shell around the leader's cache leases.
+
+It holds who waits for subscribers, and subscribers that wait for news.
 
 What is decided is decided in `coordinator.member.record_leases`. A subscriber's call stays here until
 something is blocked, so that a write waits for one exchange with the nodes and no more; the end of a block is

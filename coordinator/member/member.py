@@ -1,5 +1,6 @@
-"""One member of the group without clock, threads and sockets: the core with its log, its state and those who
-wait.
+"""One member of the group without clock, threads and sockets.
+
+It is the core with its log, its state and those who wait.
 
 What `coordinator.member.driver` does on an event loop and the simulator does on simulated time is decided
 here, so both run the same code. A turn, in the order of the contract in coordinator/raft:
@@ -172,8 +173,9 @@ class Member:
                 self._readers.extend(asked.readers)
 
     def step(self, message: Message) -> None:
-        """A message came from a peer. An AssertionError means that an invariant is broken: the process must
-        end.
+        """A message came from a peer.
+
+        An AssertionError means that an invariant is broken: the process must end.
         """
         self._raft.step(message)
 
@@ -381,8 +383,9 @@ class Member:
     # Applying
 
     def next_to_apply(self) -> list[Entry]:
-        """All entries that are due, in order, to be applied as one batch; none while a batch is being
-        applied. A HashWhole ends its batch.
+        """All entries that are due, in order, to be applied as one batch.
+
+        There are none while a batch is being applied. A HashWhole ends its batch.
         """
         if self._is_applying or not self._due:
             return []
@@ -426,8 +429,9 @@ class Member:
     # Compaction
 
     def compactable(self, durable_index: int) -> int:
-        """Up to which index the log may forget, if the database holds everything up to `durable_index` for
-        good.
+        """Up to which index the log may forget.
+
+        The database holds everything up to `durable_index` for good.
 
         Kept are some entries for members that may lag, what members that live have yet to acknowledge, and
         what follows a snapshot that is fetched or about to be; the first two only while the log is not too

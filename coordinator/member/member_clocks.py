@@ -50,8 +50,10 @@ class MemberClocks:
             self._told[member.role, member.id] = (at_ms, self._steady_s())
 
     def offsets_ms(self) -> list[int]:
-        """Other clocks less ours: those of the nodes, which all coordinators hear alike; where fewer than
-        NODES_MIN are heard, of the coordinators as well.
+        """By how much other clocks differ from ours (ms): theirs less ours.
+
+        They are the clocks of the nodes, which all coordinators hear alike. Where fewer than NODES_MIN are
+        heard, those of the coordinators are added.
         """
         at_s, at_ms = self._steady_s(), self._wall_ms()
         self._told = {who: told for who, told in self._told.items() if at_s - told[1] <= HEARD_S}
@@ -63,8 +65,10 @@ class MemberClocks:
         return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())
 
     def correction_ms(self) -> int:
-        """See `safety_limits`. Every change and read asks: what was found a moment ago holds while
-        nobody was heard since, and our clock was not set.
+        """By how much our clock must be corrected (ms): see `caution.correction_ms`.
+
+        Every change and read asks: what was found a moment ago holds while nobody was heard since, and our
+        clock was not set.
         """
         at_s, at_ms = self._steady_s(), self._wall_ms()
         kept = self._kept

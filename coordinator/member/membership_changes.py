@@ -165,8 +165,9 @@ class Operations:
             raise Conflict(f"Of the {len(voters)} coordinators left only {len(live)} live: no majority.")
 
     async def _live(self, voters: Sequence[str], enough: int) -> list[str]:
-        """Those that were heard lately, this one included; waits for `enough`, as a new leader has heard
-        nobody yet.
+        """Those that were heard lately, this one included.
+
+        It waits for `enough`, as a new leader has heard nobody yet.
         """
         give_up_at = time.monotonic() + LIVE_S
         while True:

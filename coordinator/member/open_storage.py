@@ -36,8 +36,10 @@ class Ledger:
 
 
 def open_ledger(files: CoordinatorFiles, sync: Callable[[int], None]) -> Ledger:
-    """Blocking. Raises LogDamaged, LogInUse, StateLost, OSError, and StateDamaged for a database that SQLite
-    does not find whole, or that a process before did not; then nothing stays open.
+    """Open the log and the database of this member; it blocks.
+
+    Raises LogDamaged, LogInUse, StateLost, OSError, and StateDamaged for a database that SQLite does not find
+    whole, or that a process before did not; then nothing stays open.
     """
     with contextlib.ExitStack() as opened:
         log = opened.enter_context(closing(SegmentLog.open(files.log, sync=sync)))

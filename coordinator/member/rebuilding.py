@@ -102,8 +102,10 @@ def _log_follows(files: CoordinatorFiles, sync: Callable[[int], None]) -> int:
 
 
 def _mark(files: CoordinatorFiles, meta: SnapshotMeta, sync: Callable[[int], None]) -> None:
-    """As a message of its term would, and as an installation does: the vote that was given in the term before
-    stays true, and a log that ends before the snapshot is not one that has lost its end.
+    """Mark the log as a message of the snapshot's term would, and as an installation does.
+
+    The vote that was given in the term before stays true, and a log that ends before the snapshot is not one
+    that has lost its end.
     """
     with closing(SegmentLog.open(files.log, sync=sync)) as log:
         known = log.hard_state

@@ -1,5 +1,6 @@
-"""The leader raises the rules of the state machine once every coordinator knows the newer ones: when the last
-of them has been upgraded.
+"""The leader raises the rules of the state machine once every coordinator knows the newer ones.
+
+That is when the last of them has been upgraded.
 """
 
 import asyncio

@@ -44,8 +44,9 @@ class Witnesses(Protocol):
         """The state at such an entry, to be hashed and closed."""
 
     async def vouch(self, made: Made) -> bool:
-        """Whether a majority has the same state at that entry; False when it does not say. Raises Conflict
-        when somebody has another.
+        """Whether a majority has the same state at that entry; False when it does not say.
+
+        Raises Conflict when somebody has another.
         """
 
 
@@ -125,8 +126,9 @@ class Making:
             self.witnesses.pinned(pinned)
 
     async def tidy(self) -> None:
-        """A snapshot that nobody fetches goes, or that may be wrong; one that somebody can not fetch to its
-        end is made anew.
+        """Remove a snapshot that nobody fetches, or that may be wrong.
+
+        One that somebody can not fetch to its end is made anew.
         """
         if self._taken_at_s is None or self.is_busy:
             return

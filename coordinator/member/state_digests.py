@@ -62,7 +62,9 @@ class StateDiverged(Internal):
 
 
 class _Kept(Struct, frozen=True, kw_only=True):
-    """What outlives the process: who is odd, the differences of which that is not known, and which state each
+    """What outlives the process: who is odd, and what is not settled yet.
+
+    The latter are the differences of which it is not known who is odd. It keeps as well which state each
     member had when it spoke last (see ReportHash).
     """
 
@@ -174,9 +176,9 @@ class Digests:
     # What making asks
 
     async def call(self) -> int:
-        """Have all members hash their state at one entry: its log index; 0 when no majority could answer, or
-        when another leads.
+        """Have all members hash their state at one entry, and return its log index.
 
+        It is 0 when no majority could answer, or another leads.
         Raises NotLeader, FilestoreError, TimeoutError.
         """
         if not self._driver.is_leader or self._store.rules() < WHOLE_DIGESTS or not self._can_decide():
@@ -186,9 +188,7 @@ class Digests:
         return msgspec.msgpack.decode(value_of(reply), type=int)
 
     def pinned(self, pinned: Pinned) -> None:
-        """The state at a HashWhole, to be hashed beside everything else; one that comes while another is
-        being hashed is not.
-        """
+        """Pin the state at a HashWhole, to be hashed beside all else; not while another is hashed."""
         if self.is_odd:
             pinned.close()
             self._report_soon(pinned.index, Word(""))  # nobody shall wait for it
@@ -198,9 +198,7 @@ class Digests:
             self._to_hash.put_nowait(pinned)
 
     async def vouch(self, made: Made) -> bool:
-        """Whether a majority has the same state at that entry; False when it does not say. Raises Conflict
-        when somebody has another.
-        """
+        """Whether a majority says it has the same state there. Raises Conflict when somebody has another."""
         log_index = made.meta.index
         self._own_whole(log_index, made.content)
         ends_at_s = time.monotonic() + VOUCH_S
@@ -298,8 +296,9 @@ class Digests:
             self._take_as_own(report.log_index, voters)
 
     def _is_of_this_state(self, report: HashReport) -> bool:
-        """False for what this member said of a state that it has no more. Another that has a new one begins
-        anew: it is odd no longer, and what it said before is void.
+        """False for what this member said of a state that it has no more.
+
+        Another that has a new one begins anew: it is odd no longer, and what it said before is void.
         """
         speaker = report.coordinator_id
         if speaker == self._own_id:
@@ -336,8 +335,10 @@ class Digests:
         self._driver.suspect()
 
     def _take_as_own(self, log_index: int, voters: Sequence[str]) -> None:
-        """A state that was copied is as good as one's own once a majority has the same, or once all have of
-        whom it is not known that they are odd: then nobody is left who could know better.
+        """Take a state that was copied as one's own, once that is as good.
+
+        It is so once a majority has the same, or once all have of whom it is not known that they are odd:
+        then nobody is left who could know better.
         """
         if not self._watch.is_right(log_index, voters):
             return

@@ -13,8 +13,10 @@ WHY_NOT = {  # one that is asked by name
 
 
 def successor(status: Status, *, reluctance_max: Reluctance) -> str:
-    """The voter that is to lead: one that keeps up with the log rather than one that does not, then the least
-    reluctant, then the most advanced; "" when there is none that lives and is no more reluctant than this.
+    """The voter that is to lead; "" when none lives that is no more reluctant than this.
+
+    One that keeps up with the log goes before one that does not, then the least reluctant, then the most
+    advanced.
     """
     live = live_voters(status)
     most = min(reluctance_max, Reluctance.STATE_WRONG)  # beyond that it must not

@@ -42,8 +42,10 @@ class JobParameters(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class JobKind(Struct, frozen=True, kw_only=True):
-    """A job that an admin may trigger. `schedule_s` 0: it runs only then, else also every so many seconds, if
-    there is something to do. `takes`: which of the JobParameters.
+    """A job that an admin may trigger.
+
+    `schedule_s` 0: it runs only then, else also every so many seconds, if there is something to do. `takes`:
+    which of the JobParameters.
     """
 
     name: str

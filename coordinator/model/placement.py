@@ -29,8 +29,9 @@ class Candidate:
         return self.free_bytes - size_bytes >= self.reserve_bytes
 
     def can_repair(self, size_bytes: int) -> bool:
-        """Whether `size_bytes` more leave half of the reserve, which is for what a disk must do in any case:
-        a blob with too few replicas is worse than a disk with little room.
+        """Whether `size_bytes` more leave half of the reserve, which is for what a disk must do in any case.
+
+        A blob with too few replicas is worse than a disk with little room.
         """
         return self.free_bytes - size_bytes >= self.reserve_bytes // 2
 

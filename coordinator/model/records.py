@@ -192,8 +192,9 @@ class UploadPage(Struct, frozen=True, kw_only=True):
 
 
 class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a download needs: the record, the nodes that hold the bytes, and since when these are what they
-    are: content never changes once it is available.
+    """What a download needs: the record, and the nodes that hold the bytes.
+
+    It also says since when these are what they are: content never changes once it is available.
 
     `is_lasting`: the caller may read it until a command says otherwise; no retention period and no expiry of
     a permission ends that. Only from GetContent.
@@ -206,8 +207,10 @@ class ContentRecord(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class BlobRecord(Struct, frozen=True, kw_only=True):
-    """A blob and the nodes that hold it. `damaged`: those that keep a damaged copy; `gone`: bytes that are
-    wrong in every copy, where nobody holds it whole; `has_quorum`: as many hold it as end an upload.
+    """A blob and the nodes that hold it.
+
+    `damaged`: those that keep a damaged copy; `gone`: bytes that are wrong in every copy, where nobody holds
+    it whole; `has_quorum`: as many hold it as end an upload.
     """
 
     sha256: str

@@ -73,9 +73,10 @@ class NamedFile(Struct, frozen=True, kw_only=True):
 
 
 class DamagedBlob(Struct, frozen=True, kw_only=True):
-    """A blob that no node holds whole. `gone`: bytes that are wrong in every copy; `copies`: the nodes that
-    keep a damaged one; `files`: some of those whose content it is; `doomed`: nodes that have yet to drop a
-    replica.
+    """A blob that no node holds whole.
+
+    `gone`: bytes that are wrong in every copy; `copies`: the nodes that keep a damaged one; `files`: some of
+    those whose content it is; `doomed`: nodes that have yet to drop a replica.
     """
 
     sha256: str
@@ -118,8 +119,9 @@ class ShortPage(Struct, frozen=True, kw_only=True):
 
 
 class SurplusPage(Struct, frozen=True, kw_only=True):
-    """Blobs of which more nodes hold a replica than are wanted, nodes that do not count included, in the
-    order of their sha256. `after` is the last blob that was looked at.
+    """Blobs of which more nodes hold a replica than are wanted, in the order of their sha256.
+
+    Nodes that do not count are included. `after` is the last blob that was looked at.
     """
 
     blobs: list[BlobRecord]
@@ -196,6 +198,7 @@ class Recounted(Struct, frozen=True, kw_only=True):
 
 class SolePage(Struct, frozen=True, kw_only=True):
     """How many of the replicas looked at are `sole`: of content that no other node of those asked for holds.
+
     `after` is the sha256 of the last one.
     """
 
@@ -205,8 +208,9 @@ class SolePage(Struct, frozen=True, kw_only=True):
 
 
 class NodeRemoval(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Replicas that went with a node that was removed by force, at most COUNTED_MAX are counted; `uploads`
-    that were placed there and had not ended, the same.
+    """Replicas that went with a node that was removed by force; at most COUNTED_MAX are counted.
+
+    `uploads` that were placed there and had not ended are counted the same.
     """
 
     replicas: int

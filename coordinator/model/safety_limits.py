@@ -1,5 +1,6 @@
-"""When to stop and ask: what does away with this many blobs at once is more likely a mistake than the truth,
-and so is a clock that is far from the others.
+"""When to stop and ask: something that is more likely a mistake than the truth.
+
+What does away with this many blobs at once is, and so is a clock that is far from the others.
 
 For the leader's runs, of all blobs, and for each node's passes, of its own.
 """

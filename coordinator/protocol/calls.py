@@ -128,6 +128,7 @@ class HeartbeatReply(Struct, frozen=True):
 
 class FollowCall(Struct, frozen=True, tag="follow"):
     """A process of a node asks which of the records that it keeps it must drop, and for leave to keep others.
+
     Leader only. Answered when there is news, after POLL_S at the latest.
 
     `subscriber` is random, one for each process; `term` and `acknowledged` are of the last FollowReply, all
@@ -193,9 +194,10 @@ class SnapshotChunkCall(Struct, frozen=True, tag="snapshot_chunk"):
 
 
 class SnapshotCall(Struct, frozen=True, tag="snapshot"):
-    """A coordinator that lost its state asks for a snapshot of at least this entry. Answers a SnapshotMeta,
-    or None while one is being made; Unavailable when the state here is older, Conflict while none may be
-    handed out.
+    """A coordinator that lost its state asks for a snapshot of at least this entry.
+
+    Answers a SnapshotMeta, or None while one is being made; Unavailable when the state here is older,
+    Conflict while none may be handed out.
     """
 
     index_min: Count
@@ -208,8 +210,10 @@ class StatusCall(Struct, frozen=True, tag="status"):
 
 
 class FollowerStatus(Struct, frozen=True, kw_only=True):
-    """A member of the group as its leader sees it: durable up to `match`, fed by `state` (probe, replicate,
-    snapshot; leader for itself); `active` when it was heard within an election timeout.
+    """A member of the group as its leader sees it.
+
+    It is durable up to `match`, and fed by `state` (probe, replicate, snapshot; leader for itself). It is
+    `active` when it was heard within an election timeout.
     """
 
     id: str
@@ -245,10 +249,12 @@ class CoordinatorStatus(Struct, frozen=True, kw_only=True):
 
 
 class NodeStatus(Struct, frozen=True, kw_only=True):
-    """`state`: healthy, draining (healthy, and being emptied), unreachable (most other nodes cannot
-    connect to it), suspect (silent for 10 s), down (the log says so, or silent for 10 min), returning (heard
-    again, its replicas are not compared with the log yet), unheard (not by this coordinator since it was
-    started), joined (has never run).
+    """A node, as the coordinator that answers has heard it.
+
+    `state`: healthy, draining (healthy, and being emptied), unreachable (most other nodes cannot connect to
+    it), suspect (silent for 10 s), down (the log says so, or silent for 10 min), returning (heard again, its
+    replicas are not compared with the log yet), unheard (not by this coordinator since it was started),
+    joined (has never run).
 
     `disk`: ok; low, when no room is left but the reserve; full, when none is left at all; failed, when it
     takes no bytes. `copy_failures`: what the leader has seen fail again and again of the copies that it shall

@@ -24,8 +24,9 @@ EVERYTHING: Final[Keys] = frozenset({EVERY_KEY})
 
 
 def invalidated(command: AnyCommand) -> Keys:
-    """The keys of all records that may be untrue once the command is applied, EVERYTHING for one that is not
-    known here.
+    """The keys of all records that may be untrue once the command is applied.
+
+    It is EVERYTHING for a command that is not known here.
     """
     return _BY_COMMAND.get(type(command), _everything)(command)
 

@@ -220,8 +220,9 @@ class LiveUploads(Query, frozen=True, kw_only=True, tag="live_uploads"):
 
 
 class ListNodeUploads(Query, frozen=True, kw_only=True, tag="list_node_uploads"):
-    """For members only: an UploadPage, the uploads that are placed on a node and have not ended, after the
-    file_uuid `after`.
+    """For members only: an UploadPage of the uploads that are placed on a node and have not ended.
+
+    They come after the file_uuid `after`.
     """
 
     node_id: Text
@@ -270,8 +271,9 @@ class ListShortBlobs(Query, frozen=True, kw_only=True, tag="list_short_blobs"):
 
 
 class ListSurplus(Query, frozen=True, kw_only=True, tag="list_surplus"):
-    """For members only: a SurplusPage, of the next `limit` blobs that files refer to, after the sha256
-    `after`: those of which more nodes hold a replica than are wanted.
+    """For members only: a SurplusPage of blobs of which more nodes hold a replica than are wanted.
+
+    They are among the next `limit` blobs that files refer to, after the sha256 `after`.
     """
 
     after: Text = ""
@@ -289,8 +291,9 @@ class GetNodeReplicas(Query, frozen=True, kw_only=True, tag="get_node_replicas")
 
 
 class CountSoleReplicas(Query, frozen=True, kw_only=True, tag="count_sole_replicas"):
-    """For members only: a SolePage of what a node holds after the sha256 `after`, and of which no node among
-    `others` has a replica.
+    """For members only: a SolePage of what a node holds and no node among `others` has.
+
+    It counts what comes after the sha256 `after`.
     """
 
     node_id: Text
@@ -300,8 +303,9 @@ class CountSoleReplicas(Query, frozen=True, kw_only=True, tag="count_sole_replic
 
 
 class ListDamagedBlobs(Query, frozen=True, kw_only=True, tag="list_damaged_blobs"):
-    """For members only: a DamagedPage of blobs that no node holds whole, after the sha256 `after`. With
-    `gone` those of which bytes are gone, else those of which none is known to be.
+    """For members only: a DamagedPage of blobs that no node holds whole, after the sha256 `after`.
+
+    With `gone` those of which bytes are gone, else those of which none is known to be.
     """
 
     gone: bool
@@ -310,8 +314,9 @@ class ListDamagedBlobs(Query, frozen=True, kw_only=True, tag="list_damaged_blobs
 
 
 class ListDamagedCopies(Query, frozen=True, kw_only=True, tag="list_damaged_copies"):
-    """For members only: the sha256s (a list, ascending) of what this node is known to keep damaged copies of,
-    after the sha256 `after`.
+    """For members only: the blobs of which this node is known to keep damaged copies.
+
+    The answer is a list of sha256s, ascending, that come after the sha256 `after`.
     """
 
     node_id: Text
@@ -320,8 +325,9 @@ class ListDamagedCopies(Query, frozen=True, kw_only=True, tag="list_damaged_copi
 
 
 class ListLastSources(Query, frozen=True, kw_only=True, tag="list_last_sources"):
-    """For members only: DamagedBlobs of which this node keeps bytes that no other node has, by sha256; the
-    first of them, at most `limit`.
+    """For members only: DamagedBlobs of which this node keeps bytes that no other node has.
+
+    They are the first by sha256, at most `limit`.
     """
 
     node_id: Text
@@ -329,8 +335,10 @@ class ListLastSources(Query, frozen=True, kw_only=True, tag="list_last_sources")
 
 
 class CountCollectable(Query, frozen=True, kw_only=True, tag="count_collectable"):
-    """For members only: how many blobs a Collect with this grace would doom, counted up to `limit`; with
-    `is_doomed` how many replicas were doomed of those that a Collect would have by now, and are there still.
+    """For members only: how many blobs a Collect with this grace would doom.
+
+    They are counted up to `limit`. With `is_doomed` it is how many replicas were doomed of those that a
+    Collect would have by now, and are there still.
     """
 
     grace_ms: Count

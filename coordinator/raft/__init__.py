@@ -7,20 +7,19 @@ Source of every rule: D. Ongaro, "Consensus: Bridging Theory and Practice" (2014
 
 The contract with the driver
 ----------------------------
-The driver owns the clock, the disk, the network and
-the state machine. It feeds the core with `tick()`, `step(message)`, `propose(datas)` and
-`read_index(context)`, all of which return at once, and then, while `has_ready()`, it does in this order:
+The driver owns the clock, the disk, the network and the state machine. It feeds the core with `tick()`,
+`step(message)`, `propose(datas)` and `read_index(context)`, all of which return at once, and then, while
+`has_ready()`, it does in this order:
 
 1. `r = ready()`: everything that is to be done, taken out of the core. `ready()` is not called again before
    `advance(r)`.
 2. Send `r.send_now`. These do not depend on this member's disk, so they travel while it syncs (dissertation,
    10.2.1).
 3. If there is an `r.snapshot`, install it: the state machine becomes that state, then the log becomes empty
-and
-   begins behind it, with `r.hard_state` in it. Else write `r.hard_state`, then `r.truncate_from` (drop that
-   index and all above). Then write `r.entries`. Without a snapshot that is one batch in this order: a torn
-   batch must not hold entries of a term that the member does not know. Sync it if `r.must_sync`. A failed
-   write or sync is the end of the process.
+   and begins behind it, with `r.hard_state` in it. Else write `r.hard_state`, then `r.truncate_from` (drop
+   that index and all above). Then write `r.entries`. Without a snapshot that is one batch in this order: a
+   torn batch must not hold entries of a term that the member does not know. Sync it if `r.must_sync`. A
+   failed write or sync is the end of the process.
 4. Only then send `r.send_after_sync`: votes, requests for votes, acknowledgements. They are promises about
    the disk.
 5. Fail `r.reads_refused`; serve each of `r.read_states` once the state machine has applied `index`.
@@ -36,9 +35,9 @@ and
 Steps 2 to 4 and 7 may run in other threads: meanwhile the core takes ticks, messages, proposals and reads,
 and what follows from them goes into the next `Ready`. While step 3 takes long and is no snapshot, the driver
 may call `meanwhile()`: it gives what of that does not depend on the disk, `send_now` and reads, to be dealt
-with at once as in steps 2 and 5. All calls into the core come from one thread. Messages
-may be lost, doubled, delayed and reordered; none of that costs more than time. The driver compacts the log as
-it likes below what the state machine holds durably; the core asks the storage for its first index each time.
+with at once as in steps 2 and 5. All calls into the core come from one thread. Messages may be lost, doubled,
+delayed and reordered; none of that costs more than time. The driver compacts the log as it likes below what
+the state machine holds durably; the core asks the storage for its first index each time.
 
 What the core promises
 ----------------------

@@ -9,8 +9,9 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """Who this member is, the group as of its applied index, and its bounds. Times are in ticks of the
-    driver.
+    """Who this member is, the group as of its applied index, and its bounds.
+
+    Times are in ticks of the driver.
 
     `members` vote, `learners` do not; later entries of the log may change both. A member that is in neither
     waits to be let in. An election starts after `election_ticks` to twice that without a leader; sizes count

@@ -114,8 +114,10 @@ class Raft:
         *,
         lost_term: int = 0,
     ) -> None:
-        """`lost_term`: what this member promised in terms up to that is forgotten; `hard_state` is of a later
-        one then.
+        """Make a member from its configuration and from what its disk says.
+
+        What this member promised in terms up to `lost_term` is forgotten; `hard_state` is of a later term
+        then.
         """
         assert lost_term == 0 or hard_state.term > lost_term, "a member goes on in a term that it forgot"
         memberships = MembershipHistory(config.id, Members(config.members, config.learners))
@@ -394,9 +396,7 @@ class Raft:
         return HardState(state.term, state.vote, min(state.log.commit, state.log.stable_last))
 
     def advance(self, ready: Ready) -> None:
-        """All of `ready` is persisted and sent; its committed entries may still be on their way to
-        `applied`.
-        """
+        """All of `ready` is persisted and sent; its committed entries may be on their way to `applied`."""
         assert ready is self._in_flight, "advance() with another Ready than the last"
         self._in_flight = None
         state = self._state
@@ -412,8 +412,9 @@ class Raft:
         self._state.log.applied_to(index)
 
     def restore(self, meta: SnapshotMeta) -> bool:
-        """A snapshot that was offered is fetched and verified. False if it is not (or not now) to be
-        installed.
+        """A snapshot that was offered is fetched and verified.
+
+        False if it is not (or not now) to be installed.
 
         Only while no Ready is being worked on; the next one begins with it.
         """

@@ -227,9 +227,7 @@ class LogView:
         return entries
 
     def applied_to(self, index: int) -> None:
-        """The state machine has applied everything up to `index`; what a snapshot has overtaken is
-        ignored.
-        """
+        """The state machine has applied all up to `index`; what a snapshot has overtaken is ignored."""
         assert index <= self.handed_out, f"applied {index}, but only {self.handed_out} was handed out"
         self.applied = max(self.applied, index)
         while self._applying and self._applying[0][0] <= index:

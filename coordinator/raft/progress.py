@@ -168,7 +168,7 @@ class Progress:
         self.offer_due = False
 
     def heartbeat_sent(self) -> None:
-        """A heartbeat interval begins:
+        """A heartbeat interval begins.
 
         `match` standing still until its reply means that appends may be lost.
         """

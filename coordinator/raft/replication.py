@@ -140,8 +140,10 @@ def _send_append(state: State, peer: str, progress: Progress, *, with_entries: b
 
 
 def is_well_formed_append(message: Message) -> bool:
-    """True if entries follow the previous index one by one, terms never fall or exceed the message's, and
-    membership changes can be read.
+    """True if the entries of this append may be taken as they are.
+
+    They follow the previous index one by one, their terms never fall or exceed the message's, and membership
+    changes can be read.
     """
     index, term = message.log_index, message.log_term
     for entry in message.entries:
@@ -173,8 +175,9 @@ def on_append(state: State, message: Message) -> None:
 
 
 def require_agreement(log: LogView, message: Message) -> None:
-    """A leader has every entry that was ever committed (leader completeness; dissertation, 3.6.4): raises
-    CommittedContradicted when this one has another than ours.
+    """Raises CommittedContradicted when this leader has another entry than a committed one of ours.
+
+    A leader has every entry that was ever committed (leader completeness; dissertation, 3.6.4).
     """
     index = message.log_index
     if log.first_index - 1 <= index <= log.commit and log.term(index) != message.log_term:

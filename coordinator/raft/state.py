@@ -165,8 +165,10 @@ class State:
 
     @property
     def is_recovering(self) -> bool:
-        """True while this member must neither vote nor lead: it has forgotten promises, and its log holds no
-        entry yet of a term that began without them. Alone there is nobody to whom it has promised anything.
+        """True while this member must neither vote nor lead.
+
+        It has forgotten promises, and its log holds no entry yet of a term that began without them. Alone
+        there is nobody to whom it has promised anything.
         """
         if not self.lost_term or not self.membership.voting_peers:
             return False

@@ -71,9 +71,11 @@ class Backoff:
         return record.failures
 
     def failing(self) -> dict[str, tuple[int, str]]:
-        """What has failed FAILING_MIN times in a row or more, and lately: how often, and with what the last
-        time. It was tried again within twice its rest if there was anything to do: a node that is back, and
-        that nothing is wanted of, is not called failing for ever.
+        """What has failed FAILING_MIN times in a row or more, and lately.
+
+        Each comes with how often, and with what the last time. It was tried again within twice its rest if
+        there was anything to do: a node that is back, and that nothing is wanted of, is not called failing
+        for ever.
         """
         return {
             key: (record.failures, record.reason)

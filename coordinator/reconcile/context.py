@@ -30,8 +30,9 @@ _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignm
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """State, ears and voice of this coordinator. `grace_ms`: how long a blob without files is kept;
-    `failures`: of the copies that were made since it runs.
+    """State, ears and voice of this coordinator.
+
+    `grace_ms`: how long a blob without files is kept; `failures`: of the copies that were made since it runs.
     """
 
     driver: Driver

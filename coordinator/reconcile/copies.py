@@ -67,8 +67,9 @@ class Copier:
         return plan(self._narrowed(facts, size_bytes, QUEUED_MAX)) or None
 
     async def make(self, copies: Sequence[Copy], plan: Plan) -> bool:
-        """Whether all of them are made; where a target fails, those that `plan` comes to then. Raises a group
-        of Interrupted.
+        """Whether all of them are made; where a target fails, those that `plan` comes to then.
+
+        Raises a group of Interrupted.
         """
         for _ in range(TARGETS_TRIED_MAX):
             outcomes = await self._make_all(copies)

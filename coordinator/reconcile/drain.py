@@ -77,8 +77,9 @@ async def drain(means: Means, progress: Progress) -> None:
 
 
 def draining(facts: Facts) -> list[str]:
-    """The nodes that are to be emptied. Nobody empties one that is down: its replicas count for nothing, so
-    that repair makes others.
+    """The nodes that are to be emptied.
+
+    Nobody empties one that is down: its replicas count for nothing, so that repair makes others.
     """
     return [node.node_id for node in facts.nodes if node.draining and node.state != DOWN]
 
@@ -138,8 +139,9 @@ class Rounds:
             await self._have_dropped()
 
     async def release(self, sha256: str) -> bool:
-        """Have the log doom the replica, if enough others count and are there; whether it does. Before the
-        first of a round the node has dropped what was released in the one before.
+        """Have the log doom the replica, if enough others count and are there; whether it does.
+
+        Before the first of a round the node has dropped what was released in the one before.
         """
         async with self._turns:
             async with self._dropping:
@@ -194,8 +196,9 @@ async def _is_elsewhere(means: Means, facts: Facts, sha256: str, node_id: str) -
 
 
 async def _say_yes(means: Means, nodes: Sequence[NodeRecord], blob: BlobRecord, count_min: int) -> bool:
-    """Whether so many of these nodes say that they hold a blob. Once that is sure, nobody waits for the rest,
-    and those that did not answer lately are not asked.
+    """Whether so many of these nodes say that they hold a blob.
+
+    Once that is sure, nobody waits for the rest, and those that did not answer lately are not asked.
     """
     quiet = means.failures.answers
     asked = [

@@ -86,8 +86,9 @@ class Progress:
             self.result[name] = int(self.result.get(name, 0)) + count
 
     async def apply(self, command: AnyCommand, reply_type: type[_T]) -> _T:
-        """What the command replies. Raises Refused, Conflict for a doubt, or Interrupted when it does not
-        get through.
+        """What the command replies.
+
+        Raises Refused, Conflict for a doubt, or Interrupted when it does not get through.
         """
         if why := self._doubt():
             raise Conflict(why)
@@ -273,8 +274,9 @@ class JobRuns:
 
 
 async def applied(driver: Driver, command: AnyCommand, reply_type: type[_T]) -> _T:
-    """What a command of this coordinator's own replies. Raises Refused, or Interrupted when it does not get
-    through.
+    """What a command of this coordinator's own replies.
+
+    Raises Refused, or Interrupted when it does not get through.
     """
     try:
         async with asyncio.timeout(CALL_TIMEOUT_S):

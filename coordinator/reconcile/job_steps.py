@@ -51,8 +51,9 @@ async def snapshot(files: CoordinatorFiles, progress: Progress) -> None:
 
 
 def take_backup(files: CoordinatorFiles, *, at_ms: int) -> tuple[Path, int]:
-    """Write the state of now to a new file in `files.backups`, for its owner alone; the file and the index of
-    the last log entry in it.
+    """Write the state of now to a new file in `files.backups`, for its owner alone.
+
+    Returns the file and the index of the last log entry in it.
 
     The newest BACKUPS_KEPT stay, by that index: a clock may be wrong. Blocks until it is durable; a file that
     has its name is whole. Raises InsufficientStorage.

@@ -26,8 +26,9 @@ Reconciler = Callable[[Means, Progress], Coroutine[Any, Any, None]]
 
 @dataclass(frozen=True, slots=True)
 class _Wait:
-    """Until when a job is not due, as long as the nodes stay as they are; for repair until `soon_s` only when
-    other blobs are short than then.
+    """Until when a job is not due, as long as the nodes stay as they are.
+
+    For repair it holds until `soon_s` only when other blobs are short than then.
     """
 
     nodes: object
@@ -131,7 +132,8 @@ def _done(progress: Progress) -> int:
 
 
 def shape(facts: Facts) -> object:
-    """What must change before a run that could do nothing is worth another: who is there, and about how much
-    room there is.
+    """What must change before a run that could do nothing is worth another.
+
+    It is who is there, and about how much room there is.
     """
     return facts.nodes, frozenset((c.node_id, c.free_bytes.bit_length()) for c in facts.candidates)

@@ -1,5 +1,7 @@
-"""The jobs that are passes of the nodes: what no file needs any more goes (gc), bytes are read again (scrub),
-and what lies on the disks is compared with the log (compare).
+"""The jobs that are passes of the nodes: gc, scrub and compare.
+
+What no file needs any more goes (gc), bytes are read again (scrub), and what lies on the disks is compared
+with the log (compare).
 """
 
 import asyncio
@@ -64,8 +66,9 @@ async def scrub(means: Means, progress: Progress) -> None:
 
 
 async def compare(means: Means, progress: Progress) -> None:
-    """Have nodes compare their disks with the log. The result: looked, missing, restored, unknown,
-    quarantined, read_bytes, unheard, left.
+    """Have nodes compare their disks with the log.
+
+    The result: looked, missing, restored, unknown, quarantined, read_bytes, unheard, left.
     """
     await _order_named(means, progress, "compare")
 

@@ -45,8 +45,9 @@ def plan_repair(blob: ShortBlob, facts: Facts, *, into_reserve: bool = True) -> 
 
 
 def plan_salvage(blob: ShortBlob, facts: Facts) -> list[Copy]:
-    """One copy of a blob that nobody holds whole, from all damaged copies that can be asked for: each may
-    have what no other has.
+    """One copy of a blob that nobody holds whole, from all damaged copies that can be asked for.
+
+    Each may have what no other has.
     """
     sources = tuple(node_id for node_id in blob.damaged if node_id in facts.heard)
     able = [c for c in facts.candidates if c.node_id not in blob.doomed and c.can_repair(blob.size_bytes)]

@@ -19,9 +19,7 @@ Mark = tuple[str, Literal["down", "returning"]]
 
 
 class Attention:
-    """For how long each node was silent, or its disk failed, while this coordinator listened: leader or
-    not.
-    """
+    """For how long each node was silent, or its disk failed, while this coordinator heard: leader or not."""
 
     def __init__(self) -> None:
         self._looked_at_s: float | None = None

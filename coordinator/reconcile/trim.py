@@ -1,5 +1,6 @@
-"""Trim: blobs that more nodes hold than shall give up replicas, as after a node came back, or the same
-content was uploaded again.
+"""Trim: blobs that more nodes hold than shall give up replicas.
+
+There are such blobs after a node came back, or after the same content was uploaded again.
 
 Each upload makes its own replicas, on nodes of its own: that is what its acknowledgement rests on. So there
 may be as many as there are nodes, and what is too much goes afterwards. One goes only by a command that
@@ -70,8 +71,9 @@ class Trimmer:
         self._tried_at_s: OrderedDict[str, float] = OrderedDict()
 
     def is_due(self, means: Means) -> bool:
-        """Whether the next blobs have replicas that can go. If not, the next call looks behind them, after
-        the last ones from the beginning.
+        """Whether the next blobs have replicas that can go.
+
+        If not, the next call looks behind them, after the last ones from the beginning.
         """
         page = means.look(ListSurplus(after=self._after, limit=PAGE_ROWS), SurplusPage)
         facts = means.facts()

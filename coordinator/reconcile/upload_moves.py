@@ -243,8 +243,9 @@ class _Move:
         return ""
 
     async def _standing(self, node_id: str, upload: PlacedUpload, sources: Sequence[str] = ()) -> str:
-        """What a node says in the end; "" for nothing. One that did not answer lately is not asked: it would
-        hold up each upload as long.
+        """What a node says in the end; "" for nothing.
+
+        One that did not answer lately is not asked: it would hold up each upload as long.
         """
         quiet = self._means.failures.answers
         if quiet.rests(node_id):

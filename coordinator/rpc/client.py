@@ -1,5 +1,4 @@
-"""The client of the coordinators: finds the leader, retries with the same sequence, never past its
-deadline.
+"""The client of the coordinators: finds the leader, retries with the same sequence, never past its deadline.
 
 One connection to every coordinator is kept up; who they are follows the view of the cluster. Changes go to
 the leader; reads to any coordinator, each of which answers linearizably, a random one first: so the members
@@ -163,8 +162,9 @@ class MetadataClient:
         return msgspec.msgpack.decode(await self._change(call, timeout_s), type=reply_type)
 
     async def read(self, query: AnyQuery, reply_type: type[_T], *, timeout_s: float = CALL_TIMEOUT_S) -> _T:
-        """The linearizable answer to a query; raises what it is refused with, or Unavailable after
-        `timeout_s`.
+        """The linearizable answer to a query.
+
+        Raises what it is refused with, or Unavailable after `timeout_s`.
         """
         answer = await self._anywhere(ReadCall(query), _ends_at(bounded_s(timeout_s)))
         return msgspec.msgpack.decode(answer, type=reply_type)
@@ -323,9 +323,7 @@ class MetadataClient:
         return await self._at_leader(call, _ends_at(2 * CALL_TIMEOUT_S))
 
     async def _change(self, build: Callable[[int, int, int], AnyCall], timeout_s: float) -> bytes:
-        """Send a change under a session, and once more under a new one if the old had ended before it was
-        sent.
-        """
+        """Send a change under a session; once more under a new one if the old ended before it was sent."""
         is_unled = self._led_at_s > 0 and self._beaten_at_s - self._led_at_s > UNLED_S
         ends_at = _ends_at(bounded_s(min(timeout_s, UNLED_TRY_S) if is_unled else timeout_s))
         for _ in range(2):
@@ -389,8 +387,9 @@ class MetadataClient:
         raise AssertionError("unreachable")
 
     async def _anywhere(self, call: AnyCall, ends_at: float) -> bytes:
-        """Try one coordinator after the other until one answers. Raises Unavailable at `ends_at`, and when
-        all are of older versions that cannot.
+        """Try one coordinator after the other until one answers.
+
+        Raises Unavailable at `ends_at`, and when all are of older versions that cannot.
         """
         pause_s, older, faults = 0.0, set[str](), set[str]()
         while True:

@@ -23,8 +23,10 @@ class Connector(aiohttp.TCPConnector):
     def __init__(
         self, *, limit: int = 100, limit_per_host: int = 0, context: ssl.SSLContext | None = None
     ) -> None:
-        """`limit`: of connections at once, 0 for none, and as `limit_per_host` of those to one address and
-        port; `context`: where a request brings none of its own.
+        """Make a connector; `context` is where a request brings none of its own.
+
+        `limit` bounds all connections at once, 0 for none; `limit_per_host` bounds those to one address and
+        port in the same way.
         """
         super().__init__(
             limit=limit,

@@ -110,8 +110,9 @@ class KnownInstances:
         self._writing = asyncio.Lock()
 
     def read(self) -> None:
-        """What the process before has seen. Blocks; a file that cannot be read is as good as none: nobody is
-        refused for a damage that is ours.
+        """What the process before has seen.
+
+        Blocks; a file that cannot be read is as good as none: nobody is refused for a damage that is ours.
         """
         try:
             self._known = unsealed(self._path.read_bytes(), dict[str, Instance], of=self._own_id)

@@ -89,9 +89,10 @@ class PassState(Struct, frozen=True, kw_only=True):
 
 
 class CopyState(Struct, frozen=True, kw_only=True):
-    """How the copy of an unfinished upload stands. `here`: durable and as it was acknowledged; `absent`: not
-    all of that is there; `busy`: somebody writes the upload there now. `moved`: stays the same only while no
-    copy there moves.
+    """How the copy of an unfinished upload stands.
+
+    `here`: durable and as it was acknowledged; `absent`: not all of that is there; `busy`: somebody writes
+    the upload there now. `moved`: stays the same only while no copy there moves.
     """
 
     state: CopyStanding
@@ -138,8 +139,9 @@ class NodeOrders:
         return msgspec.structs.replace(state, is_here=answer.status == 200)
 
     async def holds(self, node: NodeRecord, sha256: str, size_bytes: int) -> bool:
-        """Whether a node of which the log says so holds a blob of this size. Raises OrderFailed when it does
-        not answer.
+        """Whether a node of which the log says so holds a blob of this size.
+
+        Raises OrderFailed when it does not answer.
 
         It opens the blob, and reads none of it. One that does not have it reports that to the log.
         """

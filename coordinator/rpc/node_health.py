@@ -153,8 +153,10 @@ class NodeHealth:
         return {} if heard is None else dict(heard.since_ms)
 
     def candidates(self, nodes: Iterable[NodeRecord], *, at_s: float) -> list[Candidate]:
-        """The nodes that live, that peers can reach, that the log calls healthy, that are not draining and
-        whose disk takes bytes or is merely full, with their room.
+        """The nodes that may take bytes, with their room.
+
+        They live, peers can reach them, the log calls them healthy, they are not draining, and their disk
+        takes bytes or is merely full.
         """
         found = []
         answering = self.heard(at_s=at_s)

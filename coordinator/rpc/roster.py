@@ -1,5 +1,6 @@
-"""The coordinators that a process knows: a running task for each while they come and go, and the last list
-on disk.
+"""The coordinators that a process knows.
+
+There is a running task for each while they come and go, and the last list is on disk.
 
 A process that was away while coordinators were replaced finds the present ones through the last that it
 knew.

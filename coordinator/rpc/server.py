@@ -1,5 +1,6 @@
-"""The serving side of the peer port: WebSockets on which members call this coordinator and send it Raft
-messages.
+"""The serving side of the peer port: WebSockets on which members speak to this coordinator.
+
+They call it, and they send it Raft messages.
 
 Who calls is who the certificate says, checked for every message that arrives: an open connection dies with
 the certificate that opened it, and that of a coordinator with the next start of it that connects. Only for a
@@ -188,8 +189,9 @@ class PeerPort:
             _put(outbox, wire.AnswerFrame(frame.number, Internal.code, "The answer is too large.", b""))
 
     async def _admit_instance(self, peer: Peer, request: web.Request) -> None:
-        """Raises Conflict when this is not who speaks for that coordinator now: a later start of it may have
-        connected meanwhile. Older versions do not say which instance they are.
+        """Raises Conflict when this is not who speaks for that coordinator now.
+
+        A later start of it may have connected meanwhile. Older versions do not say which instance they are.
         """
         if self._admit is not None and (instance := request.headers.get(instances.HEADER)) is not None:
             await self._admit(peer.identity.id, instances.parsed(instance))

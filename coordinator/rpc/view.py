@@ -1,5 +1,6 @@
-"""What a member knows of the cluster: who is who, the keys of user tokens, dead certificates; and how old
-that is.
+"""What a member knows of the cluster, and how old that is.
+
+It knows who is who, the keys of user tokens and dead certificates.
 
 Every second a heartbeat goes to the coordinators; their answer is linearizable and says whether the view
 changed. A member whose view was not confirmed for VIEW_AGE_S_MAX refuses what depends on it rather than

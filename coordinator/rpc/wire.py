@@ -44,7 +44,7 @@ class CallFrame(Struct, frozen=True, array_like=True, tag=1):
 
 
 class AnswerFrame(Struct, frozen=True, array_like=True, tag=2):
-    """The answer to a call:
+    """The answer to a call.
 
     `status` is OK with a `value` in MessagePack, NOT_LEADER, RETRY, or an error code.
     """

@@ -90,8 +90,9 @@ class CoordinatorFiles:
         return Credential(self.credential_path, read_roots(self.root))
 
     def read_cluster_key(self) -> bytes:
-        """The key that the cluster's own keys are wrapped with: as systemd hands it over, else from the data
-        directory. Raises UnsafeSecretFile.
+        """The key that the cluster's own keys are wrapped with.
+
+        It comes as systemd hands it over, else from the data directory. Raises UnsafeSecretFile.
         """
         return read_secret(systemd_credential(self.cluster_key.name) or self.cluster_key)
 

@@ -1,5 +1,6 @@
-"""JSON that others wrote, a disk or a peer: everything that is wrong with it is one kind of error. No I/O
-here.
+"""JSON that others wrote, a disk or a peer: everything that is wrong with it is one kind of error.
+
+No I/O here.
 
 A small file bears a checksum of its content, and says whose it is where that matters: a digit that a disk
 changed would be read like any other, and so would the file of another member. Files of older versions bear
@@ -25,8 +26,9 @@ class _Sealed(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def decode_foreign(raw: bytes, expected: type[_T]) -> _T:
-    """Raises msgspec.DecodeError (a MsgspecError), also where bytes are no UTF-8: msgspec has that as an
-    error of Python's own, which ended whoever had read a damaged file.
+    """Decode JSON of others; raises msgspec.DecodeError (a MsgspecError), also where bytes are no UTF-8.
+
+    msgspec has that as an error of Python's own, which ended whoever had read a damaged file.
     """
     try:
         return msgspec.json.decode(raw, type=expected)

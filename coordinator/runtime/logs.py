@@ -188,8 +188,9 @@ def log_request(
 
 
 def log_call(level: int, *, request_id: str, caller: str, call: str, status: str, duration_s: float) -> None:
-    """One line for the answer to a call of a member that worked for a request. `status` is that of the wire,
-    "" when it is done; `caller` the id of the member.
+    """One line for the answer to a call of a member that worked for a request.
+
+    `status` is that of the wire, "" when it is done; `caller` the id of the member.
     """
     facts = {
         "request_id": request_id,

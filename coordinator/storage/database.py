@@ -86,8 +86,9 @@ def index_at_rest(path: Path) -> int:
 
 
 def mark_of(writer: sqlite3.Connection) -> int:
-    """What tells this file from others of its kind, 0 for none; copies bear it too, until they are given
-    another one.
+    """What tells this file from others of its kind, 0 for none.
+
+    Copies bear it too, until they are given another one.
     """
     return int(writer.execute("PRAGMA user_version").fetchone()[0])
 

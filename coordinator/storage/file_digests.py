@@ -28,8 +28,9 @@ def write_digest(path: Path, *, kept_as: Path | None = None) -> None:
 
 
 def matches_digest(path: Path, *, kept_as: Path | None = None) -> bool:
-    """Whether a file is what the digest beside it, or beside the file that it is a copy of, says; True when
-    there is none.
+    """Whether a file is what its digest says; True when there is none.
+
+    The digest lies beside it, or beside the file that it is a copy of.
     """
     try:
         line = digest_beside(kept_as or path).read_bytes()

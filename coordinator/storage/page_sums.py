@@ -29,8 +29,10 @@ _FRAME_HEADER: Final = struct.Struct(">I4x8s8x")  # the number of a page, the sa
 
 
 class PageSums:
-    """Of one database file. `close` it after the last connection: a descriptor that is closed before that
-    drops the locks of SQLite (https://www.sqlite.org/howtocorrupt.html, section 2.2).
+    """The checksums of the pages of one database file.
+
+    `close` it after the last connection: a descriptor that is closed before that drops the locks of SQLite
+    (https://www.sqlite.org/howtocorrupt.html, section 2.2).
     """
 
     def __init__(self, path: Path, stored: StoredSums) -> None:
@@ -195,8 +197,10 @@ class PageSums:
 
 
 def wal_salts(path: str) -> bytes:
-    """What tells the WAL in this file from others, zeros when it is none: the first four bytes count how
-    often it began anew, from a random number on, the others are random (section 4.1). Raises OSError.
+    """What tells the WAL in this file from others; zeros when it is none.
+
+    The first four bytes count how often it began anew, from a random number on, and the others are random
+    (section 4.1). Raises OSError.
     """
     try:
         with open(path, "rb") as file:

@@ -32,9 +32,10 @@ _CRC: Final = struct.Struct("<I")
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """What a member has promised. `lost_term`: it may have voted and acknowledged in terms up to that and
-    does not know any more what, 0 for nothing. `installing`: index and term of the snapshot whose
-    installation began, (0, 0) for none.
+    """What a member has promised.
+
+    `lost_term`: it may have voted and acknowledged in terms up to that and does not know any more what, 0 for
+    nothing. `installing`: index and term of the snapshot whose installation began, (0, 0) for none.
     """
 
     term: int = 0
@@ -59,8 +60,10 @@ class Promises:
         self.newest = Promised()
 
     def open(self) -> None:
-        """Read what the process before left, and make it durable: it may have been killed before its sync,
-        and what is read here is not written again. A damaged slot is as good as none. Raises OSError.
+        """Read what the process before left, and make it durable.
+
+        That process may have been killed before its sync, and what is read here is not written again. A
+        damaged slot is as good as none. Raises OSError.
         """
         if NAME not in self._directory.names():
             return

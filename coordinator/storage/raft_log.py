@@ -132,8 +132,9 @@ class SegmentLog:
 
     @property
     def promised(self) -> Promised:
-        """What this member has promised, as the file beside the segments has it: it may know of terms and
-        votes that the segments have lost.
+        """What this member has promised, as the file beside the segments has it.
+
+        That file may know of terms and votes that the segments have lost.
         """
         return self._promises.newest
 
@@ -192,8 +193,10 @@ class SegmentLog:
             self._cache.add(entries)
 
     def _needs_segment(self, truncate_from: int | None, size_bytes: int) -> bool:
-        """True if the segment is full and the next one has room, or the batch voids entries of older ones: a
-        header has to say that.
+        """True if the next segment must begin.
+
+        Either this one is full and the next one has room, or the batch voids entries of older ones: a header
+        has to say that.
 
         While the next one has none the last one takes what still fits on the disk: entries that free room.
         """

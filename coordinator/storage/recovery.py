@@ -18,8 +18,10 @@ from coordinator.storage.segment import Header, HeaderFlag, LogDamaged, Record, 
 
 @dataclass(slots=True)
 class Recovered:
-    """What was found beside the index. `end_bytes`: where the next record goes in the last segment, of which
-    `synced_bytes` are known to have been synced.
+    """What was found beside the index.
+
+    `end_bytes`: where the next record goes in the last segment, of which `synced_bytes` are known to have
+    been synced.
     """
 
     hard_state: HardState

@@ -1,5 +1,6 @@
-"""What a member makes of its log and its database at start, before anything else runs: they agree, or it is
-told what was lost. Blocking.
+"""What a member makes of its log and its database at start, before anything else runs.
+
+Either they agree, or it is told what was lost. What is here blocks.
 
 A database beyond the log is one of two things. A snapshot was being installed when the process died, as
 `coordinator.storage.promises` tells: then the log begins anew behind it. Or the log has lost its end, and

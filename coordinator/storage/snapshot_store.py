@@ -1,5 +1,6 @@
-"""The snapshot files of one member: the one it hands out, the one that it fetches, and how that becomes its
-state.
+"""The snapshot files of one member: the one it hands out, and the one that it fetches.
+
+How the latter becomes its state is here too.
 
 Blocking, real files. A snapshot is a copy of the database, named by the last log entry in it, with a note
 beside it that holds its size and digest: the note is written first, so a snapshot that has its name is whole.
@@ -51,8 +52,9 @@ _log = logging.getLogger(__name__)
 
 
 class Chunk(Struct, frozen=True, kw_only=True):
-    """A part of a snapshot file. `size_bytes` and `sha256` are the whole file's, `crc` is the CRC-32 of
-    `data`.
+    """A part of a snapshot file.
+
+    `size_bytes` and `sha256` are the whole file's, `crc` is the CRC-32 of `data`.
     """
 
     index: Count
@@ -127,8 +129,9 @@ class Incoming:
         return self._is_verified or (self._note is not None and self.offset == self._note.size_bytes)
 
     def add(self, chunk: Chunk) -> None:
-        """Append a part. Raises InvalidRequest for one that is damaged or is not the next; nothing changes
-        then.
+        """Append a part.
+
+        Raises InvalidRequest for one that is damaged or is not the next; nothing changes then.
 
         Except for a part of another file under the same name: what is here is given up, `offset` is 0 again,
         and the next parts may come from there. Raises InsufficientStorage when the file has no room.
@@ -157,8 +160,10 @@ class Incoming:
         self.offset += len(chunk.data)
 
     def finish(self) -> None:
-        """Verify what came. Raises InvalidRequest, and removes it all, unless it is the snapshot that was
-        asked; OSError, and removes it too, when the disk refuses.
+        """Verify what came.
+
+        Raises InvalidRequest, and removes it all, unless it is the snapshot that was asked; OSError, and
+        removes it too, when the disk refuses.
 
         Afterwards it is durable and waits for SnapshotStore.install.
         """
@@ -344,8 +349,9 @@ class SnapshotStore:
         return Incoming(self._directory, meta, source)
 
     def install(self, meta: SnapshotMeta, store: Store) -> None:
-        """Make the snapshot that `Incoming.finish` verified the database of `store`, which nobody uses
-        meanwhile.
+        """Make the snapshot that `Incoming.finish` verified the database of `store`.
+
+        Nobody uses that meanwhile.
 
         From the first step on it is decided: what a crash leaves, `recover` finishes at the next start.
         """
@@ -401,8 +407,9 @@ class SnapshotStore:
         return None
 
     def recover(self) -> None:
-        """Finish an installation that was interrupted. Called before the database is opened at start, for
-        what `unfinished` found.
+        """Finish an installation that was interrupted.
+
+        Called before the database is opened at start, for what `unfinished` found.
         """
         if not self._intent_path.exists():
             return

@@ -19,8 +19,9 @@ from coordinator.storage.stored_sums import SUMS, StoredSums
 
 
 class StateFile:
-    """The database file of one Store. Make it before the first connection; `begin` after that; `close` it
-    after the last one is closed.
+    """The database file of one Store.
+
+    Make it before the first connection; `begin` after that; `close` it after the last one is closed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,8 +30,10 @@ class StateFile:
         self._sums: PageSums | None = None
 
     def begin(self, writer: sqlite3.Connection) -> None:
-        """Nothing was copied from the WAL yet. Raises OSError, sqlite3.Error, and StateDamaged unless both
-        are those that were here, and belong together.
+        """Nothing was copied from the WAL yet.
+
+        Raises OSError, sqlite3.Error, and StateDamaged unless both are those that were here, and belong
+        together.
         """
         sums = self._take_up()
         if sums.mark not in (0, mark_of(writer)):

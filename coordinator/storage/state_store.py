@@ -162,8 +162,10 @@ class Store:
         return self._rules
 
     def apply(self, entries: Sequence[Entry], *, may_sync: bool = True) -> list[bytes]:
-        """Apply consecutive committed entries in one transaction; an encoded Reply for each (b"" for no
-        command). `may_sync`: and copy the WAL into the database, if that is due.
+        """Apply consecutive committed entries in one transaction.
+
+        Returns an encoded Reply for each (b"" for no command). With `may_sync` it also copies the WAL into
+        the database, if that is due.
 
         Called in a worker thread; a few short ones without `may_sync` anywhere. Raises StoreFull when there
         is no room, TooOld. Any other exception is a broken invariant. In all cases nothing of the batch is
@@ -250,8 +252,9 @@ class Store:
         return found
 
     def token_generation(self, user_id: str) -> int | None:
-        """The generation that a live token of this user carries; None if there is no such user or it is
-        disabled.
+        """The generation that a live token of this user carries.
+
+        It is None if there is no such user, or the user is disabled.
         """
         row = self._read_row(
             "SELECT generation FROM users WHERE user_id = ? AND disabled = 0 AND deleted = 0", user_id
@@ -361,8 +364,10 @@ class Store:
         return [name for (name,) in rows]
 
     def compare_indexes(self, table: str, stop: threading.Event) -> None:
-        """Compare a table with its indexes, entry by entry, at a quarter of the speed that the disk and the
-        processor have. Any thread; ends soon after `stop`, and when many changes come. Raises StateDamaged.
+        """Compare a table with its indexes, entry by entry.
+
+        It goes at a quarter of the speed that the disk and the processor have, on any thread. It ends soon
+        after `stop`, and when many changes come. Raises StateDamaged.
         """
         if self._file is not None:
             try:

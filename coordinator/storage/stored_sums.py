@@ -52,8 +52,9 @@ _NOTHING: Final = Header(0, 0, bytes(8), 0)
 
 
 class StoredSums:
-    """The file beside one database, made if there is none. It is not kept while another process has it, and
-    when it cannot be read.
+    """The file beside one database, made if there is none.
+
+    It is not kept while another process has it, and when it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -76,8 +77,9 @@ class StoredSums:
         return self._file >= 0 and self.header.mark != 0
 
     def denies(self, changed_ns: int, wal_salts: bytes) -> bool:
-        """Whether this WAL cannot be that of the database, which was left as it is now. It begins anew once
-        between two notes at most.
+        """Whether this WAL cannot be that of the database, which was left as it is now.
+
+        It begins anew once between two notes at most.
         """
         noted = self.header
         if (

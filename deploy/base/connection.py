@@ -68,8 +68,9 @@ def _read_token(path: Path) -> str:
 
 
 def read_text(path: Path, what: str) -> str:
-    """A small text file, stripped, also of the mark that editors on Windows begin it with. Raises
-    InvalidRequest naming the file.
+    """A small text file, stripped, also of the mark that editors on Windows begin it with.
+
+    Raises InvalidRequest naming the file.
     """
     try:
         with path.open(encoding="utf-8-sig") as file:

@@ -24,8 +24,9 @@ PIPE_COLUMNS = 1000  # what reads a pipe wants whole values, however long the li
 
 
 def table_console() -> Console:
-    """Where tables go: as wide as the terminal, or wide enough for everything in a pipe. Text is shown as it
-    is: `https://[fd00::4]:7443` has no markup in it, nor has a file's name.
+    """Where tables go: as wide as the terminal, or wide enough for everything in a pipe.
+
+    Text is shown as it is: `https://[fd00::4]:7443` has no markup in it, nor has a file's name.
     """
     width = None if sys.stdout.isatty() else PIPE_COLUMNS
     return Console(width=width, markup=False, emoji=False)

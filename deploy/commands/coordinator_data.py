@@ -1,5 +1,6 @@
-"""`filestore coordinator bundle|renew-intermediate|renew-certificate|snapshot|restore|rebuild`: what is done
-in one coordinator's directory.
+"""What is done in the directory of one coordinator.
+
+The commands are `filestore coordinator bundle|renew-intermediate|renew-certificate|snapshot|restore|rebuild`.
 """
 
 import base64

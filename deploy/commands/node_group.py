@@ -19,8 +19,10 @@ JOBS_PATH = "/api/v1/jobs"
 @click.option("--force", is_flag=True, help="Also where it keeps damaged copies that others need.")
 @connection_options
 def drain(connection: Connection, node_id: str, *, force: bool) -> None:
-    """Place nothing new on a node. It goes on serving what it holds, until others have that. Tells what is
-    refused from now on; said again, also which unfinished uploads could not be moved so far, and why.
+    """Place nothing new on a node.
+
+    It goes on serving what it holds, until others have that. Tells what is refused from now on; said again,
+    also which unfinished uploads could not be moved so far, and why.
     """
     _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
     click.echo(f"{node_id} is draining.")
@@ -47,8 +49,9 @@ def undrain(connection: Connection, node_id: str) -> None:
 @click.option("--give-up", is_flag=True, help="Also what no other node has that is not down.")
 @connection_options
 def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, give_up: bool) -> None:
-    """Take a node out of the cluster for good. It must be draining and hold nothing, not even a part of an
-    unfinished upload.
+    """Take a node out of the cluster for good.
+
+    It must be draining and hold nothing, not even a part of an unfinished upload.
     """
     if is_gone and not force:
         raise click.UsageError("--is-gone: only with --force.")
@@ -71,8 +74,10 @@ def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, 
 @click.argument("node_id")
 @connection_options
 def revoke(connection: Connection, node_id: str) -> None:
-    """End the certificates of a node at once, whatever its state: when they, or its directory, were stolen or
-    copied. Tells what must be made anew, and what only this node has.
+    """End the certificates of a node at once, whatever its state.
+
+    This is for when they, or its directory, were stolen or copied. Tells what must be made anew, and what
+    only this node has.
     """
     revoked = _call(connection, "POST", node_id, "/revoke")
     click.echo(
@@ -96,8 +101,9 @@ def revoke(connection: Connection, node_id: str) -> None:
 @click.argument("node_id")
 @connection_options
 def forget_instance(connection: Connection, node_id: str) -> None:
-    """Let another directory speak for a node: one that was put back from a backup. Stop every other process
-    of this node first. What it holds counts again when it was compared.
+    """Let another directory speak for a node: one that was put back from a backup.
+
+    Stop every other process of this node first. What it holds counts again when it was compared.
     """
     _call(connection, "DELETE", node_id, "/instance")
     click.echo(f"The next process with the certificate of {node_id} speaks for it.")

@@ -136,8 +136,10 @@ def user(
 )
 @connection_options
 def rotate_key(connection: Connection, grace: int) -> None:
-    """Let another key sign user tokens. Without a grace time every token that was ever minted ends at once,
-    the admin's too: `filestore token admin` on a coordinator makes another.
+    """Let another key sign user tokens.
+
+    Without a grace time every token that was ever minted ends at once, the admin's too: `filestore token
+    admin` on a coordinator makes another.
     """
 
     async def work(client: Client) -> dict[str, Any]:

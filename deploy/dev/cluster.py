@@ -1,5 +1,6 @@
-"""A whole cluster on this machine: coordinators and nodes as child processes on loopback, for `filestore
-dev`.
+"""A whole cluster on this machine, for `filestore dev`.
+
+Coordinators and nodes are child processes on loopback.
 
 Directory: layout.json (who, which ports), one directory per member, logs/, and while everything is ready
 cluster.json, admin.token and curl.conf. A first start that did not get that far leaves nothing to keep,
@@ -200,8 +201,9 @@ class DevelopmentCluster:
         write_durable(self.cluster_file, msgspec.json.format(msgspec.json.encode(described)) + b"\n")
 
     def stop(self) -> None:
-        """Remove cluster.json, then end the nodes, then the coordinators that they still ask while they
-        drain.
+        """Remove cluster.json, then end the nodes, then the coordinators.
+
+        The nodes still ask the coordinators while they drain.
         """
         self.cluster_file.unlink(missing_ok=True)
         hurried = self.stopping.is_set()

@@ -1,6 +1,4 @@
-"""Child processes of a development cluster: started with a log file, ended with their parent, asked if
-ready.
-"""
+"""Child processes of a development cluster: with a log file, ended with their parent, asked if ready."""
 
 import ctypes
 import http.client
@@ -31,8 +29,10 @@ _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Flag:
-    """What a signal handler sets and the main thread waits for. Without a lock: a second signal that comes
-    inside of the handler, or of the waiting, would wait for it for ever, as in threading.Event.
+    """What a signal handler sets and the main thread waits for.
+
+    Without a lock: a second signal that comes inside of the handler, or of the waiting, would wait for it for
+    ever, as in threading.Event.
     """
 
     def __init__(self) -> None:
@@ -102,9 +102,7 @@ def _end_with_parent() -> None:
 
 
 def stop_children(children: Sequence[Child], *, hurry: Callable[[], bool] = lambda: False) -> None:
-    """SIGTERM to all, then SIGKILL to those that are still there after the time for draining, or in a
-    hurry.
-    """
+    """SIGTERM to all, then SIGKILL to those still there after the time for draining, or in a hurry."""
     for child in children:
         if child.runs:
             child.process.terminate()

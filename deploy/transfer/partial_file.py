@@ -1,5 +1,6 @@
-"""A file that is being downloaded: NAME.part has its full size from the start, NAME.part.state says what of
-it is there.
+"""A file that is being downloaded, in two files beside where it will be.
+
+NAME.part has its full size from the start, and NAME.part.state says what of it is there.
 
 Bytes are synced before the state names them, so what it names survives a power cut. The state is on disk
 before the file grows: a NAME.part that holds something without one is somebody else's, and stays as it is.

@@ -114,8 +114,9 @@ async def put_stream(
 
 
 async def _resume(client: Client, memory: Memory) -> tuple[UnfinishedUpload | None, int, bool]:
-    """What an earlier run left and the server still knows, with the offset to go on from, and whether that is
-    its end: then the file is available.
+    """What an earlier run left and the server still knows, with the offset to go on from.
+
+    It says as well whether that offset is its end: then the file is available.
     """
     unfinished = memory.read()
     if unfinished is None:

@@ -1,5 +1,6 @@
-"""What `filestore put` remembers of unfinished uploads, so that the same command goes on after an
-interruption.
+"""What `filestore put` remembers of unfinished uploads.
+
+So the same command goes on after an interruption.
 
 One small file per upload in ${XDG_STATE_HOME:-~/.local/state}/filestore/uploads, named by a digest of the
 cluster's URL, the file's absolute path, size, inode and times of change, and what was asked for. It holds no

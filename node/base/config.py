@@ -89,8 +89,9 @@ class NodeFiles:
 
     @contextmanager
     def locked(self) -> Iterator[int]:
-        """The directory for this process alone; the kernel ends that with the process. The descriptor of the
-        file that is locked. Raises DataInUse.
+        """Keep the directory for this process alone; the kernel ends that with the process.
+
+        It yields the descriptor of the file that is locked. Raises DataInUse.
         """
         descriptor = os.open(self.lock, _LOCK_FLAGS, 0o600)
         try:

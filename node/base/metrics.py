@@ -51,8 +51,9 @@ class CustodyStops:
 
 
 class NodeMetrics:
-    """The metrics of one node, in the registry of its process
-    (`coordinator.runtime.metrics.Metrics.registry`).
+    """The metrics of one node, in the registry of its process.
+
+    That registry is `coordinator.runtime.metrics.Metrics.registry`.
     """
 
     def __init__(self, registry: CollectorRegistry) -> None:

@@ -60,8 +60,10 @@ class UntrustedServer(FilestoreError):
 
 
 class Patience:
-    """Pauses between attempts, and the moment to give up: `deadline_s` after the last progress, or when none
-    of `node_count` nodes is one to trust, which no waiting changes.
+    """Pauses between attempts, and the moment to give up.
+
+    That comes `deadline_s` after the last progress, or when none of `node_count` nodes is one to trust, which
+    no waiting changes.
     """
 
     def __init__(self, deadline_s: float, node_count: int = 1) -> None:
@@ -198,9 +200,7 @@ class Client:
     async def call(
         self, method: str, path: str, reply_type: type[T], *, body: Mapping[str, object] | None = None
     ) -> T:
-        """A JSON request, tried at one node after the other until the deadline; the answer as
-        `reply_type`.
-        """
+        """A JSON request, tried at one node after another until the deadline; the answer as `reply_type`."""
         patience = self.patience()
         while True:
             try:

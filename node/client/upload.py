@@ -1,5 +1,6 @@
-"""Uploads by the Python client: tus 1.0.0 in bounded pieces, which go on where the server says that they
-ended.
+"""Uploads by the Python client: tus 1.0.0 in bounded pieces.
+
+They go on where the server says that they ended.
 
 The source is a seekable file, or a pipe of unknown size (tus creation-defer-length), whose present piece
 stays in memory so that it can be sent again. The bytes are hashed while they are sent; nothing is read
@@ -186,8 +187,9 @@ class UploadState:
 async def upload(
     client: Client, file_uuid: str, source: Source, *, offset: int = 0, progress: Progress = lambda _: None
 ) -> None:
-    """Send what the server lacks, from `offset` on (bytes); returns when the file is available. A server that
-    tells that it has all bytes of a declared size has completed it before.
+    """Send what the server lacks, from `offset` on (bytes); returns when the file is available.
+
+    A server that tells that it has all bytes of a declared size has completed it before.
 
     Raises FilestoreError: the server's refusal, or Unavailable when nothing went forward until the deadline.
     """

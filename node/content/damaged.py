@@ -1,5 +1,6 @@
-"""Bytes of content that no node holds whole, from damaged copies (`node/peer/salvage.py`), segment by
-segment.
+"""Bytes of content that no node holds whole, segment by segment.
+
+They come from damaged copies (`node/peer/salvage.py`).
 """
 
 import asyncio

@@ -173,8 +173,9 @@ class HotPath:
         transport: asyncio.Transport,
         drain: Drain,
     ) -> None:
-        """Send what is left of the head, and bytes `start` to `stop`, from another replica on when this one
-        fails.
+        """Send what is left of the head, and bytes `start` to `stop`.
+
+        It goes on from another replica when this one fails.
 
         Raises ConnectionError, Unavailable when no replica is left.
         """

@@ -35,8 +35,10 @@ async def put(session: Session) -> web.StreamResponse:
 
 
 def require_content_itself(request: web.Request, record: UploadRecord) -> None:
-    """Refuse a body that is not the content, or none, for good: a form around it, which would be stored with
-    it, and a whole PUT that says nothing of its length where nobody declared one.
+    """Refuse a body that is not the content, or none, for good.
+
+    Such a body is a form around the content, which would be stored with it, or a whole PUT that says nothing
+    of its length where nobody declared one.
 
     Asked of the request as the client sent it: passing on adds a length. Raises InvalidRequest,
     UnsupportedMediaType.

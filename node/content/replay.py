@@ -1,6 +1,8 @@
-"""A request that comes again after the file became available: a client that lost the answer repeats its last
-step, and is told the same. With other bytes it is refused, since content never changes. A PATCH has to be the
-one that completed the upload: `node/content/tus.py` knows where that began.
+"""A request that comes again after the file became available.
+
+A client that lost the answer repeats its last step, and is told the same. With other bytes it is refused,
+since content never changes. A PATCH has to be the one that completed the upload: `node/content/tus.py` knows
+where that began.
 """
 
 import hashlib

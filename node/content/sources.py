@@ -115,8 +115,9 @@ def _rounds(services: ContentContext, replicas: Sequence[str]) -> Iterator[str |
 
 
 def _order(services: ContentContext, replicas: Sequence[str]) -> list[str]:
-    """This node first, unless its disk hangs; the others at random, so that no one of them carries all, and
-    last those that did not answer lately.
+    """This node comes first, unless its disk hangs; the others come at random.
+
+    So no one of them carries all. Those that did not answer lately come last.
     """
     node_id = services.node_id
     others = [replica for replica in replicas if replica != node_id]

@@ -281,6 +281,7 @@ class Session:
 
     async def complete(self, sha256: str = "", *, patch_offset: int = -1) -> ContentRecord:
         """Everything between the last byte and `available`; may be repeated after any failure.
+
         `patch_offset`: where the bytes of this request began, if it is a PATCH.
 
         Raises ChecksumMismatch when the content does not hash to `sha256` or to what its creator declared

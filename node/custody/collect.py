@@ -62,8 +62,10 @@ class Dropping:
         means.blobs.poison.keep(DROPS, listed)  # the others shall not be deleted any more
 
     async def retain(self, sha256: str) -> bool:
-        """Have the log take back that a replica shall go, since it is needed again; whether it lies here, and
-        is not doomed. One that does not lie here is reported as dropped, so that it may come anew.
+        """Have the log take back that a replica shall go, since it is needed again.
+
+        Returns whether it lies here, and is not doomed. One that does not lie here is reported as dropped, so
+        that it may come anew.
 
         Goes on by itself when nobody waits any more: a list is read only when the report before was answered.
         Raises Unavailable when that takes longer than RETAIN_S; FilestoreError, OSError.
@@ -103,8 +105,9 @@ class Dropping:
             return (await self._work_off(page.log_index, doomed, Pass())).spared > 0
 
     async def _drop_page(self, after: str, run: Pass, listed: set[str]) -> tuple[str, bool]:
-        """The last one that was looked at behind `after`, and whether there may be more. What was left is not
-        tried again in this pass, and is added to `listed`. Raises Conflict.
+        """The last one that was looked at behind `after`, and whether there may be more.
+
+        What was left is not tried again in this pass, and is added to `listed`. Raises Conflict.
         """
         async with self._turn:
             page = await self._reporter.doomed(after=after, limit=PAGE_BLOBS)

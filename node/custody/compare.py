@@ -54,9 +54,11 @@ class Comparison:
         self._unsound: set[tuple[str, int]] = set()
 
     async def compare(self, run: Pass) -> None:
-        """Once. Counts looked, missing, restored, unknown, quarantined, added, purged; compared: 1 once all
-        that the log names this node for was looked at, and what is missing was reported; then read_bytes.
-        `listed` goes on with each page of anything.
+        """Compare the disk with the log once.
+
+        Counts looked, missing, restored, unknown, quarantined, added, purged; compared: 1 once all that the
+        log names this node for was looked at, and what is missing was reported; then read_bytes. `listed`
+        goes on with each page of anything.
 
         Raises Stopped when too much would be given up at once; Superseded; FilestoreError, OSError.
         """
@@ -89,8 +91,9 @@ class Comparison:
             absent, count = await self._absent(run, after=absent[-1].sha256)
 
     async def _absent(self, run: Pass, after: str = "") -> tuple[list[Look], int]:
-        """What is named behind `after` and is not there: the first FOUND_MAX, and how many. Counted page by
-        page: the leader gives up a pass whose counts stand still.
+        """What is named behind `after` and is not there: the first FOUND_MAX, and how many.
+
+        Counted page by page: the leader gives up a pass whose counts stand still.
         """
         means, absent, count = self._means, list[Look](), 0
         pages = held_pages(self._list, means.node_id, rows=PAGE_BLOBS, after=after)
@@ -113,8 +116,9 @@ class Comparison:
         run.add(restored=restored)
 
     async def _settle_unknown(self, run: Pass, held: int) -> int:
-        """What lies here and the log does not know, or no file refers to. How many others here it wants, and
-        does not name this node for.
+        """What lies here and the log does not know, or no file refers to.
+
+        Returns as well how many others here it wants, and does not name this node for.
         """
         overdue, old, count, states = await self._old(run)
         unknown = sum(states.get(state, 0) for state in _UNKNOWN)
@@ -133,8 +137,10 @@ class Comparison:
             await self._put_aside(sha256s[first : first + PAGE_BLOBS], run)
 
     async def _old(self, run: Pass, after: str = "") -> tuple[list[str], list[str], int, dict[str, int]]:
-        """What is unknown, and that for long: some of what waits for an answer no longer, of the others the
-        first FOUND_MAX behind `after`, how many, and how many blobs of each state were looked at.
+        """What is unknown, and has been for long.
+
+        It is some of what waits for an answer no longer, and of the others the first FOUND_MAX behind
+        `after`. Returns as well how many there are, and how many blobs of each state were looked at.
         """
         means, overdue, old, count, states = self._means, list[str](), list[str](), 0, dict[str, int]()
         finished = await means.disk.run(finished_blobs, means.blobs)

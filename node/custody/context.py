@@ -107,8 +107,9 @@ class Means:
         return {replica.sha256: replica for replica in answer}
 
     def record(self, action: str, sha256: str, outcome: str) -> None:
-        """One line in the log of what this node does by itself. A disk that takes none must not keep its
-        room from being freed.
+        """One line in the log of what this node does by itself.
+
+        A disk that takes none must not keep its room from being freed.
         """
         principal = f"node {self.node_id}"
         try:

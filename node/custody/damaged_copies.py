@@ -43,8 +43,9 @@ class DamagedCopies:
         self._seen = None
 
     async def look(self) -> None:
-        """Tell what is new. Costs next to nothing while nothing is. Raises FilestoreError when the log
-        cannot be asked.
+        """Tell what is new.
+
+        Costs next to nothing while nothing is. Raises FilestoreError when the log cannot be asked.
         """
         blobs, now_s = self._means.blobs, self._means.clock_s()
         is_due = now_s >= self._retell_at_s or now_s < self._retell_at_s - RETELL_S

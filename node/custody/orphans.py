@@ -83,8 +83,9 @@ class Orphans:
         return deleted
 
     def _drop(self, note: Note, mark: tuple[int, int] | None) -> bool:
-        """Unless it came again, or somebody was told of it, since it was marked: then it stays, and its note.
-        Blocks.
+        """Drop it, unless it came again, or somebody was told of it, since it was marked. Blocks.
+
+        In that case it stays, and so does its note.
         """
         blobs, sha256 = self._means.blobs, note.sha256
 

@@ -204,9 +204,10 @@ class Scrubber:
             order.run.add(looked=1)
 
     async def _verify(self, sha256: str, order: Order | None) -> None:
-        """Counts the bytes while it reads: whoever waits for an order gives up a pass that stands still, and
-        one blob may take hours. Raises Superseded when an order comes meanwhile; BlobMissing, BlobDamaged,
-        FilestoreError.
+        """Verify a blob, and count the bytes while it is read.
+
+        Whoever waits for an order gives up a pass that stands still, and one blob may take hours. Raises
+        Superseded when an order comes meanwhile; BlobMissing, BlobDamaged, FilestoreError.
         """
         means = self._means
 

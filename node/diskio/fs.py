@@ -51,6 +51,7 @@ def mkdir(name: str, *, parent: int) -> bool:
 
 def make_directory(name: str, *, parent: int) -> int:
     """A descriptor of a directory below `parent`, made if it is missing; a full disk opens one that is there.
+
     Raises OSError.
     """
     try:

@@ -1,6 +1,7 @@
-"""A node's certificate, renewed over its own connection at two thirds of its life, with a new key each
-time. One that has ended meanwhile, because the node was off, still opens that one call, and so does one that
-is not valid yet, because the clock of the coordinator that signed it ran ahead.
+"""A node's certificate, renewed over its own connection at two thirds of its life, with a new key each time.
+
+One that has ended meanwhile, because the node was off, still opens that one call, and so does one that is not
+valid yet, because the clock of the coordinator that signed it ran ahead.
 """
 
 import asyncio

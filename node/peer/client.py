@@ -44,8 +44,10 @@ class PeerFailed(Exception):
         is_absent: bool = False,
         is_silent: bool = False,
     ) -> None:
-        """`is_full`: it answers, and has no room; `is_absent`: it answers, and does not have what was asked
-        for; `is_silent`: nothing came for as long as was waited.
+        """A call to a peer failed; three flags tell apart what the caller may do about it.
+
+        `is_full`: it answers, and has no room. `is_absent`: it answers, and does not have what was asked for.
+        `is_silent`: nothing came for as long as was waited.
         """
         super().__init__(f"node {node_id}: {reason}")
         self.node_id = node_id

@@ -1,5 +1,6 @@
-"""Whole blobs brought here from other nodes, by ranges from several of them at once
-(`node/peer/range_fetch.py`).
+"""Whole blobs brought here from other nodes, by ranges from several of them at once.
+
+The ranges come from `node/peer/range_fetch.py`.
 
 Each node that has the blob is asked for the checksums of its segments first. Nodes that tell the same are one
 party, and segments are verified against what the largest party says; the checksums themselves are proved by
@@ -104,8 +105,9 @@ class Fetches:
     async def fetch_blob(
         self, sha256: str, size_bytes: int, sources: Sequence[str], *, pace: Pace | None = None
     ) -> list[str]:
-        """A whole replica lies here, verified and durable, when this returns: the sources that failed on the
-        way.
+        """A whole replica lies here, verified and durable, when this returns.
+
+        Returns the sources that failed on the way.
 
         `sources`: nodes that may have it, the best first; this one is left out. `pace` is awaited for each
         piece that comes; a fetch that several share has none as soon as one of them has none. Raises
@@ -125,8 +127,9 @@ class Fetches:
         return await self._share(self._running.get(blob) or self._begin(blob, others, pace), pace)
 
     def moved_bytes(self, blob: FinishedBlob) -> int:
-        """A number that stays the same only while the fetch of this blob does not move; while it waits for
-        its turn, as long as no fetch does.
+        """A number that stays the same only while the fetch of this blob does not move.
+
+        While it waits for its turn, it stays the same as long as no fetch moves.
         """
         fetch = self._running.get(blob)
         return self._moved_bytes if fetch is None or fetch.moved_bytes is None else fetch.moved_bytes

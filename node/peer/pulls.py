@@ -50,8 +50,9 @@ class Restore(Protocol):
 
 
 class _Pull:
-    """One blob on its way, and until when somebody may come back for it. `moved`: bytes that were read from
-    quarantine.
+    """One blob on its way, and until when somebody may come back for it.
+
+    `moved`: bytes that were read from quarantine.
     """
 
     def __init__(self) -> None:
@@ -137,8 +138,10 @@ class Pulls:
             _ = fetch.cancelled() or fetch.exception()  # seen: what ended the pull is raised
 
     async def _bring(self, blob: FinishedBlob, sources: Sequence[str], pull: _Pull) -> list[str]:
-        """The sources that failed. Raises as `Fetches.fetch_blob` does, which looks first whether the blob is
-        in service. That this disk refuses is told in heartbeats until a fetch goes through.
+        """The sources that failed.
+
+        Raises as `Fetches.fetch_blob` does, which looks first whether the blob is in service. That this disk
+        refuses is told in heartbeats until a fetch goes through.
         """
         poison = self._blobs.poison
         try:

@@ -31,8 +31,9 @@ def parties_of(answers: Iterable[tuple[str, SegmentSums | None]]) -> list[Party]
 async def ask_sums(
     peers: PeerClient, source: str, path: str, blob: FinishedBlob, *, log_level: int
 ) -> SegmentSums | None:
-    """What a node says of the segments of a blob at this path; None when it has none, or cannot say, which is
-    logged.
+    """What a node says of the segments of a blob at this path.
+
+    It is None when the node has none, or cannot say, which is logged.
     """
     try:
         async with asyncio.timeout(SUMS_S_MAX):

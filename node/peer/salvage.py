@@ -49,8 +49,9 @@ class Salvager:
     metrics: NodeMetrics
 
     async def parties(self, blob: FinishedBlob, sources: Sequence[str]) -> list[Party]:
-        """Copies that tell the same checksums, the largest party first. Raises FilestoreError for this
-        disk.
+        """Copies that tell the same checksums, the largest party first.
+
+        Raises FilestoreError for this disk.
         """
         answers = await asyncio.gather(*(self._sums(blob, source) for source in sources))
         return parties_of(zip(sources, answers, strict=True))
@@ -68,8 +69,9 @@ class Salvager:
         return await ask_sums(self.peers, source, path, blob, log_level=logging.INFO)
 
     async def segment(self, blob: FinishedBlob, source: str, index: int, digest: bytes) -> bytes | None:
-        """A segment that a node says to match this checksum; None when its copies do not have it. Raises
-        PeerFailed, FilestoreError for this disk.
+        """A segment that a node says to match this checksum; None when its copies do not have it.
+
+        Raises PeerFailed, FilestoreError for this disk.
         """
         if source == self.node_id:
             return await self.disk.run(local_segment, self.blobs, blob.sha256, index, digest)
@@ -141,8 +143,9 @@ class Copies:
 
 
 def local_sums(blobs: BlobStore, sha256: str) -> SegmentSums | None:
-    """What the sidecar of this node's copy says, in service or not; None when it says nothing that can be
-    used.
+    """What the sidecar of this node's copy says, in service or not.
+
+    It is None when it says nothing that can be used.
 
     Blocks. Raises FilestoreError.
     """
@@ -158,8 +161,9 @@ def local_sums(blobs: BlobStore, sha256: str) -> SegmentSums | None:
 
 
 def local_segment(blobs: BlobStore, sha256: str, index: int, digest: bytes) -> bytes | None:
-    """A segment that matches this checksum (8 bytes, XXH3) from this node's copies, in service or in
-    quarantine.
+    """A segment from this node's copies that matches this checksum (8 bytes, XXH3).
+
+    The copies are in service or in quarantine.
 
     None when there is none. Blocks. Raises FilestoreError.
     """

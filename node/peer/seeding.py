@@ -1,5 +1,7 @@
-"""Segments that a partial replica gets one by one: from this node's own damaged copy before anything is
-asked of others, and from damaged copies of others when no node holds the blob whole.
+"""Segments that a partial replica gets one by one.
+
+They come from this node's own damaged copy before anything is asked of others, and from damaged copies of
+others when no node holds the blob whole.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable

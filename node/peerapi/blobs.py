@@ -167,8 +167,9 @@ async def _pull(request: web.Request) -> web.StreamResponse:
 
 
 async def _retain(request: web.Request) -> web.StreamResponse:
-    """Keep a replica that the log has doomed, and have the log take that back: 200 when it is here, whole as
-    far as its name and size tell, and not doomed any more.
+    """Keep a replica that the log has doomed, and have the log take that back.
+
+    It answers 200 when the replica is here, whole as far as its name and size tell, and not doomed any more.
 
     Raises NotFound when it is not here: then it may come anew. Unavailable.
     """

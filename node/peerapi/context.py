@@ -1,5 +1,6 @@
-"""What the handlers of the peer port take of the node that they run in: what uploads take, and copies in both
-directions.
+"""What the handlers of the peer port take of the node that they run in.
+
+It is what uploads take, and copies in both directions.
 """
 
 from typing import Protocol

@@ -103,9 +103,11 @@ def _pace() -> BodyPace:
 
 
 async def _prefix(request: web.Request) -> web.StreamResponse:
-    """200 with the sha256 of the first `stop` bytes. Raises NotFound when fewer are durable here, Unavailable
-    where the leader is lost or the disk hangs, so that an upload cannot go on here, and while the bytes are
-    still being read: whoever asks again finds more done.
+    """200 with the sha256 of the first `stop` bytes.
+
+    Raises NotFound when fewer are durable here, Unavailable where the leader is lost or the disk hangs, so
+    that an upload cannot go on here, and while the bytes are still being read: whoever asks again finds more
+    done.
     """
     services = request.app[PEER]
     services.api.view.require_leader()
@@ -125,8 +127,10 @@ async def _agree(request: web.Request) -> web.StreamResponse:
 
 
 async def _link(request: web.Request) -> web.StreamResponse:
-    """Take bytes from `start` on; those up to `stop` wait already. Raises OffsetMismatch when fewer are here,
-    InsufficientStorage when those have no room, and as `_agree` does.
+    """Take bytes from `start` on; those up to `stop` wait already.
+
+    Raises OffsetMismatch when fewer are here, InsufficientStorage when those have no room, and as `_agree`
+    does.
     """
     services, start = request.app[PEER], number_in(request, "start")
     stop = number_in(request, "stop") if "stop" in request.query else start  # older ones do not say

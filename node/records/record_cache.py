@@ -51,8 +51,9 @@ class RecordCache:
         return self._records.is_leased(now_s=boot_time_s())
 
     def get(self, caller: Caller, file_uuid: str) -> ContentRecord | None:
-        """The record of a file that this caller may read now, as linearizable as asking; None if it is not
-        kept. The caller's token was verified just now. No I/O.
+        """The record of a file that this caller may read now; None if it is not kept.
+
+        It is as linearizable as asking. The caller's token was verified just now. No I/O.
         """
         record = self._records.get(caller, file_uuid, now_s=boot_time_s())
         if record is not None:

@@ -62,8 +62,9 @@ class PrefixAnswers:
         self._tasks: OrderedDict[_Name, asyncio.Task[str]] = OrderedDict()
 
     async def find(self, name: _Name, work: Callable[[], Awaitable[str]]) -> str:
-        """What `work` found, now or for one who asked before. Raises what it raised; Unavailable where that
-        takes longer than ANSWER_S, and it goes on.
+        """What `work` found, now or for one who asked before.
+
+        Raises what it raised; Unavailable where that takes longer than ANSWER_S, and it goes on.
         """
         task = self._tasks.get(name)
         if task is None:

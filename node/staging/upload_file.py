@@ -335,8 +335,10 @@ class Upload:
     def recover(
         self, previous: "Upload | None" = None, *, known: SegmentHasher | None = None, bytes_max: int = 0
     ) -> None:
-        """Hashes what is on disk, from where `known` stands; after `previous` broke the disk itself is read,
-        and must hash as before. Raises Unreadable; HashingUnfinished after `bytes_max`, unless that is 0.
+        """Hashes what is on disk, from where `known` stands.
+
+        After `previous` broke the disk itself is read, and must hash as before. Raises Unreadable;
+        HashingUnfinished after `bytes_max`, unless that is 0.
         """
         if self.finished is not None:
             return
@@ -422,9 +424,7 @@ class Upload:
             self._hasher.update_sums(buffer)  # at once: it is in the processor's cache still
 
     def _preallocate(self, stop: int) -> None:
-        """Reserves room from where it ends, when bytes up to `stop` need it; a disk without room tells at the
-        write.
-        """
+        """Reserves room from its end when bytes up to `stop` need it; a full disk tells at the write."""
         if self._allocated_bytes is None or stop <= self._allocated_bytes or stop < SEGMENT_BYTES:
             return
         end = stop + PREALLOCATED_BYTES

@@ -259,8 +259,9 @@ class BlobStore:
         raise BlobMissing(sha256)
 
     def mark(self, sha256: str) -> tuple[int, int] | None:
-        """What is another one once the blob came again or was affirmed; None when it is not here, or not
-        whole. Raises FilestoreError.
+        """What is another one once the blob came again or was affirmed.
+
+        It is None when the blob is not here, or not whole. Raises FilestoreError.
         """
         require_sha256(sha256)
         try:
@@ -315,8 +316,9 @@ class BlobStore:
         return name, os.open(name, _CREATE_FLAGS, 0o600, dir_fd=self.uploads_directory)
 
     def write_incoming(self, content: bytes, *, is_final: bool = True) -> str:
-        """A new synced file below `uploads_directory`, to be renamed; sealed if it `is_final`, else its owner
-        may write to it. Raises OSError.
+        """A new synced file below `uploads_directory`, to be renamed.
+
+        It is sealed if it `is_final`, else its owner may write to it. Raises OSError.
         """
         name, descriptor = self.create_incoming()
         try:

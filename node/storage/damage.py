@@ -61,8 +61,9 @@ async def read_whole(
     pace: Pace = _at_once,
     verify: Callable[[OpenBlob, int, WholeRead], bool] = OpenBlob.verify_segment,
 ) -> WholeRead:
-    """Every segment of a blob is as its checksum says, and all of it as its name says, or BlobDamaged is
-    raised.
+    """Every segment of a blob is as its checksum says, and all of it as its name says.
+
+    Otherwise BlobDamaged is raised.
 
     One segment is one job for the disk's threads, so that others get their turn; before each `pace` is
     awaited. Raises FilestoreError.
@@ -80,8 +81,9 @@ async def read_whole(
 async def verify_blob(
     disk: DiskWorkers, blobs: BlobStore, metrics: NodeMetrics, sha256: str, *, pace: Pace = _at_once
 ) -> int:
-    """The size of a blob of which every byte is sound, and what its name says; what was read lately is not
-    read again.
+    """The size of a blob of which every byte is sound, and what its name says.
+
+    What was read lately is not read again.
 
     As with `read_whole`, one segment is one job, and before each `pace` is awaited. Raises BlobMissing;
     BlobDamaged, and the blob is withdrawn; FilestoreError.
@@ -105,8 +107,10 @@ async def verify_blob(
 
 
 def _set_aside(blobs: BlobStore, damage: BlobDamaged) -> bool:
-    """Whether it was moved. The note comes second: custody would find the blob in its place and take the note
-    away. Where it cannot be moved, memory keeps it from being found.
+    """Whether the damaged blob was moved out of service.
+
+    The note comes second: custody would find the blob in its place and take the note away. Where it cannot be
+    moved, memory keeps it from being found.
     """
     sha256, stays = damage.sha256, False
     try:

@@ -92,8 +92,9 @@ class OpenBlobs:
             return kept.blob.duplicate()
 
     def read_cached(self, sha256: str, start: int, stop: int) -> bytes:
-        """These bytes (not empty) if nothing has to be waited for: a kept blob, trusted, in memory or the
-        page cache.
+        """These bytes (not empty) if nothing has to be waited for.
+
+        That is so for a kept blob, trusted, in memory or the page cache.
 
         Else b"". For the event loop, and for little at a time: others wait meanwhile. Raises OSError.
         """

@@ -189,8 +189,10 @@ def _sums(sha256: str, directory: int) -> SegmentSums | None:
 
 
 class QuarantinedBlob:
-    """A file in quarantine that is being read, piece by piece, to see whether it is what its name says, and
-    which of its segments are not what their checksums say.
+    """A file in quarantine that is being read, piece by piece.
+
+    The reading shows whether it is what its name says, and which of its segments are not what their checksums
+    say.
     """
 
     def __init__(
@@ -219,8 +221,9 @@ class QuarantinedBlob:
         self.identity = facts.st_ino, facts.st_ctime_ns  # another once anything was done to the file
 
     def read(self, size_bytes: int) -> None:
-        """Reads so many more, in whole segments. What the medium does not give counts as wrong. Raises
-        FilestoreError.
+        """Reads so many more, in whole segments.
+
+        What the medium does not give counts as wrong. Raises FilestoreError.
         """
         stop = min(self.offset + size_bytes, self.size_bytes)
         while self.offset < stop:

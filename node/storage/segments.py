@@ -263,8 +263,9 @@ def segment_digest(content: Octets) -> bytes:
 
 
 def read_segment(descriptor: int, index: int, size_bytes: int) -> bytes | None:
-    """Segment `index` of a file of that size as it lies there, whatever it is; None when there is no such
-    segment, or the medium does not give it. Blocks. Raises FilestoreError.
+    """Segment `index` of a file of that size as it lies there, whatever it is.
+
+    It is None when there is no such segment, or the medium does not give it. Blocks. Raises FilestoreError.
     """
     start = index * SEGMENT_BYTES
     wanted = min(SEGMENT_BYTES, size_bytes - start)
@@ -303,8 +304,9 @@ class OpenBlob:
         return WholeRead(FileIdentity.of(self.fd), time.time_ns(), hashlib.sha256())
 
     def verify_segment(self, index: int, whole: WholeRead | None = None) -> bool:
-        """Reads segment `index` and compares it; False also if the medium fails. Blocks. Raises
-        FilestoreError.
+        """Reads segment `index` and compares it; False also if the medium fails.
+
+        Blocks. Raises FilestoreError.
 
         `whole` is shown the bytes too.
         """
@@ -329,15 +331,18 @@ class OpenBlob:
         return digest.digest() == self.sums.digest(index)
 
     def require_name(self, whole: WholeRead) -> None:
-        """Raises BlobDamaged when what was read is other content: checksums and bytes may fit each other and
-        lie under a wrong name.
+        """Raises BlobDamaged when what was read is other content.
+
+        Checksums and bytes may fit each other and lie under a wrong name.
         """
         if whole.digest.hexdigest() != self.sha256:
             raise self.damaged("is other content than its name says", is_other_content=True)
 
     def trust(self, whole: WholeRead) -> None:
-        """All that was read is sound, the name too: `has_its_name` and `verify_range` know it from now on, as
-        of when the reading began. Of a large blob the name alone: the rest would crowd others out.
+        """All that was read is sound, the name too.
+
+        `has_its_name` and `verify_range` know it from now on, as of when the reading began. Of a large blob
+        the name alone is trusted: the rest would crowd others out.
         """
         if not whole.identity.is_settled(whole.at_ns):
             return

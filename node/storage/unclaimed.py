@@ -31,8 +31,9 @@ class Note:
 
 
 def note_unclaimed(directory: int, sha256: str) -> None:
-    """Before the blob is put into place. A disk that takes no note takes no blob, or is no reason to refuse
-    one.
+    """Leave a note before the blob is put into place.
+
+    A disk that takes no note takes no blob, or is no reason to refuse one.
     """
     with suppress(OSError):
         descriptor = os.open(sha256, _FLAGS, 0o600, dir_fd=directory)

@@ -68,8 +68,10 @@ class Chain:
         placement: Sequence[str],
         needed: int | None = None,
     ) -> None:
-        """`needed`: members that must have the bytes, these and no others; by default as many as the write
-        quorum asks for, and others stand in for those that fail.
+        """Make a chain; only members named in `needed` must have the bytes, these and no others.
+
+        By default as many must have them as the write quorum asks for, and others stand in for those that
+        fail.
         """
         self._is_fixed = needed is not None
         self._peers, self._view, self._source, self._terms = peers, view, source, terms
@@ -128,8 +130,10 @@ class Chain:
         return node is None or node.draining
 
     def require(self) -> None:
-        """Raises Unavailable when there was no write quorum of members for LACKING_S, InsufficientStorage if
-        that is for want of room alone. One that takes bytes and loses them, again and again, is no member.
+        """Raises Unavailable when there was no write quorum of members for LACKING_S.
+
+        Raises InsufficientStorage if that is for want of room alone. One that takes bytes and loses them,
+        again and again, is no member.
 
         While this node hashes what it has before one is linked, that one may still come, for AGREEING_S.
         """
@@ -146,8 +150,10 @@ class Chain:
             raise _too_few(self._needed)
 
     async def reach(self, offset: int) -> None:
-        """Wait until so many bytes are durable on the write quorum. Raises as `require` does, and when the
-        client has waited long enough: who kept it waiting is for others to stand in for, the next time.
+        """Wait until so many bytes are durable on the write quorum.
+
+        Raises as `require` does, and when the client has waited long enough: who kept it waiting is for
+        others to stand in for, the next time.
         """
         while self.quorum_offset() < offset:
             self.require()
@@ -212,8 +218,10 @@ class Chain:
             self._wake()
 
     def _wanted(self) -> list[list[str]]:
-        """The links to lay now. Members that never failed make one chain, others are tried alone, and so are
-        those that did not answer lately.
+        """The links to lay now.
+
+        Members that never failed make one chain, others are tried alone, and so are those that did not answer
+        lately.
         """
         now_s = self._loop.time()
         if self._source.ended and self._lacking_since_s is None:
@@ -268,8 +276,10 @@ class Chain:
         self._wake()
 
     def _note_progress(self) -> None:
-        """The client waits anew when a member has more than any of its links has ever brought it to, or this
-        node has hashed more of what it has.
+        """The client waits anew when a member or this node has come further.
+
+        A member has when it has more than any of its links has ever brought it to, and this node has when it
+        has hashed more of what it has.
         """
         reached = self.durable() | {"": self._source.hashed_bytes}
         if any(stop > self._reached.get(name, 0) for name, stop in reached.items()):

@@ -1,5 +1,6 @@
-"""Passing a request on to who holds the upload, streamed both ways: another node, over its peer port, or
-another worker of this node, over its Unix socket.
+"""Passing a request on to who holds the upload, streamed both ways.
+
+That is another node, over its peer port, or another worker of this node, over its Unix socket.
 
 A client that waits to be told to go on with its body (`Expect: 100-continue`) waits for the holder's word, as
 this node does: whatever refuses the request comes before any of the body.

@@ -124,8 +124,9 @@ class Holding:
         self.upload.size_bytes = size_bytes
 
     async def _opened(self) -> Upload:
-        """What lies here; what the disk does not give back counts as lost. Of any size: an older epoch's may
-        be longer than what was declared since.
+        """What lies here; what the disk does not give back counts as lost.
+
+        Of any size: an older epoch's may be longer than what was declared since.
         """
         uploads, record, disk = self._services.uploads, self.record, self._services.disk
 
@@ -304,8 +305,10 @@ class Holding:
             await self.drop_lost(error)
 
     async def drop_lost(self, error: BlobMissing | BlobDamaged) -> NoReturn:
-        """This disk has lost finished content. Raises Unavailable if other nodes have, or may have, what is
-        acknowledged of it; OffsetMismatch when it has to come again.
+        """This disk has lost finished content.
+
+        Raises Unavailable if other nodes have, or may have, what is acknowledged of it; OffsetMismatch when
+        it has to come again.
         """
         await self._recover(0)
         raise OffsetMismatch("The disk has lost this content; send it again.", offset=0) from error
@@ -431,8 +434,10 @@ class Holding:
         await self._recorded.report(offset, sha256, placement=placement, reserve_bytes=reserve_bytes)
 
     def _placement(self, offset: int) -> list[str]:
-        """The new placement when a node outside the present one has the bytes, or enough have them without
-        one that leaves; [] leaves it. The log takes none that names a node which was removed since.
+        """The new placement when the present one is no longer the right one; [] leaves it.
+
+        That is so when a node outside it has the bytes, or enough have them without one that leaves. The log
+        takes none that names a node which was removed since.
         """
         chain = self._chain
         if chain is None:

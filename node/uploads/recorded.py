@@ -17,8 +17,9 @@ class Overtaken(Exception):
 
 
 class RecordedUpload:
-    """`record` is the newest from the log; `proposed_offset` what the log may say by now: a report of it may
-    have got no answer.
+    """`record` is the newest from the log; `proposed_offset` is what the log may say by now.
+
+    A report of it may have got no answer.
     """
 
     def __init__(self, services: UploadContext, caller: Caller, record: UploadRecord) -> None:

@@ -46,8 +46,10 @@ _log = logging.getLogger(__name__)
 
 
 class _Attempt:
-    """One copy on its way to one node. `quiet_until_s`: until when silence is no reason to give it up;
-    `works_until_s`: the same while a client waits.
+    """One copy on its way to one node.
+
+    `quiet_until_s`: until when silence is no reason to give it up; `works_until_s`: the same while a client
+    waits.
     """
 
     def __init__(self, node_id: str) -> None:
@@ -193,8 +195,10 @@ class Replication:
         work: Callable[[_Attempt], Coroutine[Any, Any, bool]],
         patience_s: float = SPARE_S,
     ) -> list[str]:
-        """The nodes where it came out true. Once `needed` are, those without progress are given up; while a
-        client waits also before that, after `patience_s`.
+        """The nodes where it came out true.
+
+        Once `needed` are, those without progress are given up; while a client waits also before that, after
+        `patience_s`.
         """
         copies = {asyncio.create_task(work(attempt)): attempt for attempt in map(_Attempt, node_ids)}
         try:
@@ -272,8 +276,9 @@ class Replication:
 async def _until_enough(
     copies: Mapping[asyncio.Task[bool], _Attempt], needed: int, patience_s: float
 ) -> Collection[asyncio.Task[bool]]:
-    """Wait for the copies; once `needed` were taken, no longer than the others make progress. While a client
-    waits no longer than `patience_s` without progress before that, and SPARE_S after it.
+    """Wait for the copies; once `needed` were taken, no longer than the others make progress.
+
+    While a client waits no longer than `patience_s` without progress before that, and SPARE_S after it.
 
     Returns those that made none.
     """

@@ -28,8 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 async def record_completion(services: UploadContext, command: CompleteUpload) -> ContentRecord:
-    """What the log makes of it. One that names a replica which is about to be dropped, or is gone since it
-    was seen, is refused: then all are looked at anew, once.
+    """What the log makes of it.
+
+    One that names a replica which is about to be dropped, or is gone since it was seen, is refused: then all
+    are looked at anew, once.
     """
     metadata = services.api.metadata
     try:

@@ -51,8 +51,9 @@ async def is_reachable(services: UploadContext, node_id: str) -> bool:
 
 
 async def take_over(services: UploadContext, caller: Caller, record: UploadRecord) -> UploadRecord:
-    """The upload with a holder that lives: a new one, or the old one after all; begun anew if its bytes are
-    gone.
+    """The upload with a holder that lives: a new one, or the old one after all.
+
+    It is begun anew if its bytes are gone.
 
     Raises Unavailable when no node that can be reached has the acknowledged bytes, and another may have them.
     """
@@ -156,8 +157,9 @@ async def propose_takeover(
 async def who_has_prefix(
     services: UploadContext, node_ids: Sequence[str], record: UploadRecord
 ) -> tuple[str, bool]:
-    """The first of these nodes that says it has the acknowledged bytes, "" if none does; whether all have
-    said. Nobody is waited for once one has them.
+    """The first of these nodes that says it has the acknowledged bytes, "" if none does.
+
+    Returns as well whether all have said. Nobody is waited for once one has them.
     """
     asked = {asyncio.create_task(has_prefix(services, name, record)): name for name in node_ids}
     pending = set(asked)
@@ -176,8 +178,10 @@ async def who_has_prefix(
 
 
 async def has_prefix(services: UploadContext, node_id: str, record: UploadRecord) -> bool | None:
-    """Whether the node has the acknowledged bytes, as one that was removed has not; None when it does not
-    say, within PROBE_S: one that has to read much of them says so when it is asked again.
+    """Whether the node has the acknowledged bytes, as one that was removed has not.
+
+    It is None when the node does not say, within PROBE_S: one that has to read much of them says so when it
+    is asked again.
     """
     stop = record.offset_bytes
     if stop and not record.prefix_sha256:
@@ -202,8 +206,10 @@ async def has_prefix(services: UploadContext, node_id: str, record: UploadRecord
 
 
 async def own_prefix(services: UploadContext, file_uuid: str, stop: int) -> str:
-    """The sha256 of the first `stop` bytes as this node has them. Raises NotFound when it has fewer;
-    Unavailable while they are still being read, see `node/staging/prefixes.py`.
+    """The sha256 of the first `stop` bytes as this node has them.
+
+    Raises NotFound when it has fewer; Unavailable while they are still being read, see
+    `node/staging/prefixes.py`.
     """
     uploads, disk = services.uploads, services.disk
     if stop <= QUICK_BYTES:

@@ -87,8 +87,9 @@ class UploadCopies:
         self.moved_bytes = 0  # that were read, received or hashed for any of them
 
     async def give(self, file_uuid: str, order: CopyOrder, *, answer_s: float = ANSWER_S) -> CopyStanding:
-        """How the order stands, after `answer_s` at most: `absent` when these bytes are not here, `busy` when
-        somebody writes the upload here now.
+        """How the order stands, after `answer_s` at most.
+
+        `absent` means that these bytes are not here, `busy` that somebody writes the upload here now.
 
         Raises what made it fail: Conflict for an epoch that is over, Unavailable, InsufficientStorage.
         """
@@ -246,8 +247,9 @@ class UploadCopies:
 
 
 def _open(uploads: UploadStore, file_uuid: str, order: CopyOrder, hash_bytes_max: int) -> Upload:
-    """Opens it where it may go on: with nothing that cannot be a part of what shall come. Blocks. Raises
-    HashingUnfinished.
+    """Opens it where it may go on: with nothing that cannot be a part of what shall come.
+
+    Blocks. Raises HashingUnfinished.
     """
     upload = uploads.open(file_uuid, None, with_md5=order.with_md5, hash_bytes_max=hash_bytes_max)
     try:

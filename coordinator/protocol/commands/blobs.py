@@ -32,8 +32,10 @@ class Collect(Command, frozen=True, kw_only=True, tag="collect"):
 
 
 class CollectOverQuota(Command, frozen=True, kw_only=True, tag="collect_over_quota"):
-    """Doom the replicas of blobs that were released by buckets of which more lies on the disks than their
-    quota, until it does not: the longest released first, and none within `grace_ms`. The leader only.
+    """Doom replicas of blobs that were released by buckets which are over their quota on the disks.
+
+    It dooms the longest released first, and none within `grace_ms`, until no more lies there than the quota.
+    Only the leader proposes it.
 
     At most about `rows_max` rows, as of Collect. Replies with Collected.
     """
@@ -98,11 +100,10 @@ class ReportLost(Command, frozen=True, kw_only=True, tag="report_lost"):
 
 class ReportDamaged(Command, frozen=True, kw_only=True, tag="report_damaged"):
     """A node keeps a damaged copy of a blob, of which it has no replica: other bytes of it may be sound.
-    Only by itself.
 
-    `spans`: bytes that are known to be wrong there, ascending; not all of them before the copy was read to
-    its end. Again for a copy that is known, this is what is known from now on. Passed over where no file
-    refers to the blob, or the log names the node for a replica. Replies with None.
+    Only by itself. `spans`: bytes that are known to be wrong there, ascending; not all of them before the
+    copy was read to its end. Again for a copy that is known, this is what is known from now on. Passed over
+    where no file refers to the blob, or the log names the node for a replica. Replies with None.
     """
 
     node_id: Text

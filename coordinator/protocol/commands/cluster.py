@@ -112,8 +112,9 @@ class RenewCertificate(Command, frozen=True, kw_only=True, tag="renew_certificat
 
 
 class AnnounceNode(Command, frozen=True, kw_only=True, tag="announce_node"):
-    """A node tells where its peers reach it, and which directory and start of it speaks (`instance`, "" by
-    older versions). Only proposed for the node that its certificate names.
+    """A node tells where its peers reach it, and which directory and start of it speaks.
+
+    The latter is `instance`, "" by older versions. Only proposed for the node that its certificate names.
 
     A conflict for an earlier start than the last, and for another directory. `succeeds`: the process of which
     the same directory on the same machine says that it has ended.
@@ -173,10 +174,9 @@ class RemoveNode(Command, frozen=True, kw_only=True, tag="remove_node"):
 
 class RevokeNode(Command, frozen=True, kw_only=True, tag="revoke_node"):
     """The certificates of a node are dead from now on, whatever its state, and its replicas do not count.
-    Admin only.
 
-    It stays in the list, to be removed, or to join anew with a token of its name. Replies with a NodeRemoval
-    that counts what it holds.
+    Admin only. It stays in the list, to be removed, or to join anew with a token of its name. Replies with a
+    NodeRemoval that counts what it holds.
     """
 
     caller: Caller

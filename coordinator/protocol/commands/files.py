@@ -180,8 +180,9 @@ class DeclareSize(Command, frozen=True, kw_only=True, tag="declare_size"):
 
 
 class CompleteUpload(Command, frozen=True, kw_only=True, tag="complete_upload"):
-    """The content is whole and durable on `replicas`: the file becomes available. Needs write, checked here
-    again.
+    """The content is whole and durable on `replicas`: the file becomes available.
+
+    Needs write, checked here again.
 
     Replies with the ContentRecord; a repeated completion with the same content replies the same.
     `as_of`: a log index that was known before anybody looked whether `replicas` hold it; 0 of older nodes.
