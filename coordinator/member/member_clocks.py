@@ -65,7 +65,7 @@ class MemberClocks:
         return nodes_ms if len(nodes_ms) >= NODES_MIN else list(offsets_ms.values())
 
     def correction_ms(self) -> int:
-        """By how much our clock must be corrected (ms): see `caution.correction_ms`.
+        """By how much our clock must be corrected (ms): see `safety_limits.correction_ms`.
 
         Every change and read asks: what was found a moment ago holds while nobody was heard since, and our
         clock was not set.
