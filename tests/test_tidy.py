@@ -2,6 +2,8 @@
 
 import ast
 import functools
+import importlib
+import inspect
 import re
 import subprocess
 from collections.abc import Iterator
@@ -48,6 +50,19 @@ PURE_IMPORTS_EXTRA = {
     "coordinator/machine": {"sqlite3", "hmac"},  # hmac: comparing digests in constant time
 }
 PURE_CALLS_FORBIDDEN = {"hash", "id", "open", "print", "eval", "exec", "__import__", "input"}
+FENCE = "coordinator/http/internals/"  # the only place that may touch what other libraries keep private
+# Public by name, but not by their documentation: what is made of them changes as private names do.
+PRIVATE_MODULES = {
+    "aiohttp.base_protocol",
+    "aiohttp.client_proto",
+    "aiohttp.http_parser",
+    "aiohttp.http_writer",
+    "aiohttp.payload",
+    "aiohttp.web_protocol",
+    "asyncio.sslproto",
+}
+PRIVATE_BASES = {"RequestHandler"}  # of aiohttp.web: public to be named, not to be changed
+PUBLIC_IN_SPITE = {"os._exit"}  # documented
 SQL_IMPURE = re.compile(r"\b(random|randomblob|strftime|julianday)\s*\(|'now'|CURRENT_TIME")
 
 
@@ -353,3 +368,117 @@ def test_committed_files_name_no_private_path_and_no_package_host() -> None:
             if found:
                 faults.append(f"{name_of(path)}:{at}: {found.group()}")
     assert not faults, "; ".join(faults)
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.endswith("__")
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+@functools.cache
+def private_names_of(foreign: type) -> frozenset[str]:
+    """Those of a class that is not ours: in itself, and what its methods give to `self`."""
+    names = {name for name in vars(foreign) if is_private(name)}
+    try:
+        source = inspect.getsource(foreign)
+    except (OSError, TypeError):  # it is not of Python
+        return frozenset(names)
+    return frozenset(names | {name for name in re.findall(r"\bself\.(_\w+)", source) if is_private(name)})
+
+
+def inherited_private_names(module: str, class_name: str) -> frozenset[str]:
+    """Those that a class of ours gets from classes of others."""
+    made = getattr(importlib.import_module(module), class_name)
+    foreign = [base for base in made.__mro__ if base.__module__.partition(".")[0] not in PACKAGES]
+    return frozenset().union(*map(private_names_of, foreign))
+
+
+def names_used(tree: ast.AST) -> Iterator[tuple[str, str, int]]:
+    """Every private name that a source touches: of what ("" where it is defined), and in which line."""
+    for found in ast.walk(tree):
+        if isinstance(found, ast.Attribute) and is_private(found.attr):
+            yield ast.unparse(found.value), found.attr, found.lineno
+        elif isinstance(found, ast.Call) and called(found) in {"getattr", "setattr", "hasattr", "delattr"}:
+            name = found.args[1]
+            if isinstance(name, ast.Constant) and is_private(str(name.value)):
+                yield ast.unparse(found.args[0]), str(name.value), found.lineno
+        elif isinstance(found, ast.FunctionDef | ast.AsyncFunctionDef) and is_private(found.name):
+            yield "", found.name, found.lineno
+        elif isinstance(found, ast.Name) and isinstance(found.ctx, ast.Store) and is_private(found.id):
+            yield "", found.id, found.lineno
+
+
+def foreign_uses(tree: ast.Module, module: str) -> Iterator[tuple[str, int]]:
+    """Each use of a name that is private to a library: imported, of an object, or inherited.
+
+    A private name of another object is ours when this very module gives it to something.
+    """
+    ours = {name for of, name, _ in names_used(tree) if of in {"", "self", "cls"}}
+    for name, line in imports_of(tree):
+        if name in PRIVATE_MODULES or (name.split(".")[0] not in PACKAGES and "._" in f".{name}"):
+            yield name, line
+    for found in ast.walk(tree):
+        if isinstance(found, ast.ImportFrom) and (found.module or "").split(".")[0] not in PACKAGES:
+            names = [alias.name for alias in found.names if f"{found.module}.{alias.name}" in PRIVATE_MODULES]
+            names += [alias.name for alias in found.names if is_private(alias.name)]
+            yield from ((f"{found.module}.{name}", found.lineno) for name in names)
+        elif isinstance(found, ast.ClassDef):
+            bases = {ast.unparse(base).rpartition(".")[2] for base in found.bases}
+            yield from ((base, found.lineno) for base in bases & PRIVATE_BASES)
+    for of, name, line in names_used(tree):
+        if (
+            of not in {"", "self", "cls", "super()"}
+            and name not in ours
+            and f"{of}.{name}" not in PUBLIC_IN_SPITE
+        ):
+            yield f"{of}.{name}", line
+    for made in tree.body:
+        if isinstance(made, ast.ClassDef) and made.bases:
+            inherited = inherited_private_names(module, made.name)
+            used = (
+                (of, name, line)
+                for of, name, line in names_used(made)
+                if of in {"", "self", "cls", "super()"}
+            )
+            yield from ((f"{made.name}.{name}", line) for _, name, line in used if name in inherited)
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_private_names_of_libraries_are_touched_behind_the_fence_only(package: str) -> None:
+    faults = [
+        f"{name_of(path)}:{line}: {name}"
+        for path in sources_of(package)
+        if not name_of(path).startswith(FENCE)
+        for name, line in foreign_uses(tree_of(path), module_of(path))
+    ]
+    assert not faults, f"private to a library, so only {FENCE} may touch it: " + "; ".join(faults)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "request._cache['version'] = 1",
+        "x = getattr(request, '_match_info', None)",
+        "setattr(writer, '_headers_buf', None)",
+        "from aiohttp.http_parser import HttpRequestParser",
+        "from aiohttp import client_proto",
+        "from asyncio import sslproto",
+        "import aiohttp._http_parser",
+        "from msgspec import _core",
+        "class ServerConnection(web.RequestHandler): pass",
+        "class ServerConnection(Base):\n    def f(self): return self._waiter",
+        "class ServerConnection(Base):\n    def _process_keepalive(self): pass",
+        "class ServerConnection(Base):\n    def f(self): super()._drain_helper()",
+        "class BodyResponse(Base):\n    _send_headers_immediately = False",
+    ],
+)
+def test_fence_check_notices(source: str) -> None:
+    assert list(foreign_uses(ast.parse(source), "coordinator.http.internals.aiohttp_server"))
+
+
+def test_fence_check_lets_names_of_our_own_be() -> None:
+    source = "class ServerConnection(Base):\n    def f(self, other): self._own = other._own"
+    assert not list(foreign_uses(ast.parse(source), "coordinator.http.internals.aiohttp_server"))

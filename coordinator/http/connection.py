@@ -1,9 +1,6 @@
 """The connections of a listener: limits on what comes before a request, and every error as an answer.
 
-aiohttp's defaults that are unsafe here are switched off or covered in this file only. It leans on private
-names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_request_count`, `_current_request`, `_upgraded`,
-`_parser`, `_reading_paused`, `_buffer_paused`, `_handle_request`), and the `_cache` and `_message` of its
-requests: read its changes before an upgrade.
+aiohttp's defaults that are unsafe here are switched off or covered in this file only.
 """
 
 import asyncio
@@ -14,13 +11,13 @@ from typing import Any, Final
 
 from aiohttp import HttpVersion11, StreamReader, hdrs, web
 from aiohttp.http_exceptions import HttpProcessingError
-from aiohttp.http_parser import HttpRequestParser
 
 from ca import errors
 from ca.errors import FilestoreError
 from coordinator.http.buffer_ring import BodyRing
 from coordinator.http.chunked import Framing
 from coordinator.http.fastpath import CLIENT_GONE, Boundary, DirectAnswer, DirectConnection, Responder
+from coordinator.http.internals.aiohttp_server import answer_in_http_11, close_behind, match_of
 from coordinator.http.memory_quota import BUFFERED
 from coordinator.http.rate_limits import Patience
 from coordinator.http.request_body import waits_to_go_on
@@ -76,7 +73,7 @@ class Connections(web.Server):
         self.direct = None
         for connection in self.connections:
             assert isinstance(connection, _Connection)
-            is_idle = connection._waiter is not None and connection.sending is None
+            is_idle = connection.is_waiting and connection.sending is None
             if is_idle and not connection.headers_begun:
                 connection.force_close()
         if self.in_progress == 0:
@@ -103,12 +100,12 @@ class Connections(web.Server):
         request[_STARTED_S] = asyncio.get_running_loop().time()
         is_last = _must_be_last(request)
         if is_last:  # told with the head of the answer, whoever makes that
-            request._message = request._message._replace(should_close=True)
+            close_behind(request)
         self.in_progress += 1
         served = REQUEST_ID.set(request_id(request))
         try:
             if request.version.major != 1:  # the parser lets HTTP/0.9 and 2.0 through
-                request._cache["version"] = HttpVersion11  # that of the answer
+                answer_in_http_11(request)
                 raise errors.InvalidRequest("The request line must end with HTTP/1.1 or HTTP/1.0.")
             if _HOST.fullmatch(request.headers.get(hdrs.HOST, "")) is None:
                 raise errors.InvalidRequest("Host: no host, or host and port.")
@@ -117,7 +114,7 @@ class Connections(web.Server):
             _require_plain_framing(request)
             if request.body_exists and hdrs.CONTENT_ENCODING in request.headers:
                 raise errors.UnsupportedMediaType("Content-Encoding: encoded bodies are not taken.")
-            if request.method == hdrs.METH_OPTIONS and request._message.path == "*":
+            if request.method == hdrs.METH_OPTIONS and request.raw_path == "*":
                 response: web.StreamResponse = web.Response(status=204, headers={hdrs.ALLOW: _ALLOWED})
             else:
                 response = await self._route(request)
@@ -229,14 +226,11 @@ class _Connection(DirectConnection):
         self._prepare_direct()
         super().__init__(
             connections,
-            loop=asyncio.get_running_loop(),
-            auto_decompress=False,
-            access_log=None,  # type: ignore[arg-type]  # `log_access` below needs none
-            max_line_size=TARGET_BYTES_MAX,
-            max_field_size=HEADER_BYTES_MAX,
-            max_headers=connections.headers_max,
-            keepalive_timeout=self.patience.keep_alive_s,
-            lingering_time=self.patience.linger_s,
+            target_bytes_max=TARGET_BYTES_MAX,
+            header_bytes_max=HEADER_BYTES_MAX,
+            headers_max=connections.headers_max,
+            keep_alive_s=self.patience.keep_alive_s,
+            linger_s=self.patience.linger_s,
         )
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -244,7 +238,7 @@ class _Connection(DirectConnection):
         super().connection_made(transport)
         if isinstance(self.peername, tuple):
             self.share = BUFFERED.share(self.peername[0])
-        self._headers_timer = self._loop.call_later(self.patience.headers_s, self._headers_too_slow)
+        self._headers_timer = self.loop.call_later(self.patience.headers_s, self._headers_too_slow)
 
     def connection_lost(self, exc: BaseException | None) -> None:
         """The end; whoever reads the body is told by aiohttp."""
@@ -253,8 +247,7 @@ class _Connection(DirectConnection):
         self._stop_taking_timer()
         if self.sending is not None:
             self.sending.cancel()
-        if self._task_handler is not None and not self._request_in_progress:
-            self._task_handler.cancel()  # it would still begin with what came in this very turn, and fail
+        self.cancel_before_it_begins()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -265,17 +258,15 @@ class _Connection(DirectConnection):
         if direct is not None and data and self.answer_directly(direct, data):
             self._stop_headers_timer()
             return
-        if data and self._waiter is not None and self._headers_timer is None:
-            self._headers_timer = self._loop.call_later(self.patience.headers_s, self._headers_too_slow)
+        if data and self._headers_timer is None and self.is_waiting:
+            self._headers_timer = self.loop.call_later(self.patience.headers_s, self._headers_too_slow)
         self.headers_begun = self.headers_begun or (bool(data) and self._headers_timer is not None)
-        requests = self._request_count
-        super().data_received(data)
-        has_body = self._upgraded or bool(self._messages and not self._messages[-1][1].is_eof())
-        self.boundary.fed(data, requests=self._request_count - requests, has_body=has_body)
-        if self._request_count != requests:
-            self._last_body = self._messages[-1][1] if self._messages else None
+        requests, has_body = self.parse(data)
+        self.boundary.fed(data, requests=requests, has_body=has_body)
+        if requests:
+            self._last_body = self.last_body
             self._stop_headers_timer()
-            if getattr(self._messages[-1][0] if self._messages else None, "exc", None) is not None:
+            if self.is_malformed:
                 self._break_bodies()
 
     def pause_writing(self) -> None:
@@ -296,21 +287,21 @@ class _Connection(DirectConnection):
         """
         if self._held and self.sending is None:
             self._deliver()
-        is_answered = self._answered_count == self._request_count
+        is_answered = self._answered_count == self.request_count
         is_whole = self._last_body is None or self._last_body.is_eof()
         self.has_ended = not is_answered and is_whole and self.ssl_context is None
         return self.has_ended
 
-    async def _handle_request(self, *request: Any) -> tuple[web.StreamResponse, bool]:
-        """Answer, and close behind the last answer of a client that has ended."""
+    def request_began(self) -> None:
+        """The parser that read it is the one that stays, until its body goes past that."""
         self.is_parser_new = False
-        try:
-            return await super()._handle_request(*request)
-        finally:
-            self.share.give_back()
-            self._answered_count += 1
-            if self.has_ended and self._answered_count == self._request_count:
-                self.close()
+
+    def request_ended(self) -> None:
+        """Close behind the last answer of a client that has ended."""
+        self.share.give_back()
+        self._answered_count += 1
+        if self.has_ended and self._answered_count == self.request_count:
+            self.close()
 
     @property
     def is_at_body(self) -> bool:
@@ -319,7 +310,7 @@ class _Connection(DirectConnection):
 
     def lend(self, framing: Framing) -> BodyRing | None:
         """See `coordinator.http.request_body.Lender`."""
-        held_up = self._reading_paused or self._buffer_paused or bool(self._held)
+        held_up = self.is_reading_paused or bool(self._held)
         if held_up or self.transport is None or self.transport.is_closing():
             return None
         self.transport.pause_reading()
@@ -339,17 +330,7 @@ class _Connection(DirectConnection):
             self.close()
         else:
             self.boundary, self.is_parser_new = Boundary(), True
-            self._parser = HttpRequestParser(
-                self,
-                self._loop,
-                self._read_bufsize,
-                max_line_size=self.max_line_size,
-                max_field_size=self.max_field_size,
-                max_headers=self.max_headers,
-                payload_exception=web.RequestPayloadError,
-                auto_decompress=False,
-                max_msg_queue_size=self._max_msg_queue_size,
-            )
+            self.renew_parser()
         self.transport.pause_reading()  # the loop takes another way of reading up only when it begins to read
         self.transport.set_protocol(self)
         self.transport.resume_reading()
@@ -391,7 +372,7 @@ class _Connection(DirectConnection):
         if not isinstance(exc, HttpProcessingError):
             self._record(request, CLIENT_GONE, 0)
             raise ConnectionResetError("no answer can be sent") from exc
-        request._cache["version"] = HttpVersion11  # that of the answer: none was understood
+        answer_in_http_11(request)  # no version was understood
         response = error_response(from_malformed(exc), request)
         response.force_close()
         return response
@@ -411,8 +392,8 @@ class _Connection(DirectConnection):
 
     def _record(self, request: web.BaseRequest, status: int, size_bytes: int) -> None:
         started_s = request.get(_STARTED_S)
-        duration_s = 0.0 if started_s is None else self._loop.time() - started_s
-        match = getattr(request, "_match_info", None)  # `match_info` asserts that there is one
+        duration_s = 0.0 if started_s is None else self.loop.time() - started_s
+        match = match_of(request)
         template = None
         if match is not None and match.route.resource is not None:  # the match is a dict, empty as a rule
             template = match.route.resource.canonical
@@ -432,7 +413,7 @@ class _Connection(DirectConnection):
 
     def _headers_too_slow(self) -> None:
         self._headers_timer = None
-        if self.transport is None or self._waiter is None:
+        if self.transport is None or not self.is_waiting:
             return
         if self.headers_begun:
             self.transport.write(lone_answer(errors.RequestTimeout("The headers came too slowly.")))
@@ -448,7 +429,7 @@ class _Connection(DirectConnection):
             else:
                 transport.abort()
 
-        self._taking_timer = self._loop.call_later(self.patience.answer_stall_s, look)
+        self._taking_timer = self.loop.call_later(self.patience.answer_stall_s, look)
 
     def _stop_taking_timer(self) -> None:
         if self._taking_timer is not None:
@@ -463,9 +444,5 @@ class _Connection(DirectConnection):
 
     def _break_bodies(self) -> None:
         """After bytes that are not HTTP, no unfinished body will be whole; aiohttp lets readers wait."""
-        bodies = [payload for _, payload in self._messages]
-        if self._current_request is not None:
-            bodies.append(self._current_request.content)
-        for body in bodies:
-            if not body.is_eof():
-                body.set_exception(web.RequestPayloadError("malformed"))
+        for body in self.unfinished_bodies():
+            body.set_exception(web.RequestPayloadError("malformed"))

@@ -5,9 +5,6 @@ hands what arrives to whoever answers directly, but only while nothing else is g
 runs, no byte of a request lies in aiohttp's parser, and all that was sent before has left. The one asked
 takes exactly one whole head without a body, or nothing: then aiohttp gets the same bytes, as if nothing had
 been.
-
-It leans on private names of aiohttp's RequestHandler (`_waiter`, `_messages`, `_close`, `_force_close`,
-`_manager`, the keep-alive timer's, `_drain_helper`): read its changes before an upgrade.
 """
 
 import asyncio
@@ -20,6 +17,8 @@ from typing import Final
 
 from aiohttp import web
 from msgspec import Struct
+
+from coordinator.http.internals.aiohttp_server import ServerConnection
 
 Drain = Callable[[], Awaitable[None]]  # waits until the transport takes more; raises ConnectionError
 Send = Callable[[asyncio.Transport, Drain], Coroutine[object, object, None]]
@@ -84,10 +83,8 @@ class Boundary:
         self._is_known = requests == 1 and not has_body and ends_there
 
 
-class DirectConnection(web.RequestHandler):
+class DirectConnection(ServerConnection):
     """A connection that can answer past aiohttp. `boundary` has to be told what the parser was fed."""
-
-    _loop: asyncio.AbstractEventLoop
 
     def _prepare_direct(self) -> None:
         """Before anything else."""
@@ -113,9 +110,9 @@ class DirectConnection(web.RequestHandler):
         running answer there is at most what had been read already.
         """
         if self.sending is None and not self._held:
-            if self._waiter is not None or self._request_in_progress or self._messages or self._is_delivering:
+            if self._is_delivering or not self.is_between_turns:
                 return False
-            self._loop.call_soon(self._deliver)
+            self.loop.call_soon(self._deliver)
         self._held += data
         return True
 
@@ -129,7 +126,8 @@ class DirectConnection(web.RequestHandler):
     def answer_directly(self, respond: Responder, data: bytes) -> bool:
         """Whether these bytes were a request that is answered, or will be."""
         transport = self.transport
-        if not self._is_idle() or transport is None or transport.is_closing():
+        is_idle = self.boundary.is_reached and self.takes_request()
+        if not is_idle or transport is None or transport.is_closing():
             return False
         if transport.get_write_buffer_size():
             return False  # who has not taken the last answer yet is watched by the ordinary path
@@ -137,37 +135,23 @@ class DirectConnection(web.RequestHandler):
         answer = respond(data, transport)
         if answer is None:
             return False
-        if self._manager is not None:
-            self._manager.requests_count += 1
+        self.count_request()
         if answer.send is None:
             pieces = answer.pieces
             if len(pieces) == 1:
                 transport.write(pieces[0])
             elif pieces:
                 transport.writelines(pieces)
-            self._begin_idling()
+            self.idle_from_now()
             spent_s = time.perf_counter() - started_s
             self.direct_ended(answer, status=answer.status, size_bytes=answer.size_bytes, duration_s=spent_s)
             return True
-        if self._keepalive_handle is not None:
-            self._keepalive_handle.cancel()
-            self._keepalive_handle = None
-        self._pause_transport_reading()
-        self.sending = self._loop.create_task(answer.send(transport, self._drain_helper))
+        self.stop_idling()
+        self.pause_transport_reading()
+        self.sending = self.loop.create_task(answer.send(transport, self.drain))
         self.sending.add_done_callback(functools.partial(self._sent, answer, started_s))
         self.direct_began(self.sending)
         return True
-
-    def _is_idle(self) -> bool:
-        waiter = self._waiter
-        return (
-            waiter is not None
-            and not waiter.done()
-            and not self._messages
-            and self.boundary.is_reached
-            and not self._close
-            and not self._force_close
-        )
 
     def _sent(self, answer: DirectAnswer, started_s: float, sending: asyncio.Task[None]) -> None:
         """An answer that took its time has ended, maybe before its end."""
@@ -187,37 +171,22 @@ class DirectConnection(web.RequestHandler):
         if not is_whole:
             self.transport.abort()
             return
-        self._begin_idling()
-        self._resume_transport_reading()
+        self.idle_from_now()
+        self.resume_transport_reading()
         self._deliver()
 
-    def _begin_idling(self) -> None:
-        """What aiohttp does after an answer."""
-        self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
-        if self._keepalive_handle is None:
-            self._keepalive_handle = self._loop.call_at(
-                self._next_keepalive_close_time, self._process_keepalive
-            )
-
-    def _process_keepalive(self) -> None:
+    def idled(self) -> None:
         """Close who has been idle for too long, but not before it has taken its last answer.
 
         As long as it takes some of that in every period it goes on; who takes nothing is cut off: closing
         would wait for it without end.
         """
         transport = self.transport
-        if self._loop.time() < self._next_keepalive_close_time:
-            # The timer went off early. aiohttp looks at the clock anew, and it may be time by then: it would
-            # close what was not looked at here.
-            self._keepalive_handle = self._loop.call_at(
-                self._next_keepalive_close_time, self._process_keepalive
-            )
+        if transport is None or transport.is_closing() or not self.is_waiting:
             return
-        if transport is not None and not transport.is_closing() and self._waiter is not None:
-            unsent_bytes, earlier_bytes = transport.get_write_buffer_size(), self._unsent_bytes
-            self._unsent_bytes = unsent_bytes
-            if unsent_bytes and unsent_bytes == earlier_bytes:
-                transport.abort()
-            elif unsent_bytes:
-                self._next_keepalive_close_time = self._loop.time() + self._keepalive_timeout
-        super()._process_keepalive()
+        unsent_bytes, earlier_bytes = transport.get_write_buffer_size(), self._unsent_bytes
+        self._unsent_bytes = unsent_bytes
+        if unsent_bytes and unsent_bytes == earlier_bytes:
+            transport.abort()
+        elif unsent_bytes:
+            self.idle_longer()

@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
+from coordinator.http.internals.tls import TlsListening
 from coordinator.http.rate_limits import network_of
-from coordinator.http.tls import TlsListening
 from coordinator.runtime.lifetime import descriptor_limit
 from coordinator.runtime.metrics import ALL_TAKEN, GREEDY
 

@@ -1,24 +1,19 @@
-"""Outgoing connections, as aiohttp makes and keeps them, without two faults of what lies below.
+"""Outgoing connections, as aiohttp makes and keeps them, without a fault of what lies below.
 
 A socket that is handed to uvloop 0.23 belongs to libuv, which closes its descriptor. Python's socket is not
 told when the connection was reset as early as the first bytes of the handshake went out. Whenever that is
 collected it would close the same number once more: by then that of another connection, or of a file that is
 being written. (Of one family with uvloop's issues 645, 653 and 738.)
-
-aiohttp 3.14 pools a connection at the end of a body. Who then reads what was held back of the body starts the
-timer for reading anew, it goes off in the pool, and the next request would fail for it at once.
 """
 
-import functools
 import socket
 import ssl
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
+from coordinator.http.internals.aiohttp_client import FreshConnector
 
 
-class Connector(aiohttp.TCPConnector):
-    """Those of one session. `_factory` is private to aiohttp: read its changes before an upgrade."""
+class Connector(FreshConnector):
+    """Those of one session."""
 
     def __init__(
         self, *, limit: int = 100, limit_per_host: int = 0, context: ssl.SSLContext | None = None
@@ -34,7 +29,6 @@ class Connector(aiohttp.TCPConnector):
             ssl=context if context is not None else True,
             socket_factory=lambda address: _Socket(*address[:3]),
         )
-        self._factory = functools.partial(_Connection, loop=self._loop)  # type: ignore[assignment]
 
 
 class _Socket(socket.socket):
@@ -42,11 +36,3 @@ class _Socket(socket.socket):
 
     def __del__(self) -> None:
         self.detach()
-
-
-class _Connection(ResponseHandler):
-    """One whose time ran out while it was idle is not handed out again."""
-
-    def is_connected(self) -> bool:
-        """Asked by the pool."""
-        return super().is_connected() and self.exception() is None

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from aiohttp import web
 
+from coordinator.http.internals.aiohttp_server import BodyResponse
 from coordinator.model.records import ContentRecord
 from node.content.context import ContentContext
 from node.content.delivery import send_stretch
@@ -19,7 +20,7 @@ from node.http.conditions import Outcome, content_disposition, evaluate, field_o
 from node.http.digests import repr_digest
 from node.http.ranges import ByteRange, multipart_parts, parse_range
 from node.peer.request_body import Piece
-from node.sending.body_writer import BodyResponse, send_body
+from node.sending.body_writer import send_body
 from node.sending.splice import Flow
 
 CONTENTS_DESCRIBED_MAX = 4096  # about 4 MB

@@ -13,7 +13,8 @@ from typing import Protocol
 
 import aiohttp
 from aiohttp.abc import AbstractStreamWriter
-from aiohttp.payload import AsyncIterablePayload
+
+from coordinator.http.internals.aiohttp_client import BodySentOnce, send_head
 
 Piece = bytes | bytearray
 
@@ -31,21 +32,15 @@ class Stretch(Protocol):
         """The same, at least one."""
 
 
-class PeerBody(AsyncIterablePayload):
-    """A body as it comes, in chunks (RFC 9112, section 7.1) where the request tells no length.
-
-    It can be sent once. aiohttp repeats some requests whose connection broke before the answer, unless
-    `_consumed`, which is private to it, says that the body is not there any more: read its changes before an
-    upgrade.
-    """
+class PeerBody(BodySentOnce):
+    """A body as it comes, in chunks (RFC 9112, section 7.1) where the request tells no length."""
 
     def __init__(self, pieces: AsyncGenerator[Piece | Stretch, None]) -> None:
-        super().__init__(pieces)  # type: ignore[arg-type]  # what is written is told below
+        super().__init__(pieces)
         self._pieces = pieces
 
-    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
-        """Called by aiohttp, which ends the body. Raises ClientError; ValueError for more than the length."""
-        self._consumed = True
+    async def send(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        """See BodySentOnce."""
         lacking_bytes = content_length
         is_head_out = False
         async with aclosing(self._pieces) as pieces:
@@ -59,7 +54,7 @@ class PeerBody(AsyncIterablePayload):
                     if isinstance(piece, Piece):
                         await writer.write(piece)
                         continue
-                    await writer.write(b"")
+                    await send_head(writer)
                 if piece:
                     await _send(writer, piece, is_chunk=content_length is None)
 

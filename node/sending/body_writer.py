@@ -12,7 +12,8 @@ from aiohttp import web
 from aiohttp.abc import AbstractStreamWriter
 
 from coordinator.http.app import ClientGone
-from coordinator.http.tls import SLICE_BYTES
+from coordinator.http.internals.aiohttp_server import require_nothing_sent, take_head
+from coordinator.http.internals.tls import SLICE_BYTES
 from node.diskio.executor import DiskWorkers
 from node.diskio.pagecache import read_now
 from node.peer.request_body import Piece
@@ -30,12 +31,6 @@ SMALL_BYTES = 64 << 10  # up to here one write of head and body beats sendfile
 # What is read to be encrypted at once goes through here, in a core's cache all the time. For one event loop.
 _SLICE = memoryview(bytearray(SLICE_BYTES))
 _TURN_BYTES = BURST_BYTES // SLICE_BYTES * SLICE_BYTES  # of one encrypted answer; then others have their turn
-
-
-class BodyResponse(web.StreamResponse):
-    """An answer whose head waits for the first bytes of its body (aiohttp's own `Response` does the same)."""
-
-    _send_headers_immediately = False
 
 
 async def send_body(
@@ -109,7 +104,7 @@ class FileBody:
         elif self._stop - self.at > SMALL_BYTES:
             await self._flush(writer)
             self._sender = FileSender(self._transport, self._disk, self._watch)
-            head = _take_head(writer)
+            head = take_head(writer)
             self._head_is_out = True
             if unsent := self._sender.send_head(head):
                 self._transport.write(unsent)
@@ -172,7 +167,11 @@ class FileBody:
 
     async def end(self) -> None:
         """The whole body was sent."""
+        writer, is_head_out = self._request.writer, self._head_is_out
+        sent_bytes = writer.output_size
         await self._response.write_eof()
+        if is_head_out:
+            require_nothing_sent(writer, sent_bytes)
 
     def __enter__(self) -> Self:
         self._watch.__enter__()
@@ -230,12 +229,3 @@ def _transport(request: web.Request) -> asyncio.Transport:
     except RuntimeError as error:  # uvloop: closed below, by an error, without being closed by anybody here
         raise ClientGone("the client went away before its answer") from error
     return transport
-
-
-def _take_head(writer: AbstractStreamWriter) -> bytes:
-    """The head that waits for the body. These names of aiohttp's StreamWriter are private: see upgrades."""
-    head: bytes = writer._headers_buf or b""  # type: ignore[attr-defined]
-    writer._headers_buf = None  # type: ignore[attr-defined]
-    writer._headers_written = True  # type: ignore[attr-defined]
-    writer.output_size += len(head)
-    return head

@@ -13,7 +13,7 @@ from contextlib import aclosing, suppress
 import aiohttp
 from prometheus_client import Counter
 
-from coordinator.http.tls import SLICE_BYTES
+from coordinator.http.internals.tls import SLICE_BYTES
 from node.peer.client import PeerFailed, pieces
 from node.peer.request_body import Piece
 

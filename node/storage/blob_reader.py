@@ -10,7 +10,7 @@ import os
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from coordinator.http.tls import SLICE_BYTES
+from coordinator.http.internals.tls import SLICE_BYTES
 from node.diskio.executor import DiskWorkers
 from node.diskio.fs import storage_error
 from node.diskio.pagecache import is_cached

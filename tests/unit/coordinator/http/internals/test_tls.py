@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import uvloop
 
-from coordinator.http import tls
-from coordinator.http.tls import TlsListening
+from coordinator.http.internals import tls
+from coordinator.http.internals.tls import TlsListening
 from tests.unit.tls_pairs import (
     BIG,
     SHUTDOWN_S,

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import uvloop
 
+from coordinator.http.internals.tls import SLICE_BYTES, TlsListening
 from coordinator.http.listener import Acceptor, Places, listening_socket
-from coordinator.http.tls import SLICE_BYTES, TlsListening
 from tests.unit.standstill import again_after_standstill
 from tests.unit.tls_pairs import (
     BIG,

@@ -6,7 +6,7 @@ into, and the one that OpenSSL writes into, which is empty again after each turn
 written is encrypted only as far as the socket takes it. States, handshake and flow control are those of
 `asyncio.sslproto`, which came from uvloop.
 
-It leans on private names of `SSLProtocol` (all in `_Tls.__slots__`) and on what its methods call: read its
+It leans on private names of `SSLProtocol` and on what its methods call, as the package lists them: read its
 changes before an upgrade of Python.
 """
 

@@ -1,0 +1,15 @@
+"""What is raised when a library no longer does what is relied upon, where going on would spoil bytes."""
+
+import logging
+
+_log = logging.getLogger("filestore.http")
+
+
+class LibraryChanged(RuntimeError):
+    """A library works otherwise than this product was tried with; the connection cannot be used any more."""
+
+
+def library_changed(what: str) -> LibraryChanged:
+    """The error to raise. It is logged here: a library may take it for a broken connection."""
+    _log.error("a library does not do what is relied upon", extra={"problem": what})
+    return LibraryChanged(what)
