@@ -28,7 +28,7 @@ from coordinator.storage.state_store import Store
 _log = logging.getLogger(__name__)
 
 
-class Membership:
+class Admission:
     """On the event loop. `clock_s`: any steady clock's."""
 
     def __init__(

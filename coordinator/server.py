@@ -19,7 +19,7 @@ from ca.errors import FilestoreError, InvalidRequest
 from ca.identity import Identity
 from ca.secretfiles import read_secret
 from ca.tls import Credential, UnusableCredential
-from coordinator.admin.authority import ClusterAuthority
+from coordinator.admin.authority import SigningAuthority
 from coordinator.admin.setup import new_leaf
 from coordinator.cluster_metrics import ClusterMetrics
 from coordinator.http.app import new_application, serve
@@ -40,7 +40,7 @@ from coordinator.protocol.calls import HeartbeatCall
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind
 from coordinator.raft.replication import AcknowledgedLost, CommittedContradicted
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import JobRuns
 from coordinator.reconcile.job_steps import job_works
 from coordinator.reconcile.jobs import Reconcilers
@@ -222,7 +222,7 @@ class _Member:
         self.removed = removed
         self.view = StateView(ledger.store)
         self.clocks = MemberClocks()
-        self.authority = ClusterAuthority(
+        self.authority = SigningAuthority(
             ledger.store,
             files.read_cluster_key(),
             config.cluster,
@@ -236,7 +236,7 @@ class _Member:
         self.digests = self._new_digests(files, config, metadata)
         self.upgrades = Upgrades(config.id, self.driver, ledger.store, metadata, self.view)
         self.health = NodeHealth()
-        means = Means(
+        context = ReconcileContext(
             self.driver,
             ledger.store,
             self.view,
@@ -245,9 +245,9 @@ class _Member:
             clocks=self.clocks,
             grace_ms=config.gc_grace_s * 1000,
         )
-        self.keeper = NodeKeeper(means, down_after_s=config.down_after_s)
-        self.quotas = QuotaKeeper(means)
-        reconcilers = Reconcilers(means)
+        self.keeper = NodeKeeper(context, down_after_s=config.down_after_s)
+        self.quotas = QuotaKeeper(context)
+        reconcilers = Reconcilers(context)
         self.job_runs = JobRuns(
             config.id,
             self.driver,
@@ -255,9 +255,9 @@ class _Member:
             {**job_works(files), **reconcilers.works()},
             due=reconcilers.due(),
             schedules=config.schedules,
-            clock_doubt=means.clock_doubt,
+            clock_doubt=context.clock_doubt,
         )
-        self.statuses = self._new_statuses(config, credential, means)
+        self.statuses = self._new_statuses(config, credential, context)
 
     def _new_digests(
         self, files: CoordinatorFiles, config: CoordinatorConfig, metadata: MetadataClient
@@ -273,7 +273,9 @@ class _Member:
             files=files,
         )
 
-    def _new_statuses(self, config: CoordinatorConfig, credential: Credential, means: Means) -> Statuses:
+    def _new_statuses(
+        self, config: CoordinatorConfig, credential: Credential, context: ReconcileContext
+    ) -> Statuses:
         return Statuses(
             config.identity,
             self.driver,
@@ -284,7 +286,7 @@ class _Member:
             credential=credential,
             clocks=self.clocks,
             schedules=config.schedules,
-            copy_failures=means.failures.sentences,
+            copy_failures=context.failures.sentences,
         )
 
     def _new_driver(self, transport: Transport) -> Driver:

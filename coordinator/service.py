@@ -27,8 +27,8 @@ from ca.identity import Identity, Role, check_address, check_member_id, check_po
 from ca.keys import public_key_digest
 from ca.tls import Peer
 from ca.usertoken import TTL_SECONDS_DEFAULT, TTL_SECONDS_MAX
-from coordinator.admin.authority import ClusterAuthority, Intermediate
-from coordinator.admission import Membership
+from coordinator.admin.authority import IntermediateCredential, SigningAuthority
+from coordinator.admission import Admission
 from coordinator.machine.execution.rules import RULES
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
@@ -110,7 +110,7 @@ class Service:
         store: Store,
         view: StateView,
         *,
-        authority: ClusterAuthority,
+        authority: SigningAuthority,
         health: NodeHealth,
         snapshots: SnapshotStore,
         operations: Operations,
@@ -130,12 +130,12 @@ class Service:
         self._clocks = clocks
         self._statuses = statuses
         self._callers = Callers(view, clocks.now_ms)
-        self._membership = Membership(identity, store, view, health)
+        self._membership = Admission(identity, store, view, health)
         self._paging = asyncio.Lock()
         self._started_s = time.monotonic()
 
     def check(self, peer: Peer) -> None:
-        """Raises what `Membership.check` does."""
+        """Raises what `Admission.check` does."""
         self._membership.check(peer)
 
     async def handle(self, peer: Peer, call: AnyCall) -> bytes:
@@ -190,7 +190,7 @@ class Service:
             check_parameters(job_kind(command.job_name), command.parameters)
         if isinstance(command, AddIntermediate):
             self._answer(CheckAdmin(caller=command.caller))
-            self._authority.check_intermediate(Intermediate(command.pem, command.wrapped))
+            self._authority.check_intermediate(IntermediateCredential(command.pem, command.wrapped))
         if isinstance(command, TakeOverUpload) and command.holder != identity.id:
             self._require_silent(command.holder)
         reply = await self._change(
@@ -309,9 +309,9 @@ class Service:
     async def _heartbeat(self, peer: Peer, call: HeartbeatCall) -> HeartbeatReply:
         identity, known = peer.identity, self._view().version
         if call.is_primary and identity != self._identity:
-            self._clocks.hear(identity, call.at_ms)
+            self._clocks.receive(identity, call.at_ms)
         if identity.role is Role.NODE and call.is_primary and self._membership.speaks(peer):
-            self._health.hear(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
+            self._health.receive(identity.id, call, at_s=time.monotonic(), at_ms=now_ms())
         await self._driver.read_barrier()
         self._check_again(peer, known)
         return HeartbeatReply(self._store.view_version(), self._driver.leader, self._clocks.now_ms())

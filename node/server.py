@@ -34,7 +34,7 @@ from node.api.context import ApiServices
 from node.base.config import NodeConfig, NodeFiles
 from node.base.instance import Start, begin
 from node.base.metrics import NodeMetrics
-from node.custody.context import Means
+from node.custody.context import CustodyContext
 from node.custody.custody import Custody
 from node.diskio.executor import DiskWorkers
 from node.listeners import Ports
@@ -261,7 +261,7 @@ async def open_node(
     fetches = Fetches(
         node_id=config.id, blobs=blobs, partials=partials, peers=peers, disk=disk, metrics=counts
     )
-    means = Means(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
+    means = CustodyContext(config.id, metadata, view, blobs, disk, counts, _housekeeping(files), budget)
     custody = Custody(means, files.scrub) if is_first else None
     _tell_of(watch, custody, counts, numbers, reach)
     exposition = numbers.exposition if siblings.workers > 1 else None
@@ -324,7 +324,7 @@ def _tell_of(
     watch.unreachable = reach.unreachable
 
 
-async def _close(services: NodeServices, means: Means) -> None:
+async def _close(services: NodeServices, means: CustodyContext) -> None:
     await services.pulls.close()
     await services.copies.close()
     await services.fetches.close()

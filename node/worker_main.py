@@ -34,7 +34,7 @@ ORPHAN_DRAIN_S = 5.0  # worker 0 is gone: whoever starts the node again waits fo
 _log = logging.getLogger(__name__)
 
 
-class Orders:
+class SupervisorOrders:
     """What worker 0 wants. `drain` is set by its word, by SIGTERM, and when it is gone."""
 
     def __init__(self, contexts: MemberContexts) -> None:
@@ -42,7 +42,7 @@ class Orders:
         self.drain = asyncio.Event()
         self.gone = asyncio.Event()
 
-    async def hear(self) -> None:
+    async def receive(self) -> None:
         """Until the end of standard input."""
         loop, lines = asyncio.get_running_loop(), asyncio.StreamReader()
         loop.add_signal_handler(signal.SIGTERM, self.drain.set)
@@ -67,14 +67,14 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
     files = NodeFiles(data)
     config = files.read_config()
     contexts, metrics = MemberContexts(files.credential(), config.identity), Metrics("node")
-    orders = Orders(contexts)
+    orders = SupervisorOrders(contexts)
     start = await asyncio.to_thread(beside, files.instance, config.id)
     async with (
         open_node(files, config, contexts, metrics, siblings, start=start) as node,
         Ports(config, contexts, node.services, metrics) as ports,
         asyncio.TaskGroup() as group,
     ):
-        works = [*node.works(), ("orders", orders.hear()), ("losses", keep_told(node.services))]
+        works = [*node.works(), ("orders", orders.receive()), ("losses", keep_told(node.services))]
         owned = [group.create_task(work, name=name) for name, work in works]
         await _until_known_or_told(node.services.api.view.wait_until_fresh(), orders)
         if not orders.drain.is_set():
@@ -90,7 +90,7 @@ async def run_worker(data: Path, siblings: Siblings, http: str | None) -> None:
             task.cancel()
 
 
-async def _until_known_or_told(known: Coroutine[None, None, None], orders: Orders) -> None:
+async def _until_known_or_told(known: Coroutine[None, None, None], orders: SupervisorOrders) -> None:
     """Requests that come before the cluster is known would be refused here; others serve or wait."""
     async with asyncio.TaskGroup() as group:
         waits = {group.create_task(known), group.create_task(orders.drain.wait())}
@@ -99,7 +99,7 @@ async def _until_known_or_told(known: Coroutine[None, None, None], orders: Order
             wait.cancel()
 
 
-async def _say_drained(orders: Orders) -> None:
+async def _say_drained(orders: SupervisorOrders) -> None:
     """And stay for the other workers, whose last requests may belong here, until worker 0 hangs up."""
     with suppress(OSError):
         sys.stdout.buffer.write(DRAINED)

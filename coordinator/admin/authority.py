@@ -39,7 +39,7 @@ class KeyDamaged(Internal):
     """A key that the state holds is not what was written there; the process must not run on it."""
 
 
-class Intermediate(NamedTuple):
+class IntermediateCredential(NamedTuple):
     """What signs leaves: its certificate, and its private key wrapped under the cluster key."""
 
     pem: str
@@ -61,14 +61,14 @@ def make_intermediate(
     cluster_key: bytes,
     *,
     now: datetime,
-) -> Intermediate:
+) -> IntermediateCredential:
     """A new one, signed with the root's key. Raises UntrustedCertificate for the key of another root."""
     pem, key = new_intermediate(root_pem, root_key, cluster, now=now)
-    return Intermediate(pem, wrap(cluster_key, key_to_pem(key), purpose=INTERMEDIATE_PURPOSE))
+    return IntermediateCredential(pem, wrap(cluster_key, key_to_pem(key), purpose=INTERMEDIATE_PURPOSE))
 
 
 def check_intermediate(
-    intermediate: Intermediate, *, root_pem: str, cluster: str, cluster_key: bytes, now: datetime
+    intermediate: IntermediateCredential, *, root_pem: str, cluster: str, cluster_key: bytes, now: datetime
 ) -> None:
     """Raises InvalidRequest unless this cluster can sign with it from now on."""
     try:
@@ -77,7 +77,7 @@ def check_intermediate(
         raise InvalidRequest(f"intermediate: {error.details}") from error
 
 
-class ClusterAuthority:
+class SigningAuthority:
     """Signs leaves and user tokens. The private keys are read when needed and kept nowhere else."""
 
     def __init__(
@@ -149,7 +149,7 @@ class ClusterAuthority:
         newest = certificates_in(self._newest().pem)[0]
         return newest.not_valid_before_utc > signed_by.not_valid_before_utc
 
-    def check_intermediate(self, intermediate: Intermediate) -> None:
+    def check_intermediate(self, intermediate: IntermediateCredential) -> None:
         """Raises InvalidRequest unless this cluster can sign with it from now on."""
         check_intermediate(
             intermediate,
@@ -165,9 +165,9 @@ class ClusterAuthority:
         wrapped = wrap(self._cluster_key, key.private_pem, purpose=USER_TOKEN_PURPOSE)
         return TokenKey(key.kid, usertoken.public_jwk(key), wrapped)
 
-    def _newest(self) -> Intermediate:
+    def _newest(self) -> IntermediateCredential:
         _, pem, wrapped = self._store.key(INTERMEDIATE_PURPOSE)
-        return Intermediate(pem, wrapped)
+        return IntermediateCredential(pem, wrapped)
 
     def sign_user_token(
         self,
@@ -196,7 +196,7 @@ class ClusterAuthority:
         )
 
 
-def opened(intermediate: Intermediate, cluster_key: bytes, root_pem: str) -> Authority:
+def opened(intermediate: IntermediateCredential, cluster_key: bytes, root_pem: str) -> Authority:
     """What signs with it. Raises WrongClusterKey, UnreadableKey."""
     pem = unwrap(cluster_key, intermediate.wrapped, purpose=INTERMEDIATE_PURPOSE)
     return Authority(root_pem, intermediate.pem, key_from_pem(pem))

@@ -19,7 +19,7 @@ from ca.certificates import certificates_in
 from ca.errors import Conflict, Internal, InvalidRequest
 from ca.keys import WrongClusterKey, unwrap
 from ca.secretfiles import SECRET_MODE, create_secret, reserve_secret, write_secret
-from coordinator.admin.authority import INTERMEDIATE_PURPOSE, ClusterAuthority, Intermediate
+from coordinator.admin.authority import INTERMEDIATE_PURPOSE, IntermediateCredential, SigningAuthority
 from coordinator.admin.setup import (
     COPY_GENESIS,
     AdminDisabled,
@@ -218,7 +218,7 @@ def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
     )
 
 
-def _own_intermediate(files: CoordinatorFiles) -> Intermediate | None:
+def _own_intermediate(files: CoordinatorFiles) -> IntermediateCredential | None:
     """The latest of those in the state, and in what a `begin_again` that was interrupted has set aside.
 
     None if nothing of it can be read.
@@ -228,14 +228,14 @@ def _own_intermediate(files: CoordinatorFiles) -> Intermediate | None:
     return max(found, key=lambda each: certificates_in(each.pem)[0].not_valid_after_utc, default=None)
 
 
-def _newest_intermediate(state: Path) -> Intermediate | None:
+def _newest_intermediate(state: Path) -> IntermediateCredential | None:
     """As this state has it, while its coordinator runs or not; None if the state cannot be read."""
     try:
         with closing(_opened(state)) as db:
             found = newest_key(db, INTERMEDIATE_PURPOSE)
     except sqlite3.Error:
         return None
-    return None if found is None else Intermediate(*found[1:])
+    return None if found is None else IntermediateCredential(*found[1:])
 
 
 def _copy(source: Path, target: Path) -> None:
@@ -285,7 +285,7 @@ def _begin_alone(
     try:
         store.apply([Entry(index, term, EntryKind.MEMBERSHIP, encode_membership(change))])
         root_pem = bootstrap_of(bundle.genesis).root_pem
-        authority = ClusterAuthority(store, bundle.cluster_key, config.cluster, root_pem)
+        authority = SigningAuthority(store, bundle.cluster_key, config.cluster, root_pem)
         new_leaf(files, config, authority.sign_leaf)
     finally:
         store.close()

@@ -28,8 +28,8 @@ from ca.tls import read_roots
 from coordinator.admin.authority import (
     INTERMEDIATE_PURPOSE,
     USER_TOKEN_PURPOSE,
-    ClusterAuthority,
-    Intermediate,
+    IntermediateCredential,
+    SigningAuthority,
     check_intermediate,
     make_intermediate,
     opened,
@@ -62,7 +62,7 @@ class Bundle(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     cluster_key: bytes
     genesis: bytes
     members: list[CoordinatorRecord] | None = None
-    intermediate: Intermediate | None = None
+    intermediate: IntermediateCredential | None = None
 
 
 def init_cluster(
@@ -195,13 +195,15 @@ def check_signs(bundle: Bundle) -> None:
     )
 
 
-def _intermediate_of(bundle: Bundle) -> Intermediate:
+def _intermediate_of(bundle: Bundle) -> IntermediateCredential:
     """What signs with this bundle: that of the first entry, unless there is a newer one."""
     command = bootstrap_of(bundle.genesis)
-    return bundle.intermediate or Intermediate(command.intermediate_pem, command.intermediate_wrapped)
+    return bundle.intermediate or IntermediateCredential(
+        command.intermediate_pem, command.intermediate_wrapped
+    )
 
 
-def new_intermediate(data: Path, root_key: Path) -> Intermediate:
+def new_intermediate(data: Path, root_key: Path) -> IntermediateCredential:
     """What signs leaves for another year, if the cluster of this coordinator takes it.
 
     `root_key` is the file that `init` made.
@@ -244,7 +246,7 @@ def mint_admin_token(data: Path, *, ttl_seconds: int = usertoken.TTL_SECONDS_MAX
     config = files.read_config()
     store = Store(files.state)
     try:
-        authority = ClusterAuthority(store, files.read_cluster_key(), config.cluster, read_roots(files.root))
+        authority = SigningAuthority(store, files.read_cluster_key(), config.cluster, read_roots(files.root))
         generation = store.token_generation(ADMIN_USER_ID)
         if generation is None:
             raise AdminDisabled(

@@ -27,7 +27,7 @@ from coordinator.http.listener import (
     listening_socket,
 )
 from coordinator.http.memory_quota import SMALL_BYTES
-from coordinator.http.rate_limits import Patience
+from coordinator.http.rate_limits import RequestTimeouts
 from coordinator.http.request_body import body_batches, body_chunks
 from coordinator.http.responses import (
     PREPARED,
@@ -89,7 +89,7 @@ async def serve(
     ssl_context: ssl.SSLContext | None,
     peer: bool = False,
     shared: bool = False,
-    patience: Patience | None = None,
+    patience: RequestTimeouts | None = None,
     places: Places | None = None,
     metrics: Metrics | None = None,
 ) -> "Listener":
@@ -118,7 +118,7 @@ async def serve_on(
     *,
     ssl_context: ssl.SSLContext | None = None,
     peer: bool = False,
-    patience: Patience | None = None,
+    patience: RequestTimeouts | None = None,
     places: Places | None = None,
     metrics: Metrics | None = None,
 ) -> "Listener":
@@ -126,7 +126,7 @@ async def serve_on(
     runner = web.AppRunner(app)
     await runner.setup()
     assert runner.server is not None
-    connections = Connections(runner.server, app[METRICS], patience or Patience(), peer=peer)
+    connections = Connections(runner.server, app[METRICS], patience or RequestTimeouts(), peer=peer)
     connections.direct = app.get(DIRECT)
     acceptor = Acceptor(
         listening,

@@ -19,7 +19,7 @@ from coordinator.http.chunked import Framing
 from coordinator.http.fastpath import CLIENT_GONE, Boundary, DirectAnswer, DirectConnection, Responder
 from coordinator.http.internals.aiohttp_server import answer_in_http_11, close_behind, match_of
 from coordinator.http.memory_quota import BUFFERED
-from coordinator.http.rate_limits import Patience
+from coordinator.http.rate_limits import RequestTimeouts
 from coordinator.http.request_body import waits_to_go_on
 from coordinator.http.responses import (
     HEADER_BYTES_MAX,
@@ -49,7 +49,7 @@ _log = logging.getLogger("filestore.http")
 class Connections(web.Server):
     """All connections of a listener, and the one place where the errors of their requests become answers."""
 
-    def __init__(self, plain: web.Server, metrics: Metrics, patience: Patience, *, peer: bool) -> None:
+    def __init__(self, plain: web.Server, metrics: Metrics, patience: RequestTimeouts, *, peer: bool) -> None:
         super().__init__(self._edge, request_factory=plain.request_factory)  # type: ignore[arg-type]
         self._route = plain.request_handler
         self.metrics = metrics

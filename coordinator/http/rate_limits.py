@@ -25,7 +25,7 @@ BODY_BYTES_PER_S_MIN: Final = 1024  # slower than the slowest modem is not a cli
 
 
 @dataclass(frozen=True, slots=True)
-class Patience:
+class RequestTimeouts:
     """How long a listener waits for a client, in seconds. Tests shorten it."""
 
     headers_s: float = 10.0

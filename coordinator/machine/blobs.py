@@ -100,7 +100,7 @@ def collect(change: Change, command: Collect) -> Collected:
     for sha256, size_bytes in rows:
         if blobs + doomed >= command.rows_max:
             break
-        doomed += _doom(change, sha256)
+        doomed += _mark_for_deletion(change, sha256)
         blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
     return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
 
@@ -117,7 +117,7 @@ def collect_over_quota(change: Change, command: CollectOverQuota) -> Collected:
         for sha256, size_bytes in rows:
             if excess_bytes <= 0 or blobs + doomed >= command.rows_max:
                 break
-            doomed += _doom(change, sha256)
+            doomed += _mark_for_deletion(change, sha256)
             blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
             excess_bytes -= size_bytes
     return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
@@ -139,7 +139,7 @@ def _count(db: sqlite3.Connection, *, blobs: int, size_bytes: int) -> None:
     )
 
 
-def _doom(change: Change, sha256: str) -> int:
+def _mark_for_deletion(change: Change, sha256: str) -> int:
     """Doom what is left of a blob; how many replicas. One that nobody holds goes at once."""
     if replicas.forget_unheld(change.db, sha256):
         return 0

@@ -13,13 +13,13 @@ from coordinator.machine.replicas import COUNTS, holders
 from coordinator.model.records import DOWN, RETURNING, BlobRecord
 from coordinator.model.replica_records import (
     HELD_MAX,
-    DoomedPage,
-    DoomedReplica,
+    DeletionPage,
     HeldReplica,
     KnownReplica,
     NodeReplicas,
     ReplicaCounts,
     ReplicaPage,
+    ReplicaToDelete,
     ShortBlob,
     ShortPage,
     SolePage,
@@ -31,8 +31,8 @@ from coordinator.protocol.queries import (
     GetNodeReplicas,
     GetReplicaCounts,
     KnownReplicas,
-    ListDoomed,
     ListReplicas,
+    ListReplicasToDelete,
     ListShortBlobs,
     ListSurplus,
 )
@@ -40,7 +40,7 @@ from coordinator.protocol.queries import (
 COUNTED_MAX = 10_000  # of anything; an answer need not count a million
 
 
-def list_doomed(question: Question, query: ListDoomed) -> DoomedPage:
+def list_doomed(question: Question, query: ListReplicasToDelete) -> DeletionPage:
     """What a node shall delete, by sha256. One is wanted when fewer than the write quorum count without it:
     those that counted when it was doomed may be down since.
     """
@@ -52,8 +52,8 @@ def list_doomed(question: Question, query: ListDoomed) -> DoomedPage:
         f"  WHERE r.sha256 = own.sha256 AND {COUNTS})",
         which="AND own.doomed_at IS NOT NULL",
     )
-    replicas = [DoomedReplica(sha256=name, size_bytes=size, wanted=wanted) for name, size, wanted in rows]
-    return DoomedPage(log_index=question.as_of(), replicas=replicas, more=more)
+    replicas = [ReplicaToDelete(sha256=name, size_bytes=size, wanted=wanted) for name, size, wanted in rows]
+    return DeletionPage(log_index=question.as_of(), replicas=replicas, more=more)
 
 
 def list_held(question: Question, query: ListReplicas) -> ReplicaPage:
@@ -207,7 +207,7 @@ def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:
 
 
 def _page_of_node(
-    question: Question, query: ListDoomed | ListReplicas, told: str, *, which: str = ""
+    question: Question, query: ListReplicasToDelete | ListReplicas, told: str, *, which: str = ""
 ) -> tuple[list[tuple[str, int, bool]], bool]:
     """Name, size and what is `told` (SQL) of a node's `own` replicas, and whether there are more."""
     rows = question.db.execute(

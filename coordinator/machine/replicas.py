@@ -69,11 +69,11 @@ def holders(db: sqlite3.Connection, sha256: str) -> list[str]:
 
 def require_kept(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
     """Raises Unavailable unless what was seen on these nodes after `as_of` is there, and stays."""
-    require_undoomed(db, sha256, node_ids)
+    require_unmarked(db, sha256, node_ids)
     burials.require_none(db, sha256, node_ids, as_of)
 
 
-def require_undoomed(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str]) -> None:
+def require_unmarked(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str]) -> None:
     """Raises Unavailable when one of these nodes has yet to drop this blob."""
     rows = db.execute(
         "SELECT node_id FROM blob_replicas WHERE sha256 = ? AND doomed_at IS NOT NULL ORDER BY node_id",

@@ -25,7 +25,7 @@ OPEN_MAX = 16  # differences that stay remembered, however old, until it is know
 AGREED_MAX = 65_536  # slices of the last pass: more than ten million files have
 
 
-class Standing(Enum):
+class DigestStanding(Enum):
     """What others say of this member's digest at one place."""
 
     AGREED = "agreed"  # a majority of witnesses has the same
@@ -132,16 +132,16 @@ class DivergenceWatch:
         for place in self._places.values():
             place.words.pop(member, None)
 
-    def standing(self, log_index: int, voters: Collection[str]) -> Standing:
+    def standing(self, log_index: int, voters: Collection[str]) -> DigestStanding:
         """What was said of this member's digest at a place so far."""
         place = self._places.get(log_index)
         if place is None or self._own_id not in place.words:
-            return Standing.OPEN
+            return DigestStanding.OPEN
         own = place.words[self._own_id].digest
         if len(_digests(place.words, self.odd | {self._own_id}) | {own}) > 1:
-            return Standing.DIFFERS
+            return DigestStanding.DIFFERS
         is_agreed = own and majority_digest(_believed(place.words, self.odd), voters) == own
-        return Standing.AGREED if is_agreed else Standing.OPEN
+        return DigestStanding.AGREED if is_agreed else DigestStanding.OPEN
 
     def is_right(self, log_index: int, voters: Collection[str]) -> bool:
         """Whether this member has at a place what a majority of witnesses has.

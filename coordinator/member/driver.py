@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from ca.errors import Conflict, InsufficientStorage, Unavailable
 from coordinator.member.fitness import Fitness
 from coordinator.member.lease_subscribers import Following
-from coordinator.member.member import KEPT_ENTRIES, Member
+from coordinator.member.member import KEPT_ENTRIES, RaftMember
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.proposing import check_known, encoded, frees, is_ending
 from coordinator.member.record_leases import LEASE_S
@@ -90,7 +90,7 @@ class Driver:
         self._applied = applied
         self._clocks = clocks or MemberClocks()  # the time that changes carry
         self._log_bytes_kept = log_bytes_kept
-        self._member = Member(config, log, store, snapshots, random.Random(), kept_entries=kept_entries)
+        self._member = RaftMember(config, log, store, snapshots, random.Random(), kept_entries=kept_entries)
         self.following = Following(self._leadership, self.read_barrier, lease_s=cache_lease_s)
         hooks = Hooks(
             self._taken, self._member.snapshot_gone, lambda: self._member.is_fetched_from, self._fail
@@ -466,7 +466,7 @@ class Driver:
 
 
 def _tell(
-    loop: asyncio.AbstractEventLoop, hear: Callable[[StateDamaged], None], damage: StateDamaged
+    loop: asyncio.AbstractEventLoop, receive: Callable[[StateDamaged], None], damage: StateDamaged
 ) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends already
-        loop.call_soon_threadsafe(hear, damage)
+        loop.call_soon_threadsafe(receive, damage)

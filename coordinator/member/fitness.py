@@ -12,7 +12,7 @@ import logging
 
 from ca.errors import Conflict
 from coordinator.member.disk_pace import Pace
-from coordinator.member.member import Member
+from coordinator.member.member import RaftMember
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.member.succession import ready_successor
 from coordinator.raft.core import NotLeader
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 class Fitness:
     """Of one member. Whoever calls sees to it that what the member has to send is sent."""
 
-    def __init__(self, member: Member, clocks: MemberClocks) -> None:
+    def __init__(self, member: RaftMember, clocks: MemberClocks) -> None:
         self.pace = Pace()
         self.is_clock_wrong = False
         self.is_state_wrong = False

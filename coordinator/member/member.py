@@ -87,7 +87,7 @@ def configured(config: Config, store: Store) -> Config:
     return replace(config, members=members.voters, learners=members.learners)
 
 
-class Member:
+class RaftMember:
     """One member. See the module's docstring for who calls what."""
 
     def __init__(

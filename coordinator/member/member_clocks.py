@@ -40,7 +40,7 @@ class MemberClocks:
         self._wrong_looks = 0
         self._kept: _Kept | None = None
 
-    def hear(self, member: Identity, at_ms: int) -> None:
+    def receive(self, member: Identity, at_ms: int) -> None:
         """Another member's clock showed `at_ms` a moment ago; 0 is what older versions say.
 
         Whoever calls has checked that it is a member, so the table is bounded by their number.

@@ -22,7 +22,7 @@ from msgspec import Struct
 from ca.errors import Conflict, FilestoreError, Internal
 from ca.secretfiles import write_durable
 from coordinator.machine.execution.rules import WHOLE_DIGESTS
-from coordinator.member.divergence import Divergence, DivergenceWatch, Standing, Word
+from coordinator.member.divergence import DigestStanding, Divergence, DivergenceWatch, Word
 from coordinator.member.driver import Driver
 from coordinator.member.rebuilding import rebuilt_at_ms
 from coordinator.member.snapshot_making import TAKE_AGAIN_S
@@ -204,9 +204,9 @@ class Digests:
         ends_at_s = time.monotonic() + VOUCH_S
         while time.monotonic() < ends_at_s:
             standing = self._watch.standing(log_index, self._voters())
-            if standing is Standing.DIFFERS:
+            if standing is DigestStanding.DIFFERS:
                 raise Conflict(f"another coordinator has another state at index {log_index}")
-            if standing is Standing.AGREED:
+            if standing is DigestStanding.AGREED:
                 return True
             if not self._awaited(log_index):
                 return False

@@ -11,7 +11,7 @@ from coordinator.model.records import BlobRecord
 HELD_MAX = 2_000  # blobs of a kind whose holders are looked at: 6 ms of a leader
 
 
-class DoomedReplica(Struct, frozen=True, kw_only=True):
+class ReplicaToDelete(Struct, frozen=True, kw_only=True):
     """A replica that its node shall delete.
 
     `wanted`: files need it again, since others were lost meanwhile: better spared.
@@ -22,11 +22,11 @@ class DoomedReplica(Struct, frozen=True, kw_only=True):
     wanted: bool
 
 
-class DoomedPage(Struct, frozen=True, kw_only=True):
+class DeletionPage(Struct, frozen=True, kw_only=True):
     """Doomed replicas of one node in the order of their sha256, as of `log_index`."""
 
     log_index: int
-    replicas: list[DoomedReplica]
+    replicas: list[ReplicaToDelete]
     more: bool
 
 

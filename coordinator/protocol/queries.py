@@ -230,7 +230,7 @@ class ListNodeUploads(Query, frozen=True, kw_only=True, tag="list_node_uploads")
     limit: PageLimit = LIST_LIMIT_MAX
 
 
-class ListDoomed(Query, frozen=True, kw_only=True, tag="list_doomed"):
+class ListReplicasToDelete(Query, frozen=True, kw_only=True, tag="list_doomed"):
     """For members only: a DoomedPage, what a node shall delete, after the sha256 `after`."""
 
     node_id: Text
@@ -377,7 +377,7 @@ AnyQuery = (
     | FindBlob
     | LiveUploads
     | ListNodeUploads
-    | ListDoomed
+    | ListReplicasToDelete
     | ListReplicas
     | KnownReplicas
     | ListShortBlobs

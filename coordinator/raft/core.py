@@ -25,10 +25,10 @@ from coordinator.raft.messages import (
     SnapshotMeta,
 )
 from coordinator.raft.progress import ProgressState
-from coordinator.raft.state import Role, State
+from coordinator.raft.state import RaftRole, State
 from coordinator.raft.storage import Storage
 
-__all__ = ["Config", "MemberProgress", "NotLeader", "ProposalRefused", "Raft", "Role", "Status"]
+__all__ = ["Config", "MemberProgress", "NotLeader", "ProposalRefused", "Raft", "RaftRole", "Status"]
 
 PROPOSAL_ENTRIES_MAX = 65_536  # in one call of propose
 MESSAGES_WAITING_MAX = 65_536  # while the disk hangs; beyond it the oldest are lost, as on a network
@@ -69,7 +69,7 @@ class Status:
 
     id: str
     term: int
-    role: Role
+    role: RaftRole
     leader: str
     commit: int
     applied: int

@@ -7,7 +7,7 @@ answered while a leader is live), 6.2 (a leader without a majority steps down), 
 
 from coordinator.raft import replication
 from coordinator.raft.messages import Message, MessageKind
-from coordinator.raft.state import Role, State
+from coordinator.raft.state import RaftRole, State
 
 
 def tick_waiting(state: State) -> None:
@@ -37,7 +37,7 @@ def campaign(state: State) -> None:
     """Asks whether an election could be won, without disturbing anyone: neither term nor vote changes."""
     assert not state.is_leader, "a leader campaigns"
     assert state.may_stand, "a member without a vote campaigns"
-    state.enter(state.term, Role.PRE_CANDIDATE, "")
+    state.enter(state.term, RaftRole.PRE_CANDIDATE, "")
     state.votes[state.own_id] = True
     state.send_now.extend(
         _vote_request(state, MessageKind.PRE_VOTE, peer, state.term + 1, transfer=False)
@@ -52,7 +52,7 @@ def start_vote(state: State, *, transfer: bool) -> None:
     Were a request to leave before, a crash could forget the end of the log that it names, and answers to it
     could elect us in the same term with a shorter log.
     """
-    state.enter(state.term + 1, Role.CANDIDATE, "")
+    state.enter(state.term + 1, RaftRole.CANDIDATE, "")
     state.vote = state.own_id
     state.send_after_sync.extend(
         _vote_request(state, MessageKind.VOTE, peer, state.term, transfer=transfer)
@@ -107,7 +107,7 @@ def on_vote(state: State, message: Message) -> None:
 def on_pre_vote_reply(state: State, message: Message) -> None:
     """Counts an answer to our pre-vote; one to an older pre-vote is ignored."""
     asked_term = state.term if message.reject else state.term + 1
-    if state.role is Role.PRE_CANDIDATE and message.term == asked_term:
+    if state.role is RaftRole.PRE_CANDIDATE and message.term == asked_term:
         state.votes.setdefault(message.source, not message.reject)
         _count_pre_votes(state)
 
@@ -127,7 +127,7 @@ def on_vote_reply(state: State, message: Message) -> None:
 
 def count_vote(state: State, voter: str, *, granted: bool) -> None:
     """Records one vote of the present term; a majority makes us leader, a hopeless count a follower."""
-    if state.role is not Role.CANDIDATE:
+    if state.role is not RaftRole.CANDIDATE:
         return
     state.votes.setdefault(voter, granted)
     outcome = state.membership.election_outcome(state.votes)
@@ -139,5 +139,5 @@ def count_vote(state: State, voter: str, *, granted: bool) -> None:
 
 def on_timeout_now(state: State, message: Message) -> None:
     """Our leader hands over to us: elect at once, without pre-vote (dissertation, 3.10)."""
-    if state.role is Role.FOLLOWER and message.source == state.leader and state.may_stand:
+    if state.role is RaftRole.FOLLOWER and message.source == state.leader and state.may_stand:
         start_vote(state, transfer=True)

@@ -20,7 +20,7 @@ from coordinator.raft.messages import (
     entry_size_bytes,
 )
 from coordinator.raft.progress import Progress, ProgressState
-from coordinator.raft.state import Role, State
+from coordinator.raft.state import RaftRole, State
 
 
 class AcknowledgedLost(AssertionError):
@@ -33,8 +33,8 @@ class CommittedContradicted(AssertionError):
 
 def become_leader(state: State) -> None:
     """Leads the term whose election was won, and appends the no-op that lets older entries commit."""
-    assert state.role is Role.CANDIDATE, f"{state.role} becomes leader"
-    state.enter(state.term, Role.LEADER, state.own_id)
+    assert state.role is RaftRole.CANDIDATE, f"{state.role} becomes leader"
+    state.enter(state.term, RaftRole.LEADER, state.own_id)
     everyone = (state.own_id, *state.membership.peers)
     state.progress = {member: Progress(state.log.last_index + 1) for member in everyone}
     state.progress[state.own_id].match = state.log.stable_last

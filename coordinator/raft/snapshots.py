@@ -8,7 +8,7 @@ takes, and hands the finished snapshot to `restore`.
 from coordinator.raft import replication
 from coordinator.raft.membership import is_group
 from coordinator.raft.messages import Message, SnapshotMeta, SnapshotOffer
-from coordinator.raft.state import Role, State
+from coordinator.raft.state import RaftRole, State
 
 
 def taken(state: State, meta: SnapshotMeta) -> None:
@@ -57,7 +57,7 @@ def restore(state: State, meta: SnapshotMeta) -> bool:
     by us.
     """
     log = state.log
-    if state.role is not Role.FOLLOWER or meta.index <= log.commit:
+    if state.role is not RaftRole.FOLLOWER or meta.index <= log.commit:
         return False
     if log.matches(meta.index, meta.term):
         log.commit_to(meta.index)

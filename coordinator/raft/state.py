@@ -17,7 +17,7 @@ from coordinator.raft.progress import Progress
 BATCH_NUMBER_BITS = 48
 
 
-class Role(Enum):
+class RaftRole(Enum):
     """What a member is doing in its term."""
 
     FOLLOWER = "follower"
@@ -133,7 +133,7 @@ class State:
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.lost_term = lost_term  # what it promised in terms up to this is forgotten, 0 for nothing
-        self.role = Role.FOLLOWER
+        self.role = RaftRole.FOLLOWER
         self.leader = ""
         self.election_elapsed = 0
         self.heartbeat_elapsed = 0
@@ -182,7 +182,7 @@ class State:
     @property
     def is_leader(self) -> bool:
         """True while this member leads its term."""
-        return self.role is Role.LEADER
+        return self.role is RaftRole.LEADER
 
     def draw_election_timeout(self) -> None:
         """Restarts the wait for a leader, at random so that votes are seldom split (dissertation, 3.4)."""
@@ -191,9 +191,9 @@ class State:
 
     def become_follower(self, term: int, leader: str) -> None:
         """Follows `leader` ("" if unknown) in `term`, which is the present one or a later one."""
-        self.enter(term, Role.FOLLOWER, leader)
+        self.enter(term, RaftRole.FOLLOWER, leader)
 
-    def enter(self, term: int, role: Role, leader: str) -> None:
+    def enter(self, term: int, role: RaftRole, leader: str) -> None:
         """Changes role, leader or term.
 
         The vote lasts for its term; reads asked under the former leader are refused.
@@ -216,9 +216,9 @@ class State:
 
     def follow(self, leader: str) -> None:
         """A message proves that `leader` leads the present term (dissertation, 3.4)."""
-        assert self.role is not Role.LEADER, f"{leader} and {self.own_id} both lead term {self.term}"
+        assert self.role is not RaftRole.LEADER, f"{leader} and {self.own_id} both lead term {self.term}"
         assert self.leader in ("", leader), f"{leader} and {self.leader} both lead term {self.term}"
-        if self.role is Role.FOLLOWER and self.leader == leader:
+        if self.role is RaftRole.FOLLOWER and self.leader == leader:
             self.election_elapsed = 0
         else:
             self.become_follower(self.term, leader)

@@ -29,7 +29,7 @@ _MAYBE_BLOB: type[BlobRecord | None] = BlobRecord | None  # type: ignore[assignm
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class ReconcileContext:
     """State, ears and voice of this coordinator.
 
     `grace_ms`: how long a blob without files is kept; `failures`: of the copies that were made since it runs.

@@ -18,10 +18,10 @@ from enum import Enum
 
 from ca.errors import FilestoreError, NotFound
 from coordinator.protocol.commands import AddReplica
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.facts import Copy, Facts
-from coordinator.reconcile.job_runs import Progress
-from coordinator.rpc.node_client import OrderFailed, PullState
+from coordinator.reconcile.job_runs import StepProgress
+from coordinator.rpc.node_client import OrderFailed, PullReport
 from coordinator.rpc.server import Refused
 
 COPIES_PER_TARGET = 2  # a node fetches no more at once, of small blobs as many again
@@ -49,8 +49,8 @@ class _Outcome(Enum):
 class Copier:
     """Makes copies for one run, and counts them there: copied, bytes, failed."""
 
-    def __init__(self, means: Means, progress: Progress) -> None:
-        self._means = means
+    def __init__(self, context: ReconcileContext, progress: StepProgress) -> None:
+        self._context = context
         self._progress = progress
         self._turns: dict[tuple[str, bool], asyncio.Semaphore] = {}  # by target and size
         self._queued: Counter[tuple[str, bool]] = Counter()
@@ -60,7 +60,7 @@ class Copier:
 
         None when those that could be made would only wait in a long queue.
         """
-        facts = self._means.failures.eligible(facts, sha256)
+        facts = self._context.failures.eligible(facts, sha256)
         copies = plan(facts)
         if all(self._has_place(copy.target, size_bytes) for copy in copies):
             return copies
@@ -75,7 +75,7 @@ class Copier:
             outcomes = await self._make_all(copies)
             if not {_Outcome.FAILED, _Outcome.WAITED} & set(outcomes):
                 break
-            facts = self._means.failures.eligible(self._means.facts(), copies[0].sha256)
+            facts = self._context.failures.eligible(self._context.facts(), copies[0].sha256)
             idle = self._narrowed(facts, copies[0].size_bytes, COPIES_PER_TARGET)
             copies = (_Outcome.WAITED in outcomes and plan(idle)) or plan(facts)
             if not copies:
@@ -104,7 +104,7 @@ class Copier:
     async def _make(self, copy: Copy) -> _Outcome:
         queue = copy.target, copy.size_bytes <= SMALL_BYTES
         turn = self._turns.setdefault(queue, asyncio.Semaphore(COPIES_PER_TARGET))
-        failures = self._means.failures
+        failures = self._context.failures
         self._queued[queue] += 1
         failures.begins(copy)
         try:
@@ -123,10 +123,10 @@ class Copier:
     async def _pull_and_add(self, copy: Copy) -> _Outcome:
         """Raises Interrupted."""
         facts = {"sha256": copy.sha256, "target": copy.target}
-        as_of = self._means.driver.applied_index
+        as_of = self._context.driver.applied_index
         try:
             state = await self._pulled(copy)
-            self._means.failures.made(copy, state.failed_sources)
+            self._context.failures.made(copy, state.failed_sources)
             command = AddReplica(sha256=copy.sha256, node_id=copy.target, as_of=as_of)
             await self._progress.apply(command, int)
         except OrderFailed as failure:
@@ -137,10 +137,10 @@ class Copier:
                 self._progress.add(skipped=1)
                 return _Outcome.GONE
             _log.warning("a replica was not recorded: %s", refusal.details, extra=facts)
-            self._means.failures.target_failed(copy, f"not recorded: {refusal.code}", has_answered=True)
+            self._context.failures.target_failed(copy, f"not recorded: {refusal.code}", has_answered=True)
         except FilestoreError as error:
             _log.warning("a replica could not be made: %s", error.details, extra=facts)
-            self._means.failures.target_failed(copy, error.details, has_answered=True)
+            self._context.failures.target_failed(copy, error.details, has_answered=True)
         else:
             self._progress.add(copied=1, bytes=copy.size_bytes)
             return _Outcome.MADE
@@ -148,18 +148,18 @@ class Copier:
         return _Outcome.FAILED
 
     def _note_failure(self, copy: Copy, failure: OrderFailed) -> None:
-        failures = self._means.failures
+        failures = self._context.failures
         if failure.failed_sources:
             failures.sources_failed(copy, failure.failed_sources, failure.reason)
         else:
             failures.target_failed(copy, failure.reason, has_answered=failure.has_answered)
 
-    async def _pulled(self, copy: Copy) -> PullState:
+    async def _pulled(self, copy: Copy) -> PullReport:
         """The node has it, whole and durable. Raises OrderFailed, NotFound when the node was removed."""
         last, moved_at_s = None, time.monotonic()
         while True:
-            state = await self._means.orders.pull(
-                self._means.node(copy.target),
+            state = await self._context.orders.pull(
+                self._context.node(copy.target),
                 copy.sha256,
                 copy.size_bytes,
                 copy.sources,

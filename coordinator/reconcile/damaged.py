@@ -4,26 +4,26 @@ from collections.abc import AsyncIterator
 
 from coordinator.model.replica_records import DamagedBlob, DamagedPage, ShortBlob
 from coordinator.protocol.queries import ListDamagedBlobs
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 
 PAGE_ROWS = 100
 
 
-async def damaged_blobs(means: Means) -> AsyncIterator[ShortBlob]:
+async def damaged_blobs(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
     """All of them, by sha256, as repair plans for them: nobody holds them."""
     query = ListDamagedBlobs(gone=False, limit=PAGE_ROWS)
     while True:
-        page = await means.ask(query, DamagedPage)
+        page = await context.ask(query, DamagedPage)
         for blob in page.blobs:
-            yield as_short(blob, wanted=means.facts().replicas)
+            yield as_short(blob, wanted=context.facts().replicas)
         if not page.more:
             return
         query = ListDamagedBlobs(gone=False, after=page.blobs[-1].sha256, limit=PAGE_ROWS)
 
 
-def is_any_damaged(means: Means) -> bool:
+def is_any_damaged(context: ReconcileContext) -> bool:
     """Whether there is one."""
-    return bool(means.look(ListDamagedBlobs(gone=False, limit=1), DamagedPage).blobs)
+    return bool(context.look(ListDamagedBlobs(gone=False, limit=1), DamagedPage).blobs)
 
 
 def as_short(blob: DamagedBlob, *, wanted: int) -> ShortBlob:

@@ -21,15 +21,15 @@ import uuid_utils
 
 from ca.errors import Conflict, NotFound
 from coordinator.model.records import DOWN, BlobRecord, NodeRecord
-from coordinator.model.replica_records import DoomedPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
+from coordinator.model.replica_records import DeletionPage, HeldReplica, NodeReplicas, ReplicaPage, ShortBlob
 from coordinator.protocol.commands import ReleaseReplica
-from coordinator.protocol.queries import GetNodeReplicas, ListDoomed, ListReplicas
+from coordinator.protocol.queries import GetNodeReplicas, ListReplicas, ListReplicasToDelete
 from coordinator.protocol.replica_paging import held_pages
 from coordinator.reconcile import upload_moves
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.copies import Copier
 from coordinator.reconcile.facts import Copy, Facts
-from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.recount import recount
 from coordinator.reconcile.repair import plan_repair
 from coordinator.reconcile.target_queues import Crew, work_through
@@ -56,7 +56,7 @@ def plan_release(blob: BlobRecord, facts: Facts) -> list[Copy]:
     return plan_repair(short, facts, into_reserve=False)
 
 
-async def drain(means: Means, progress: Progress) -> None:
+async def drain(context: ReconcileContext, progress: StepProgress) -> None:
     """One pass over every draining node, or the one that the run names.
 
     The result: looked_at, copied, bytes, released, spared; failed copies; unconfirmed: replicas that stay
@@ -64,16 +64,16 @@ async def drain(means: Means, progress: Progress) -> None:
     Raises NotFound, and Conflict for a node that is not draining, or down.
     """
     named = progress.parameters.node_id
-    if named and named not in draining(means.facts()):
-        why = "is not draining" if means.node(named).state != DOWN else "is down: repair makes its replicas"
+    if named and named not in draining(context.facts()):
+        why = "is not draining" if context.node(named).state != DOWN else "is down: repair makes its replicas"
         raise Conflict(f"The node {named} {why}.")
-    await recount(means.driver)
-    progress.count_left = lambda: sum(_held(means, node_id) for node_id in draining(means.facts()))
+    await recount(context.driver)
+    progress.count_left = lambda: sum(_held(context, node_id) for node_id in draining(context.facts()))
     forget_left(progress)
     async with asyncio.TaskGroup() as group:  # one that hangs holds up no other
-        for node_id in [named] if named else draining(means.facts()):
-            group.create_task(move_uploads(means, progress, node_id))
-            group.create_task(_empty(means, progress, node_id))
+        for node_id in [named] if named else draining(context.facts()):
+            group.create_task(move_uploads(context, progress, node_id))
+            group.create_task(_empty(context, progress, node_id))
 
 
 def draining(facts: Facts) -> list[str]:
@@ -84,16 +84,16 @@ def draining(facts: Facts) -> list[str]:
     return [node.node_id for node in facts.nodes if node.draining and node.state != DOWN]
 
 
-def is_due(means: Means) -> bool:
+def is_due(context: ReconcileContext) -> bool:
     """Whether a draining node holds anything. Asked every few seconds: nothing is counted for it."""
-    nodes = draining(means.facts())
-    return any(_holds(means, node_id) or upload_moves.is_due(means, node_id) for node_id in nodes)
+    nodes = draining(context.facts())
+    return any(_holds(context, node_id) or upload_moves.is_due(context, node_id) for node_id in nodes)
 
 
-async def release(means: Means, progress: Progress, sha256: str, node_id: str) -> bool:
+async def release(context: ReconcileContext, progress: StepProgress, sha256: str, node_id: str) -> bool:
     """Have the log doom a replica, if enough others count and are there; whether it does."""
-    facts = means.facts()
-    if not await _is_elsewhere(means, facts, sha256, node_id):
+    facts = context.facts()
+    if not await _is_elsewhere(context, facts, sha256, node_id):
         _log.warning("a replica stays: others are not there", extra={"sha256": sha256, "holder": node_id})
         progress.add(unconfirmed=1)
         return False
@@ -107,9 +107,9 @@ async def release(means: Means, progress: Progress, sha256: str, node_id: str) -
     return True
 
 
-async def held_by(means: Means, node_id: str) -> AsyncIterator[HeldReplica]:
+async def held_by(context: ReconcileContext, node_id: str) -> AsyncIterator[HeldReplica]:
     """What the log names a node for and does not have it drop, in the order of the sha256."""
-    async for page in held_pages(lambda query: means.ask(query, ReplicaPage), node_id, rows=PAGE_ROWS):
+    async for page in held_pages(lambda query: context.ask(query, ReplicaPage), node_id, rows=PAGE_ROWS):
         for replica in page:
             yield replica
 
@@ -117,8 +117,8 @@ async def held_by(means: Means, node_id: str) -> AsyncIterator[HeldReplica]:
 class Rounds:
     """Work on what the log names a node for, as long as the node drops what is released."""
 
-    def __init__(self, means: Means, progress: Progress, node_id: str) -> None:
-        self._means, self._progress, self._node_id = means, progress, node_id
+    def __init__(self, context: ReconcileContext, progress: StepProgress, node_id: str) -> None:
+        self._context, self._progress, self._node_id = context, progress, node_id
         self._turns = asyncio.Semaphore(RELEASES_AT_ONCE)
         self._dropping = asyncio.Lock()
         self._released = 0  # in this round
@@ -133,7 +133,7 @@ class Rounds:
         """Begin with each, as `work_through` does. Releases end when the node does not drop them."""
         if await self._is_dropping() and not await self._have_dropped():
             return
-        listing = partial(held_by, self._means, self._node_id)
+        listing = partial(held_by, self._context, self._node_id)
         await work_through(listing, begin, goes_on=lambda: self._drops and goes_on())
         if self._released and self._drops:
             await self._have_dropped()
@@ -150,21 +150,21 @@ class Rounds:
                     self._released -= released  # others have come meanwhile, which it may not have seen
             if not self._drops:
                 return False
-            is_released = await release(self._means, self._progress, sha256, self._node_id)
+            is_released = await release(self._context, self._progress, sha256, self._node_id)
             self._released += is_released  # others may have counted on meanwhile
             await self._progress.note()
             return is_released
 
     async def _is_dropping(self) -> bool:
         """Whether something is doomed there from before."""
-        page = await self._means.ask(ListDoomed(node_id=self._node_id, limit=1), DoomedPage)
+        page = await self._context.ask(ListReplicasToDelete(node_id=self._node_id, limit=1), DeletionPage)
         return bool(page.replicas)
 
     async def _have_dropped(self) -> bool:
-        return await have_dropped(self._means, self._progress, self._node_id)
+        return await have_dropped(self._context, self._progress, self._node_id)
 
 
-async def have_dropped(means: Means, progress: Progress, node_id: str) -> bool:
+async def have_dropped(context: ReconcileContext, progress: StepProgress, node_id: str) -> bool:
     """Have a node drop what is doomed there, and wait for a while until it has; whether it has.
 
     What it spares, since somebody was just told that it is there, is counted: a later run releases it again.
@@ -172,7 +172,7 @@ async def have_dropped(means: Means, progress: Progress, node_id: str) -> bool:
     order_id = str(uuid_utils.uuid7())
     for _ in range(DROP_POLLS_MAX):
         try:
-            state = await means.orders.custody(means.node(node_id), "collect", order_id)
+            state = await context.orders.custody(context.node(node_id), "collect", order_id)
         except (OrderFailed, NotFound) as failure:
             _log.info("a node does not drop what it should now: %s", failure)
             return False
@@ -185,24 +185,26 @@ async def have_dropped(means: Means, progress: Progress, node_id: str) -> bool:
     return False
 
 
-async def _is_elsewhere(means: Means, facts: Facts, sha256: str, node_id: str) -> bool:
+async def _is_elsewhere(context: ReconcileContext, facts: Facts, sha256: str, node_id: str) -> bool:
     """Whether as many others as must count say that they have the blob. True of one that no file needs."""
-    blob = means.blob(sha256)
+    blob = context.blob(sha256)
     if blob is None:
         return True
     good = facts.good(blob.replicas)
     others = [node for node in facts.nodes if node.node_id in good and node.node_id != node_id]
-    return await _say_yes(means, others, blob, max(facts.wanted, facts.write_quorum))
+    return await _say_yes(context, others, blob, max(facts.wanted, facts.write_quorum))
 
 
-async def _say_yes(means: Means, nodes: Sequence[NodeRecord], blob: BlobRecord, count_min: int) -> bool:
+async def _say_yes(
+    context: ReconcileContext, nodes: Sequence[NodeRecord], blob: BlobRecord, count_min: int
+) -> bool:
     """Whether so many of these nodes say that they hold a blob.
 
     Once that is sure, nobody waits for the rest, and those that did not answer lately are not asked.
     """
-    quiet = means.failures.answers
+    quiet = context.failures.answers
     asked = [
-        asyncio.create_task(_says_yes(means, node, blob)) for node in nodes if not quiet.rests(node.node_id)
+        asyncio.create_task(_says_yes(context, node, blob)) for node in nodes if not quiet.rests(node.node_id)
     ]
     count = 0
     try:
@@ -218,33 +220,33 @@ async def _say_yes(means: Means, nodes: Sequence[NodeRecord], blob: BlobRecord, 
     return count >= count_min
 
 
-async def _says_yes(means: Means, node: NodeRecord, blob: BlobRecord) -> bool:
+async def _says_yes(context: ReconcileContext, node: NodeRecord, blob: BlobRecord) -> bool:
     try:
-        is_there = await means.orders.holds(node, blob.sha256, blob.size_bytes)
+        is_there = await context.orders.holds(node, blob.sha256, blob.size_bytes)
     except OrderFailed as failure:
-        means.failures.answers.failed(node.node_id, failure.reason)
+        context.failures.answers.failed(node.node_id, failure.reason)
         return False
-    means.failures.answers.succeeded(node.node_id)
+    context.failures.answers.succeeded(node.node_id)
     return is_there
 
 
-async def _empty(means: Means, progress: Progress, node_id: str) -> None:
-    copier = Copier(means, progress)
-    rounds = Rounds(means, progress, node_id)
+async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str) -> None:
+    copier = Copier(context, progress)
+    rounds = Rounds(context, progress, node_id)
     kept: set[str] = set()  # that could not be released
 
     def begin(crew: Crew, replica: HeldReplica) -> bool:
         sha256 = replica.sha256
-        facts = means.facts()
+        facts = context.facts()
         if crew.is_at(sha256) or sha256 in kept or node_id not in draining(facts):
             return True  # of the last somebody has thought better
 
         def plan(facts: Facts) -> list[Copy]:
-            blob = means.blob(sha256)
+            blob = context.blob(sha256)
             return [] if blob is None else plan_release(blob, facts)
 
         async def move() -> None:
-            is_free = await copier.make(copies or [], plan) and node_id in draining(means.facts())
+            is_free = await copier.make(copies or [], plan) and node_id in draining(context.facts())
             if not (is_free and await rounds.release(sha256)) and len(kept) < KEPT_MAX:
                 kept.add(sha256)  # the next run tries again
 
@@ -252,7 +254,7 @@ async def _empty(means: Means, progress: Progress, node_id: str) -> None:
         if copies is None:
             return False
         progress.add(looked_at=1)
-        if copies or not _lacks(means, facts, sha256):
+        if copies or not _lacks(context, facts, sha256):
             crew.begin(sha256, move)
         elif len(kept) < KEPT_MAX:
             kept.add(sha256)
@@ -261,17 +263,17 @@ async def _empty(means: Means, progress: Progress, node_id: str) -> None:
     await rounds.run(begin)
 
 
-def _lacks(means: Means, facts: Facts, sha256: str) -> bool:
+def _lacks(context: ReconcileContext, facts: Facts, sha256: str) -> bool:
     """Whether too few others count: the log would refuse a release."""
-    blob = means.blob(sha256)
+    blob = context.blob(sha256)
     return blob is not None and len(facts.good(blob.replicas)) < facts.wanted
 
 
-def _holds(means: Means, node_id: str) -> bool:
-    return bool(means.look(ListReplicas(node_id=node_id, limit=1), ReplicaPage).replicas)
+def _holds(context: ReconcileContext, node_id: str) -> bool:
+    return bool(context.look(ListReplicas(node_id=node_id, limit=1), ReplicaPage).replicas)
 
 
-def _held(means: Means, node_id: str) -> int:
+def _held(context: ReconcileContext, node_id: str) -> int:
     """Replicas of a node, doomed ones too."""
-    counts = means.look(GetNodeReplicas(node_id=node_id), NodeReplicas)
+    counts = context.look(GetNodeReplicas(node_id=node_id), NodeReplicas)
     return counts.replicas + counts.doomed

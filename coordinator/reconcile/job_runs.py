@@ -46,7 +46,7 @@ class Interrupted(Exception):
     """This member can not go on with a run now; it, or the next leader, will."""
 
 
-class Progress:
+class StepProgress:
     """A run as the work on it sees it. `result` is what was done so far, by earlier leaders too.
 
     What they did in their last NOTE_S is not in it, and what this version cannot read.
@@ -123,7 +123,7 @@ class Progress:
         self._counted_at_s = at_s
 
 
-Work = Callable[[Progress], Coroutine[Any, Any, None]]
+Work = Callable[[StepProgress], Coroutine[Any, Any, None]]
 
 
 class JobRuns:
@@ -254,7 +254,7 @@ class JobRuns:
             del self._working[run.run_id]
 
     async def _work_to_its_end(self, run: JobRunRecord) -> None:
-        progress = Progress(self._own_id, self._driver, run, self._doubt_of(run.job_name))
+        progress = StepProgress(self._own_id, self._driver, run, self._doubt_of(run.job_name))
         await progress.record("running")  # from here on it is ours
         _log.info("the run %s of the job %s begins, or goes on", run.run_id, run.job_name)
         status = "completed"

@@ -14,7 +14,7 @@ from coordinator.model.clock import now_ms
 from coordinator.model.jobs import EXPIRE, SNAPSHOT
 from coordinator.model.records import Expired
 from coordinator.protocol.commands import Expire
-from coordinator.reconcile.job_runs import Progress, Work
+from coordinator.reconcile.job_runs import StepProgress, Work
 from coordinator.runtime.config import CoordinatorFiles
 from coordinator.storage.file_digests import write_digest
 from coordinator.storage.snapshot_store import SNAPSHOT_RESERVE_BYTES, describe
@@ -32,7 +32,7 @@ def job_works(files: CoordinatorFiles) -> Mapping[str, Work]:
     return {EXPIRE: expire, SNAPSHOT: partial(snapshot, files)}
 
 
-async def expire(progress: Progress) -> None:
+async def expire(progress: StepProgress) -> None:
     """End everything that is due. The result counts it, by what it was."""
     while True:
         expired = await progress.apply(Expire(rows_max=EXPIRE_STEP_ROWS), Expired)
@@ -44,7 +44,7 @@ async def expire(progress: Progress) -> None:
         await asyncio.sleep(EXPIRE_REST_S)
 
 
-async def snapshot(files: CoordinatorFiles, progress: Progress) -> None:
+async def snapshot(files: CoordinatorFiles, progress: StepProgress) -> None:
     """Copy the state. The result names the file, its bytes and the last log entry in it."""
     path, log_index = await asyncio.to_thread(take_backup, files, at_ms=now_ms())
     progress.result.update(done=1, file=path.name, bytes=path.stat().st_size, log_index=log_index)

@@ -17,7 +17,7 @@ import uuid_utils
 from ca.errors import FilestoreError
 from coordinator.model.records import HEALTHY, RETURNING, NodeRecord
 from coordinator.protocol.commands import MarkNode
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import Interrupted, applied
 from coordinator.reconcile.recount import recount
 from coordinator.reconcile.states import Attention
@@ -34,11 +34,11 @@ _log = logging.getLogger(__name__)
 class NodeKeeper:
     """Marks nodes down, returning and healthy, and has those that return compare what they hold first."""
 
-    def __init__(self, means: Means, *, down_after_s: float) -> None:
-        self._means = means
+    def __init__(self, context: ReconcileContext, *, down_after_s: float) -> None:
+        self._context = context
         self._down_after_s = down_after_s
         self._attention = Attention()
-        self._comparisons = Comparisons(means.orders)
+        self._comparisons = Comparisons(context.orders)
         self._asked: dict[str, asyncio.Task[bool]] = {}  # nodes that return, by id
 
     async def run(self) -> None:
@@ -46,22 +46,22 @@ class NodeKeeper:
         async with asyncio.TaskGroup() as group:
             while True:
                 await asyncio.sleep(LOOK_S)
-                nodes = self._means.view().nodes
-                self._attention.look(nodes, self._means.health, at_s=time.monotonic())
-                if not self._means.driver.is_leader:
+                nodes = self._context.view().nodes
+                self._attention.look(nodes, self._context.health, at_s=time.monotonic())
+                if not self._context.driver.is_leader:
                     self._keep([])
                     continue
                 try:
                     await self._mark(nodes)
                     await self._take_back(nodes, group)
-                    if self._means.store.is_recount_due():
-                        await recount(self._means.driver, steps_max=RECOUNT_STEPS_MAX)
+                    if self._context.store.is_recount_due():
+                        await recount(self._context.driver, steps_max=RECOUNT_STEPS_MAX)
                 except (Interrupted, Refused, FilestoreError) as reason:
                     _log.info("the states of nodes are not recorded now: %s", reason)
 
     async def _mark(self, nodes: list[NodeRecord]) -> None:
         for node_id, state in self._attention.marks(nodes, down_after_s=self._down_after_s):
-            await applied(self._means.driver, MarkNode(node_id=node_id, state=state), NodeRecord)
+            await applied(self._context.driver, MarkNode(node_id=node_id, state=state), NodeRecord)
             _log.warning("the node %s is %s", node_id, state)
 
     async def _take_back(self, nodes: list[NodeRecord], group: asyncio.TaskGroup) -> None:
@@ -89,8 +89,8 @@ class NodeKeeper:
             self._asked.pop(node_id).cancel()
 
     async def _mark_healthy(self, node: NodeRecord) -> None:
-        await applied(self._means.driver, MarkNode(node_id=node.node_id, state=HEALTHY), NodeRecord)
-        self._means.failures.forget_node(node.node_id)
+        await applied(self._context.driver, MarkNode(node_id=node.node_id, state=HEALTHY), NodeRecord)
+        self._context.failures.forget_node(node.node_id)
         _log.warning("the node %s is back: its replicas count again", node.node_id)
 
 

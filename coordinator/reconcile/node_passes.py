@@ -11,8 +11,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from ca.errors import Conflict, NotFound
-from coordinator.reconcile.context import Means
-from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.context import ReconcileContext
+from coordinator.reconcile.job_runs import StepProgress
 from coordinator.rpc.node_client import Custody, OrderFailed, PassState
 
 POLL_S = 1.0
@@ -25,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class PassOrder:
     """One pass of each node that is told."""
 
     kind: Custody
@@ -33,7 +33,9 @@ class Order:
     yes_really: bool = False
 
 
-async def order_all(means: Means, progress: Progress, order: Order, node_ids: Sequence[str]) -> None:
+async def order_all(
+    context: ReconcileContext, progress: StepProgress, order: PassOrder, node_ids: Sequence[str]
+) -> None:
     """Have these nodes do a pass, and wait for all of them. The result takes the sums of what they counted.
 
     `unheard` counts those that did not get to its end. Raises Conflict, once all have ended, when one of them
@@ -42,7 +44,7 @@ async def order_all(means: Means, progress: Progress, order: Order, node_ids: Se
     states: dict[str, PassState] = {}
 
     async def wait_for(node_id: str) -> bool:
-        async for state in _states(means, order, node_id):
+        async for state in _states(context, order, node_id):
             states[node_id] = state
             progress.result.update(sums_of(list(states.values())))
             await progress.note()
@@ -67,15 +69,15 @@ def sums_of(states: Sequence[PassState]) -> dict[str, int]:
     return sums
 
 
-async def _states(means: Means, order: Order, node_id: str) -> AsyncIterator[PassState]:
+async def _states(context: ReconcileContext, order: PassOrder, node_id: str) -> AsyncIterator[PassState]:
     """How the pass of a node stands, again and again, until it is given up."""
     answered_at_s = moved_at_s = time.monotonic()
     last: PassState | None = None
     still_s_max = STILL_S_MAX_COLLECT if order.kind == "collect" else STILL_S_MAX
     while True:
         try:
-            state = await means.orders.custody(
-                means.node(node_id), order.kind, order.order_id, yes_really=order.yes_really
+            state = await context.orders.custody(
+                context.node(node_id), order.kind, order.order_id, yes_really=order.yes_really
             )
         except (OrderFailed, NotFound) as failure:
             _log.info("a node does not say how its pass stands: %s", failure)

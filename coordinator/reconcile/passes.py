@@ -13,44 +13,44 @@ from coordinator.model.replica_records import Collected, NodeReplicas, ReplicaCo
 from coordinator.model.safety_limits import CAUTION_BLOBS, CAUTION_S, CAUTION_SHARE, is_too_many
 from coordinator.protocol.commands import Collect
 from coordinator.protocol.queries import CountCollectable, GetNodeReplicas, GetReplicaCounts
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.facts import Facts
-from coordinator.reconcile.job_runs import Progress
-from coordinator.reconcile.node_passes import HOW_TO_GO_ON, Order, order_all
+from coordinator.reconcile.job_runs import StepProgress
+from coordinator.reconcile.node_passes import HOW_TO_GO_ON, PassOrder, order_all
 from coordinator.rpc.node_client import Custody
 
 COLLECT_ROWS = 200
 COLLECT_REST_S = 0.02  # after each step, as of `expire`
 
 
-async def gc(means: Means, progress: Progress) -> None:
+async def gc(context: ReconcileContext, progress: StepProgress) -> None:
     """Doom the replicas of what no file refers to, and have the nodes drop what is doomed.
 
     The result: blobs, blob_bytes and replicas that were doomed; and what the nodes have counted: dropped,
     bytes, spared, left. Raises Conflict when it would be too much at once; then only that was done which has
     been so for a week: nobody may be there to answer, and disks do not fill for ever.
     """
-    grace_ms, yes_really = progress.parameters.grace_ms(means.grace_ms), progress.parameters.yes_really
+    grace_ms, yes_really = progress.parameters.grace_ms(context.grace_ms), progress.parameters.yes_really
     overdue_ms = grace_ms + int(CAUTION_S * 1000)
     stopped: Conflict | None = None
     try:
         if not yes_really:
-            await _doom(progress, overdue_ms)
-            await _check_caution(means, grace_ms)
-        await _doom(progress, grace_ms)
+            await _mark_for_deletion(progress, overdue_ms)
+            await _check_caution(context, grace_ms)
+        await _mark_for_deletion(progress, grace_ms)
     except Conflict as conflict:
         stopped = conflict
     overdue = CountCollectable(grace_ms=overdue_ms, limit=1, is_doomed=True)
-    is_overdue = await means.ask(overdue, int) > 0 and not means.clock_doubt()
+    is_overdue = await context.ask(overdue, int) > 0 and not context.clock_doubt()
     if stopped is None or is_overdue:
-        counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
+        counts = await context.ask(GetReplicaCounts(), ReplicaCounts)
         is_sure = yes_really or is_overdue
-        await _order(means, progress, "collect", sorted(counts.doomed), yes_really=is_sure)
+        await _order(context, progress, "collect", sorted(counts.doomed), yes_really=is_sure)
     if stopped is not None:
         raise stopped
 
 
-async def _doom(progress: Progress, grace_ms: int) -> None:
+async def _mark_for_deletion(progress: StepProgress, grace_ms: int) -> None:
     while True:
         step = await progress.apply(Collect(rows_max=COLLECT_ROWS, grace_ms=grace_ms), Collected)
         progress.add(blobs=step.blobs, blob_bytes=step.bytes, replicas=step.replicas)
@@ -60,44 +60,44 @@ async def _doom(progress: Progress, grace_ms: int) -> None:
         await asyncio.sleep(COLLECT_REST_S)
 
 
-async def scrub(means: Means, progress: Progress) -> None:
+async def scrub(context: ReconcileContext, progress: StepProgress) -> None:
     """Have nodes read what they have not read for long. The result: looked, bytes, damaged, unheard, left."""
-    await _order_named(means, progress, "scrub")
+    await _order_named(context, progress, "scrub")
 
 
-async def compare(means: Means, progress: Progress) -> None:
+async def compare(context: ReconcileContext, progress: StepProgress) -> None:
     """Have nodes compare their disks with the log.
 
     The result: looked, missing, restored, unknown, quarantined, read_bytes, unheard, left.
     """
-    await _order_named(means, progress, "compare")
+    await _order_named(context, progress, "compare")
 
 
-def is_gc_due(means: Means) -> bool:
+def is_gc_due(context: ReconcileContext) -> bool:
     """Whether there is anything to doom or to drop."""
-    collectable = means.look(CountCollectable(grace_ms=means.grace_ms, limit=1), int)
-    return collectable > 0 or bool(means.look(GetReplicaCounts(), ReplicaCounts).doomed)
+    collectable = context.look(CountCollectable(grace_ms=context.grace_ms, limit=1), int)
+    return collectable > 0 or bool(context.look(GetReplicaCounts(), ReplicaCounts).doomed)
 
 
-async def _check_caution(means: Means, grace_ms: int) -> None:
+async def _check_caution(context: ReconcileContext, grace_ms: int) -> None:
     """Raises Conflict."""
-    going = await means.ask(CountCollectable(grace_ms=grace_ms, limit=CAUTION_BLOBS + 1), int)
+    going = await context.ask(CountCollectable(grace_ms=grace_ms, limit=CAUTION_BLOBS + 1), int)
     if going <= CAUTION_BLOBS:
         return
-    _, blobs, _ = means.store.totals()
+    _, blobs, _ = context.store.totals()
     limit = int(blobs * CAUTION_SHARE) + CAUTION_BLOBS + 2
-    going = await means.ask(CountCollectable(grace_ms=grace_ms, limit=limit), int)
+    going = await context.ask(CountCollectable(grace_ms=grace_ms, limit=limit), int)
     if is_too_many(going, blobs + going):
         raise Conflict(f"{going} blobs or more would go, {blobs} are in use. {HOW_TO_GO_ON}")
 
 
-def _named(means: Means, progress: Progress) -> list[str]:
+def _named(context: ReconcileContext, progress: StepProgress) -> list[str]:
     """The node that the run is for, or all that answer. Raises NotFound, Conflict when that one is down."""
     if (named := progress.parameters.node_id) != "":
-        if means.node(named).state == DOWN:
+        if context.node(named).state == DOWN:
             raise Conflict(f"{named} is down: nothing can be looked at there.")
         return [named]
-    return sorted(means.facts().heard)
+    return sorted(context.facts().heard)
 
 
 def unasked(facts: Facts, asked: Collection[str]) -> list[str]:
@@ -105,28 +105,33 @@ def unasked(facts: Facts, asked: Collection[str]) -> list[str]:
     return [n.node_id for n in facts.nodes if n.peer_port and n.node_id not in asked]
 
 
-async def _order_named(means: Means, progress: Progress, kind: Custody) -> None:
-    node_ids = _named(means, progress)
-    _count_left(means, progress)
-    await _order(means, progress, kind, node_ids)
+async def _order_named(context: ReconcileContext, progress: StepProgress, kind: Custody) -> None:
+    node_ids = _named(context, progress)
+    _count_left(context, progress)
+    await _order(context, progress, kind, node_ids)
     if not progress.parameters.node_id:
-        silent = unasked(means.facts(), node_ids)
+        silent = unasked(context.facts(), node_ids)
         progress.result["unheard"] = int(progress.result["unheard"]) + len(silent)
 
 
-def _count_left(means: Means, progress: Progress) -> None:
+def _count_left(context: ReconcileContext, progress: StepProgress) -> None:
     """What the nodes were named for when the run began, less what they have looked at since."""
     held = sum(
-        means.look(GetNodeReplicas(node_id=node_id), NodeReplicas).replicas
-        for node_id in _named(means, progress)
+        context.look(GetNodeReplicas(node_id=node_id), NodeReplicas).replicas
+        for node_id in _named(context, progress)
     )
     progress.count_left = lambda: max(held - int(progress.result.get("looked", 0)), 0)
 
 
 async def _order(
-    means: Means, progress: Progress, kind: Custody, node_ids: list[str], *, yes_really: bool = False
+    context: ReconcileContext,
+    progress: StepProgress,
+    kind: Custody,
+    node_ids: list[str],
+    *,
+    yes_really: bool = False,
 ) -> None:
-    order = Order(kind, progress.run_id, yes_really=yes_really or progress.parameters.yes_really)
-    await order_all(means, progress, order, node_ids)
+    order = PassOrder(kind, progress.run_id, yes_really=yes_really or progress.parameters.yes_really)
+    await order_all(context, progress, order, node_ids)
     if progress.parameters.node_id and progress.result["unheard"]:
         raise Conflict(f"{progress.parameters.node_id} did not say that it has come to the end.")

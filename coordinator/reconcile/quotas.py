@@ -16,7 +16,7 @@ from coordinator.model.clock import now_ms
 from coordinator.model.replica_records import Collected, ReplicaCounts
 from coordinator.protocol.commands import CollectOverQuota
 from coordinator.protocol.queries import GetReplicaCounts
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.job_runs import Interrupted, applied
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
@@ -34,15 +34,15 @@ _log = logging.getLogger(__name__)
 class QuotaKeeper:
     """`run` on every coordinator; the one that leads acts."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
-        self._grace_ms = min(means.grace_ms, EARLY_GRACE_MS)
+    def __init__(self, context: ReconcileContext) -> None:
+        self._context = context
+        self._grace_ms = min(context.grace_ms, EARLY_GRACE_MS)
 
     async def run(self) -> None:
         """Until cancelled. Costs a look at an index while no bucket is over its quota."""
         while True:
             await asyncio.sleep(LOOK_S)
-            if not self._means.driver.is_leader or not self._is_due():
+            if not self._context.driver.is_leader or not self._is_due():
                 continue
             try:
                 await self._collect()
@@ -50,14 +50,14 @@ class QuotaKeeper:
                 _log.info("what buckets have released beyond their quota stays for now: %s", reason)
 
     def _is_due(self) -> bool:
-        due = self._means.store.is_over_quota(at_ms=now_ms(), grace_ms=self._grace_ms)
-        return due and not self._means.clock_doubt()
+        due = self._context.store.is_over_quota(at_ms=now_ms(), grace_ms=self._grace_ms)
+        return due and not self._context.clock_doubt()
 
     async def _collect(self) -> None:
         if any(count > DOOMED_MAX for count in self._doomed().values()):
             return
         command = CollectOverQuota(rows_max=ROUND_ROWS, grace_ms=self._grace_ms)
-        done = await applied(self._means.driver, command, Collected)
+        done = await applied(self._context.driver, command, Collected)
         if done.blobs:
             _log.info("released content goes early: %d blobs of %d bytes", done.blobs, done.bytes)
         async with asyncio.TaskGroup() as group:
@@ -67,11 +67,13 @@ class QuotaKeeper:
     async def _tell(self, node_id: str) -> None:
         """Have a node drop what is doomed there. One that was not told does so by itself, within a minute."""
         try:
-            await self._means.orders.custody(self._means.node(node_id), "collect", str(uuid_utils.uuid7()))
+            await self._context.orders.custody(
+                self._context.node(node_id), "collect", str(uuid_utils.uuid7())
+            )
         except (OrderFailed, FilestoreError) as failure:
             _log.debug("a node was not told to drop what is doomed: %s", failure)
 
     def _doomed(self) -> dict[str, int]:
         """How much the nodes that are heard have yet to drop."""
-        counts, heard = self._means.look(GetReplicaCounts(), ReplicaCounts), self._means.facts().heard
+        counts, heard = self._context.look(GetReplicaCounts(), ReplicaCounts), self._context.facts().heard
         return {node_id: count for node_id, count in counts.doomed.items() if node_id in heard}

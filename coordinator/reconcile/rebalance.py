@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from coordinator.model.placement import Candidate, choose
 from coordinator.model.records import BlobRecord
 from coordinator.model.replica_records import HeldReplica
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.copies import Copier
 from coordinator.reconcile.drain import Rounds
 from coordinator.reconcile.facts import Copy, Facts
-from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.target_queues import Crew
 
 DIFFERENCE_SHARE = 0.1  # of used space: nodes that differ by less are left alone
@@ -109,19 +109,19 @@ def may_differ(then: Facts, now: Facts) -> bool:
     )
 
 
-async def rebalance(means: Means, progress: Progress) -> Facts | None:
+async def rebalance(context: ReconcileContext, progress: StepProgress) -> Facts | None:
     """Move replicas from fuller nodes to emptier ones.
 
     The facts under which no move helps; None when some may, or none is needed. The result: looked_at, copied,
     bytes, released, spared; failed copies; unconfirmed as of `drain`; waiting: replicas that could move to
     nodes that have failed lately; imbalance: a sentence where the disks stay uneven.
     """
-    facts = means.facts()
+    facts = context.facts()
     levels, moved = Levels(facts), set[str]()
     moves: list[_Moves] = []
     async with asyncio.TaskGroup() as group:  # one that hangs holds up no other
         for imbalance in find_imbalances(facts):
-            moves.append(_Moves(means, progress, imbalance, levels, moved))
+            moves.append(_Moves(context, progress, imbalance, levels, moved))
             group.create_task(moves[-1].run())
     if not moves or any(each.may_help for each in moves):
         return None
@@ -129,9 +129,9 @@ async def rebalance(means: Means, progress: Progress) -> Facts | None:
     return facts
 
 
-def is_due(means: Means) -> bool:
+def is_due(context: ReconcileContext) -> bool:
     """Whether a node is too full beside others."""
-    return bool(find_imbalances(means.facts()))
+    return bool(find_imbalances(context.facts()))
 
 
 def _sentence(facts: Facts) -> str:
@@ -152,11 +152,16 @@ class _Moves:
     """
 
     def __init__(
-        self, means: Means, progress: Progress, imbalance: Imbalance, levels: Levels, moved: set[str]
+        self,
+        context: ReconcileContext,
+        progress: StepProgress,
+        imbalance: Imbalance,
+        levels: Levels,
+        moved: set[str],
     ) -> None:
-        self._means, self._progress, self._imbalance, self._levels = means, progress, imbalance, levels
-        self._copier = Copier(means, progress)
-        self._rounds = Rounds(means, progress, imbalance.fuller)
+        self._context, self._progress, self._imbalance, self._levels = context, progress, imbalance, levels
+        self._copier = Copier(context, progress)
+        self._rounds = Rounds(context, progress, imbalance.fuller)
         self._moved = moved
         self.may_help = False
 
@@ -166,14 +171,14 @@ class _Moves:
 
     def _begin(self, crew: Crew, replica: HeldReplica) -> bool:
         sha256 = replica.sha256
-        if sha256 in self._moved or (blob := self._means.blob(sha256)) is None:
+        if sha256 in self._moved or (blob := self._context.blob(sha256)) is None:
             return True
 
         def plan(facts: Facts) -> list[Copy]:
             copy = plan_move(blob, self._imbalance, facts, self._levels)
             return [copy] if copy is not None else []
 
-        facts = self._means.facts()
+        facts = self._context.facts()
         could_move = plan(facts)
         copies = self._copier.choose(facts, sha256, blob.size_bytes, plan) if could_move else []
         self.may_help = self.may_help or bool(could_move)

@@ -8,11 +8,11 @@ import msgspec
 from coordinator.model.placement import choose
 from coordinator.model.replica_records import ReplicaCounts, ShortBlob, ShortPage
 from coordinator.protocol.queries import GetReplicaCounts, ListShortBlobs
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.copies import Copier
 from coordinator.reconcile.damaged import damaged_blobs, is_any_damaged
 from coordinator.reconcile.facts import Copy, Facts
-from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.recount import recount
 from coordinator.reconcile.target_queues import Crew, work_through
 
@@ -63,7 +63,7 @@ def lacks_room(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> bool:
     return bool(facts.sources(blob.holders)) and len(facts.good(blob.holders)) + len(copies) < facts.wanted
 
 
-async def repair(means: Means, progress: Progress) -> None:
+async def repair(context: ReconcileContext, progress: StepProgress) -> None:
     """One pass over the blobs that lack replicas, and over those that come meanwhile.
 
     The result: looked_at, copied, bytes; failed copies; no_room: blobs for which too few nodes that take
@@ -72,18 +72,18 @@ async def repair(means: Means, progress: Progress) -> None:
     lost: blobs that nobody holds; incomplete: blobs of which so many bytes in all (lost_bytes) are damaged in
     every copy.
     """
-    progress.count_left = lambda: _left(means)
-    await recount(means.driver)
-    copier = Copier(means, progress)
+    progress.count_left = lambda: _left(context)
+    await recount(context.driver)
+    copier = Copier(context, progress)
 
     def begin(crew: Crew, blob: ShortBlob) -> bool:
         if crew.is_at(blob.sha256):  # it lacks fewer since a copy of it was made, and is listed again
             return True
 
         def plan_again(facts: Facts) -> list[Copy]:
-            return plan_repair(_as_it_is(means, blob), facts)
+            return plan_repair(_as_it_is(context, blob), facts)
 
-        facts = means.facts()
+        facts = context.facts()
         copies = copier.choose(facts, blob.sha256, blob.size_bytes, partial(plan_repair, blob))
         if copies is None:
             return False
@@ -93,20 +93,20 @@ async def repair(means: Means, progress: Progress) -> None:
             crew.begin(blob.sha256, lambda: copier.make(copies, plan_again))
         return True
 
-    await work_through(lambda: _all(means), begin)
-    counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
+    await work_through(lambda: _all(context), begin)
+    counts = await context.ask(GetReplicaCounts(), ReplicaCounts)
     progress.result |= {"lost": counts.lost, "incomplete": counts.gone, "lost_bytes": counts.gone_bytes}
 
 
-def is_due(means: Means) -> bool:
+def is_due(context: ReconcileContext) -> bool:
     """Whether a blob that somebody holds lacks replicas that there are nodes for."""
-    page = means.look(_first(means.facts(), rows=1), ShortPage)
-    return bool(page.blobs) or is_any_damaged(means) or means.store.is_recount_due()
+    page = context.look(_first(context.facts(), rows=1), ShortPage)
+    return bool(page.blobs) or is_any_damaged(context) or context.store.is_recount_due()
 
 
-def _as_it_is(means: Means, blob: ShortBlob) -> ShortBlob:
+def _as_it_is(context: ReconcileContext, blob: ShortBlob) -> ShortBlob:
     """With the holders that it has got since it was listed."""
-    record = means.blob(blob.sha256)
+    record = context.blob(blob.sha256)
     if record is None:
         return blob
     return msgspec.structs.replace(blob, holders=record.replicas, damaged=record.damaged)
@@ -123,24 +123,24 @@ def _counts(blob: ShortBlob, facts: Facts, copies: Sequence[Copy]) -> dict[str, 
     }
 
 
-def _left(means: Means) -> int:
-    missing_min = means.facts().missing_min
-    short = means.look(GetReplicaCounts(), ReplicaCounts).short
+def _left(context: ReconcileContext) -> int:
+    missing_min = context.facts().missing_min
+    short = context.look(GetReplicaCounts(), ReplicaCounts).short
     return sum(blobs for missing, blobs in short.items() if missing >= missing_min)
 
 
-async def _all(means: Means) -> AsyncIterator[ShortBlob]:
+async def _all(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
     """What nobody holds whole first: it is the most endangered."""
-    async for blob in damaged_blobs(means):
+    async for blob in damaged_blobs(context):
         yield blob
-    async for blob in _short(means):
+    async for blob in _short(context):
         yield blob
 
 
-async def _short(means: Means) -> AsyncIterator[ShortBlob]:
-    query = _first(means.facts(), rows=PAGE_ROWS)
+async def _short(context: ReconcileContext) -> AsyncIterator[ShortBlob]:
+    query = _first(context.facts(), rows=PAGE_ROWS)
     while True:
-        page = await means.ask(query, ShortPage)
+        page = await context.ask(query, ShortPage)
         for blob in page.blobs:
             yield blob
         if not page.more:

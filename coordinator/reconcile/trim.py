@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from coordinator.model.records import BlobRecord
-from coordinator.model.replica_records import DoomedPage, SurplusPage
-from coordinator.protocol.queries import ListDoomed, ListSurplus
-from coordinator.reconcile.context import Means
+from coordinator.model.replica_records import DeletionPage, SurplusPage
+from coordinator.protocol.queries import ListReplicasToDelete, ListSurplus
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.drain import RELEASED_MAX, have_dropped, release
 from coordinator.reconcile.facts import Facts
-from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.job_runs import StepProgress
 
 PAGE_ROWS: Final = 1000  # blobs that one look takes in: 3 ms of the leader
 REST_S: Final = 0.02  # after each page: most of the leader's time for others
@@ -70,27 +70,27 @@ class Trimmer:
         self._after = ""  # what was looked at last
         self._tried_at_s: OrderedDict[str, float] = OrderedDict()
 
-    def is_due(self, means: Means) -> bool:
+    def is_due(self, context: ReconcileContext) -> bool:
         """Whether the next blobs have replicas that can go.
 
         If not, the next call looks behind them, after the last ones from the beginning.
         """
-        page = means.look(ListSurplus(after=self._after, limit=PAGE_ROWS), SurplusPage)
-        facts = means.facts()
+        page = context.look(ListSurplus(after=self._after, limit=PAGE_ROWS), SurplusPage)
+        facts = context.facts()
         if any(count_surplus(blob, facts) and not self._is_tried(blob) for blob in page.blobs):
             return True
         self._after = page.after if page.more else ""
         return False
 
-    async def trim(self, means: Means, progress: Progress) -> None:
+    async def trim(self, context: ReconcileContext, progress: StepProgress) -> None:
         """One pass over all blobs.
 
         The result: looked_at: blobs with too many replicas; released, spared; unconfirmed as of `drain`;
         left: blobs with too many still, since others are not there, or nodes do not drop what was released.
         """
         progress.result["left"] = 0
-        run = _Trimming(means, progress)
-        for page in _pages(means):
+        run = _Trimming(context, progress)
+        for page in _pages(context):
             async with asyncio.TaskGroup() as group:
                 for blob in page:
                     if not (progress.is_scheduled and self._is_tried(blob)):
@@ -114,8 +114,8 @@ class Trimmer:
 class _Trimming:
     """One run."""
 
-    def __init__(self, means: Means, progress: Progress) -> None:
-        self._means, self._progress = means, progress
+    def __init__(self, context: ReconcileContext, progress: StepProgress) -> None:
+        self._context, self._progress = context, progress
         self._turns = asyncio.Semaphore(BLOBS_AT_ONCE)
         self._dropping: dict[str, asyncio.Lock] = {}  # by node, as what follows
         self._released: dict[str, int] = {}  # since it has dropped the last time
@@ -131,10 +131,10 @@ class _Trimming:
     async def end(self) -> None:
         """Have the nodes drop what was released last."""
         waiting = [node_id for node_id, count in self._released.items() if count]
-        await asyncio.gather(*(have_dropped(self._means, self._progress, name) for name in waiting))
+        await asyncio.gather(*(have_dropped(self._context, self._progress, name) for name in waiting))
 
     async def _trim(self, blob: BlobRecord) -> None:
-        facts = self._means.facts()
+        facts = self._context.facts()
         surplus = count_surplus(blob, facts)
         if not surplus:
             return
@@ -142,7 +142,7 @@ class _Trimming:
         for node_id in rank_surplus(blob, facts, self._freed_bytes):
             if not await self._may_release(node_id):
                 continue
-            if await release(self._means, self._progress, blob.sha256, node_id):
+            if await release(self._context, self._progress, blob.sha256, node_id):
                 self._released[node_id] += 1
                 self._freed_bytes[node_id] += blob.size_bytes
                 surplus -= 1
@@ -156,20 +156,20 @@ class _Trimming:
             if node_id in self._holds_back:
                 return False
             if node_id not in self._released:
-                page = await self._means.ask(ListDoomed(node_id=node_id, limit=1), DoomedPage)
+                page = await self._context.ask(ListReplicasToDelete(node_id=node_id, limit=1), DeletionPage)
                 self._released[node_id] = RELEASED_MAX if page.replicas else 0
             if self._released[node_id] >= RELEASED_MAX:
                 self._released[node_id] = 0
-                if not await have_dropped(self._means, self._progress, node_id):
+                if not await have_dropped(self._context, self._progress, node_id):
                     self._holds_back.add(node_id)
                     return False
             return True
 
 
-def _pages(means: Means) -> Iterator[list[BlobRecord]]:
+def _pages(context: ReconcileContext) -> Iterator[list[BlobRecord]]:
     """Those with too many replicas, as this coordinator has applied it: the log decides again."""
     after, more = "", True
     while more:
-        page = means.look(ListSurplus(after=after, limit=PAGE_ROWS), SurplusPage)
+        page = context.look(ListSurplus(after=after, limit=PAGE_ROWS), SurplusPage)
         yield page.blobs
         after, more = page.after, page.more

@@ -21,9 +21,9 @@ from coordinator.model.placement import choose
 from coordinator.model.records import DOWN, PlacedUpload, UploadPage
 from coordinator.protocol.commands import PlaceUpload
 from coordinator.protocol.queries import ListNodeUploads
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.facts import Facts
-from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.job_runs import StepProgress
 from coordinator.rpc.node_client import OrderFailed
 from coordinator.rpc.server import Refused
 
@@ -100,27 +100,27 @@ def new_placement(upload: PlacedUpload, having: Sequence[str], facts: Facts) -> 
     return (first + others)[: max(len(first), facts.replicas)]
 
 
-def is_due(means: Means, node_id: str) -> bool:
+def is_due(context: ReconcileContext, node_id: str) -> bool:
     """Whether an unfinished upload is placed on a node, and could be moved by the rules in force."""
-    if means.store.rules() < UPLOADS_ARE_GUARDED:
+    if context.store.rules() < UPLOADS_ARE_GUARDED:
         return False
-    return bool(means.look(ListNodeUploads(node_id=node_id, limit=1), UploadPage).uploads)
+    return bool(context.look(ListNodeUploads(node_id=node_id, limit=1), UploadPage).uploads)
 
 
-async def move_uploads(means: Means, progress: Progress, node_id: str) -> None:
+async def move_uploads(context: ReconcileContext, progress: StepProgress, node_id: str) -> None:
     """One pass over the unfinished uploads that are placed on a node.
 
     The result: uploads_moved, uploads_restarted; uploads_busy: they are written now; uploads_kept: they
     cannot be moved, the first of them named in `kept`.
     """
-    if means.store.rules() < UPLOADS_ARE_GUARDED:
+    if context.store.rules() < UPLOADS_ARE_GUARDED:
         return
     kept: list[str] = []
-    uploads = _placed_on(means, node_id)
+    uploads = _placed_on(context, node_id)
     taking = asyncio.Lock()
 
     async def move(upload: PlacedUpload) -> None:
-        why = await _Move(means, progress, upload).run()
+        why = await _Move(context, progress, upload).run()
         if why:
             progress.add(uploads_kept=1)
             facts = {"file_uuid": upload.file_uuid, "holder": node_id, "offset_bytes": upload.offset_bytes}
@@ -143,16 +143,16 @@ async def move_uploads(means: Means, progress: Progress, node_id: str) -> None:
         progress.result["kept"] = "; ".join(sorted(kept)[:NAMED_MAX])
 
 
-def forget_left(progress: Progress) -> None:
+def forget_left(progress: StepProgress) -> None:
     """What was left by an earlier pass of the same run is for this one."""
     for name in ("uploads_busy", "uploads_kept", "kept"):
         progress.result.pop(name, None)
 
 
-async def _placed_on(means: Means, node_id: str) -> AsyncIterator[PlacedUpload]:
+async def _placed_on(context: ReconcileContext, node_id: str) -> AsyncIterator[PlacedUpload]:
     after, more = "", True
     while more:
-        page = await means.ask(ListNodeUploads(node_id=node_id, after=after, limit=PAGE_ROWS), UploadPage)
+        page = await context.ask(ListNodeUploads(node_id=node_id, after=after, limit=PAGE_ROWS), UploadPage)
         for upload in page.uploads:
             yield upload
         more = page.more
@@ -162,12 +162,12 @@ async def _placed_on(means: Means, node_id: str) -> AsyncIterator[PlacedUpload]:
 class _Move:
     """One upload."""
 
-    def __init__(self, means: Means, progress: Progress, upload: PlacedUpload) -> None:
-        self._means, self._progress, self._upload = means, progress, upload
+    def __init__(self, context: ReconcileContext, progress: StepProgress, upload: PlacedUpload) -> None:
+        self._context, self._progress, self._upload = context, progress, upload
 
     async def run(self) -> str:
         """Why it stays where it is; "" when it does not, or is written now. Raises Interrupted."""
-        if why := obstacle(self._upload, self._means.facts()):
+        if why := obstacle(self._upload, self._context.facts()):
             return why
         survey = await self._survey()
         if survey.is_busy:
@@ -175,13 +175,13 @@ class _Move:
             return ""
         if not self._has_holder_said(survey):
             return f"node {self._upload.placement[0]}, which holds it, does not say whether it is written"
-        facts = self._means.facts()
+        facts = self._context.facts()
         if survey.is_lost(facts):
             return await self._place(new_placement(self._upload, [], facts), survey, is_lost=True)
         having = staying(survey.having, facts)
         if self._upload.offset_bytes:
             await self._copy(survey, having, copies_wanted(survey.having, facts))
-            facts = self._means.facts()
+            facts = self._context.facts()
             having = staying(having, facts)
             if len(having) < facts.write_quorum:
                 return f"of the nodes that stay {len(having)} have its bytes, {facts.write_quorum} must"
@@ -189,7 +189,7 @@ class _Move:
 
     async def _survey(self) -> Survey:
         """Have the nodes of the placement look."""
-        facts = self._means.facts()
+        facts = self._context.facts()
         asked = [node_id for node_id in self._upload.placement if node_id in facts.heard]
         said = await asyncio.gather(*(self._standing(node_id, self._upload) for node_id in asked))
         return Survey(self._upload, dict(zip(asked, said, strict=True)))
@@ -197,7 +197,7 @@ class _Move:
     def _has_holder_said(self, survey: Survey) -> bool:
         """Whether it is known of the holder that nobody writes there: it says so, or is down or gone."""
         holder = self._upload.placement[0]
-        states = {node.node_id: node.state for node in self._means.facts().nodes}
+        states = {node.node_id: node.state for node in self._context.facts().nodes}
         return bool(survey.said.get(holder)) or states.get(holder, DOWN) == DOWN
 
     async def _copy(self, survey: Survey, having: list[str], wanted: int) -> None:
@@ -205,7 +205,7 @@ class _Move:
         sources = [*having, *(name for name in survey.having if name not in having)]
         if not sources:
             return
-        for target in targets(self._upload, having, self._means.facts()):
+        for target in targets(self._upload, having, self._context.facts()):
             if len(having) >= wanted:
                 return
             if await self._standing(target, self._upload, sources) == "here":
@@ -247,15 +247,15 @@ class _Move:
 
         One that did not answer lately is not asked: it would hold up each upload as long.
         """
-        quiet = self._means.failures.answers
+        quiet = self._context.failures.answers
         if quiet.rests(node_id):
             return ""
         loop = asyncio.get_running_loop()
         last, moved_at_s = -1, loop.time()
         try:
             while loop.time() - moved_at_s < STILL_S:
-                node = self._means.node(node_id)
-                said = await self._means.orders.copy_upload(node, upload, sources, timeout_s=ANSWER_S)
+                node = self._context.node(node_id)
+                said = await self._context.orders.copy_upload(node, upload, sources, timeout_s=ANSWER_S)
                 quiet.succeeded(node_id)
                 if said.state != "running":
                     return said.state

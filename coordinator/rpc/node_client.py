@@ -49,7 +49,7 @@ class OrderFailed(Exception):
         self.failed_sources = list(failed_sources)
 
 
-class PullState(Struct, frozen=True, kw_only=True):
+class PullReport(Struct, frozen=True, kw_only=True):
     """How a pull stands, as a node tells it; one of an older version says only whether the replica is there.
 
     `moved`: a number that stays the same only while the pull, or what it waits for at the node, stands still.
@@ -88,7 +88,7 @@ class PassState(Struct, frozen=True, kw_only=True):
     counts: Annotated[dict[str, Count], Meta(max_length=COUNTS_MAX)] = {}
 
 
-class CopyState(Struct, frozen=True, kw_only=True):
+class CopyReport(Struct, frozen=True, kw_only=True):
     """How the copy of an unfinished upload stands.
 
     `here`: durable and as it was acknowledged; `absent`: not all of that is there; `busy`: somebody writes
@@ -125,7 +125,7 @@ class NodeOrders:
 
     async def pull(
         self, node: NodeRecord, sha256: str, size_bytes: int, sources: Sequence[str], *, timeout_s: float
-    ) -> PullState:
+    ) -> PullReport:
         """Have a node fetch a blob: here when it lies there whole, verified and durable.
 
         While it is under way: ask again. Raises OrderFailed.
@@ -133,7 +133,7 @@ class NodeOrders:
         body = {"size_bytes": size_bytes, "sources": list(sources)}
         answer = await self._ask(node, "POST", f"/blobs/{sha256}/pull", body, timeout_s)
         try:
-            state = decode_foreign(answer.body or b"{}", PullState)
+            state = decode_foreign(answer.body or b"{}", PullReport)
         except msgspec.MsgspecError as error:
             raise OrderFailed(node.node_id, "answered what is no state of a pull") from error
         return msgspec.structs.replace(state, is_here=answer.status == 200)
@@ -155,7 +155,7 @@ class NodeOrders:
 
     async def copy_upload(
         self, node: NodeRecord, upload: PlacedUpload, sources: Sequence[str], *, timeout_s: float
-    ) -> CopyState:
+    ) -> CopyReport:
         """Have a node get what is acknowledged of an upload from `sources`, or, without any, only look.
 
         `running`: ask again. Raises OrderFailed, also of a node of an older version.
@@ -169,7 +169,7 @@ class NodeOrders:
         }
         answer = await self._ask(node, "POST", f"/custody/uploads/{upload.file_uuid}", body, timeout_s)
         try:
-            return decode_foreign(answer.body, CopyState)
+            return decode_foreign(answer.body, CopyReport)
         except msgspec.MsgspecError as error:
             raise OrderFailed(node.node_id, "answered what is no state of a copy") from error
 

@@ -53,7 +53,7 @@ class NodeHealth:
         self._heard: dict[str, Heard] = {}
         self._refused: dict[str, tuple[str, float]] = {}  # why, and when last
 
-    def hear(self, node_id: str, heartbeat: HeartbeatCall, *, at_s: float, at_ms: int = 0) -> None:
+    def receive(self, node_id: str, heartbeat: HeartbeatCall, *, at_s: float, at_ms: int = 0) -> None:
         """A heartbeat came, at `at_ms` by our clock.
 
         Only for nodes that have joined, so the table is bounded by theirs.

@@ -22,7 +22,7 @@ from coordinator.storage.log_directory import NO_ROOM_ERRORS, Directory, File, L
 from coordinator.storage.promises import Promised, Promises
 from coordinator.storage.raft_log_index import Locations, LogIndex, Segment
 from coordinator.storage.recovery import recover
-from coordinator.storage.segment import Header, HeaderFlag, LogDamaged
+from coordinator.storage.segment import HeaderFlag, LogDamaged, SegmentHeader
 
 __all__ = ["Forgotten", "LogDamaged", "LogFailed", "LogInUse", "SegmentLog"]
 
@@ -113,7 +113,7 @@ class SegmentLog:
             self._hard_state = recovered.hard_state
             self._position_bytes = self._synced_bytes = recovered.end_bytes
             if not self._index.segments:
-                self._index.begin(self._make_segment(Header(1, 1, 0, b""), HardState()))
+                self._index.begin(self._make_segment(SegmentHeader(1, 1, 0, b""), HardState()))
             self._promises.open()
         except OSError as error:
             where = self._directory.path("")
@@ -233,7 +233,7 @@ class SegmentLog:
         active.file.truncate(self._position_bytes)
         active.file.sync()
         active.size_bytes = self._position_bytes
-        header = Header(active.header.sequence + 1, last + 1, self._index.term(last), b"")
+        header = SegmentHeader(active.header.sequence + 1, last + 1, self._index.term(last), b"")
         segment = self._make_segment(header, hard_state or self._hard_state)
         with self._lock:
             self._take(hard_state, last + 1 if last < self._index.last else None)
@@ -246,7 +246,7 @@ class SegmentLog:
             self._cache.truncate(truncate_from, self._index.last)
             self._index.truncate(truncate_from)
 
-    def _make_segment(self, header: Header, hard_state: HardState) -> Segment:
+    def _make_segment(self, header: SegmentHeader, hard_state: HardState) -> Segment:
         """Makes a segment and draws its marker.
 
         It gets its final name when header and hard state are durable: never torn. From the spare it needs no
@@ -311,7 +311,9 @@ class SegmentLog:
         assert hard_state.term >= self._hard_state.term, f"term {hard_state.term} falls back"
         sequence = self._index.segments[-1].header.sequence + 1
         try:
-            segment = self._make_segment(Header(sequence, index + 1, term, b"", HeaderFlag.BASE), hard_state)
+            segment = self._make_segment(
+                SegmentHeader(sequence, index + 1, term, b"", HeaderFlag.BASE), hard_state
+            )
             with self._lock:
                 void = self._index.restart(segment)
                 self._cache.clear(index + 1)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from coordinator.raft.messages import Entry
 from coordinator.storage.log_directory import File
-from coordinator.storage.segment import Header
+from coordinator.storage.segment import SegmentHeader
 
 Locations = list[tuple[int, int]]  # (offset, size in bytes) of records in one segment
 
@@ -29,7 +29,7 @@ class Segment:
     name: str
     path: Path
     file: File
-    header: Header
+    header: SegmentHeader
     first: int
     size_bytes: int = 0
     offsets: "array[int]" = field(default_factory=lambda: array("Q"))

@@ -13,7 +13,7 @@ from coordinator.raft.messages import HardState
 from coordinator.storage import segment as form
 from coordinator.storage.log_directory import NO_ROOM_ERRORS, Directory, File
 from coordinator.storage.raft_log_index import LogIndex, Segment
-from coordinator.storage.segment import Header, HeaderFlag, LogDamaged, Record, RecordKind
+from coordinator.storage.segment import HeaderFlag, LogDamaged, Record, RecordKind, SegmentHeader
 
 
 @dataclass(slots=True)
@@ -67,7 +67,7 @@ def _open_since_base(directory: Directory, names: list[str], opened: list[Segmen
     for name in reversed(names):
         file = directory.open(name)
         path = directory.path(name)
-        unread = Header(0, 1, 0, bytes(form.MARKER_BYTES))
+        unread = SegmentHeader(0, 1, 0, bytes(form.MARKER_BYTES))
         each = Segment(name, path, file, unread, 1)
         opened.append(each)
         each.header = form.decode_header(file.read(0, form.HEADER_BYTES), path)
@@ -112,7 +112,7 @@ def _replay(index: LogIndex, each: Segment, recovered: Recovered, *, is_last: bo
     each.size_bytes = recovered.end_bytes = end
 
 
-def _replay_record(index: LogIndex, header: Header, record: Record, recovered: Recovered) -> bool:
+def _replay_record(index: LogIndex, header: SegmentHeader, record: Record, recovered: Recovered) -> bool:
     """False if the record makes no sense where it is."""
     match record.kind:
         case RecordKind.BATCH:

@@ -78,7 +78,7 @@ class HeaderFlag(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SegmentHeader:
     """The first bytes of a segment. `previous_term` is the term of the entry before `first_index`."""
 
     sequence: int
@@ -103,14 +103,14 @@ class Record:
     end: int
 
 
-def encode_header(header: Header) -> bytes:
+def encode_header(header: SegmentHeader) -> bytes:
     """The bytes at the start of a segment file."""
     numbers = (header.sequence, header.first_index, header.previous_term, header.marker)
     body = _HEADER.pack(MAGIC, VERSION, header.flags, *numbers, 0)[: -_CRC.size]
     return body + _CRC.pack(zlib.crc32(body))
 
 
-def decode_header(data: bytes, path: Path) -> Header:
+def decode_header(data: bytes, path: Path) -> SegmentHeader:
     """Reads a header; raises LogDamaged.
 
     A segment gets its name only after its header was synced, so no tear is possible.
@@ -126,7 +126,7 @@ def decode_header(data: bytes, path: Path) -> Header:
         raise LogDamaged(path, 0, f"format version {version} is not known to this release")
     if flags not in (HeaderFlag.NONE, HeaderFlag.BASE):
         raise LogDamaged(path, 0, f"the flags {flags:#x} are not known to this release")
-    return Header(sequence, first_index, previous_term, marker, HeaderFlag(flags))
+    return SegmentHeader(sequence, first_index, previous_term, marker, HeaderFlag(flags))
 
 
 def _encode_record(kind: RecordKind, payload: bytes) -> bytes:

@@ -87,7 +87,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Disk:
+class SnapshotDisk:
     """The steps of an installation, so that a test can stop at any of them."""
 
     def replace(self, source: Path, target: Path) -> None:
@@ -229,13 +229,13 @@ class Incoming:
 class SnapshotStore:
     """`directory` holds what is handed out and what comes; `state_path` is the database of this member."""
 
-    def __init__(self, directory: Path, state_path: Path, *, disk: Disk | None = None) -> None:
+    def __init__(self, directory: Path, state_path: Path, *, disk: SnapshotDisk | None = None) -> None:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory = directory
         self._state_path = state_path
         self._intent_path = state_path.with_name(state_path.name + ".install")
         self._origin_path = state_path.with_name(state_path.name + ".origin")
-        self._disk = disk or Disk()
+        self._disk = disk or SnapshotDisk()
         self._outgoing: _Note | None = None
         self._origin = read_origin(self._origin_path)
         self.served_at_s = float("-inf")  # when somebody last fetched a part, on the monotonic clock

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Header:
+class SumsHeader:
     """What is known of the database. `mark`: its PRAGMA user_version, 0 for none."""
 
     mark: int
@@ -48,7 +48,7 @@ class Header:
     page_bytes: int
 
 
-_NOTHING: Final = Header(0, 0, bytes(8), 0)
+_NOTHING: Final = SumsHeader(0, 0, bytes(8), 0)
 
 
 class StoredSums:
@@ -160,23 +160,23 @@ class StoredSums:
         """After one: the sums of these pages, which are on the disk. Not synced; given up if it fails."""
         with suppress(OSError):
             self._write_blocks(sums, pages)
-            self._write_header(Header(self.header.mark, changed_ns, wal_salts, page_bytes))
+            self._write_header(SumsHeader(self.header.mark, changed_ns, wal_salts, page_bytes))
 
     def rest(self) -> None:
         """The WAL is going to be removed: the next one is no sign of anything. Durable on return."""
         self._write_header(replace(self.header, wal_salts=bytes(8)))
         os.fdatasync(self._file)
 
-    def _read_header(self) -> Header:
+    def _read_header(self) -> SumsHeader:
         raw = os.pread(self._file, _HEADER.size + _SUM.size, 0)
         if len(raw) < _HEADER.size + _SUM.size:
             return _NOTHING
         magic, *fields = _HEADER.unpack_from(raw)
         if magic != _MAGIC or _SUM.unpack_from(raw, _HEADER.size) != (_sum(raw[: _HEADER.size]),):
             return _NOTHING
-        return Header(*fields)
+        return SumsHeader(*fields)
 
-    def _write_header(self, header: Header) -> None:
+    def _write_header(self, header: SumsHeader) -> None:
         fields = (header.mark, header.changed_ns, header.wal_salts, header.page_bytes)
         raw = _HEADER.pack(_MAGIC, *fields)
         os.pwrite(self._file, raw + _SUM.pack(_sum(raw)), 0)

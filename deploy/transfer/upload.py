@@ -16,8 +16,8 @@ from node.client.client import Client
 from node.client.upload import (
     FileSource,
     PipeSource,
-    Source,
     SourceChanged,
+    UploadSource,
     find_unfinished,
     give_up,
     upload,
@@ -136,7 +136,7 @@ async def _create(client: Client, fields: Mapping[str, object]) -> UnfinishedUpl
 async def _send(
     client: Client,
     unfinished: UnfinishedUpload,
-    source: Source,
+    source: UploadSource,
     offset: int,
     *,
     only_url: bool,
@@ -155,7 +155,7 @@ async def _send(
     await _compare(client, unfinished, source)
 
 
-async def _compare(client: Client, unfinished: UnfinishedUpload, source: Source) -> None:
+async def _compare(client: Client, unfinished: UnfinishedUpload, source: UploadSource) -> None:
     """Raises ChecksumMismatch when the file that is stored is not the one that is here."""
     record = await client.project_file(unfinished.file_uuid)
     stored, sent = record["blob_sha256"], await source.sha256()

@@ -14,7 +14,7 @@ MEASURED_BYTES_MIN = 256 << 10  # what takes less is all round trip, and tells n
 
 
 @dataclass(slots=True)
-class NodeRecord:
+class NodeAddress:
     """What is known of one node: connections in use, bytes per second of one, and when to ask it again."""
 
     url: str
@@ -31,9 +31,9 @@ class NodeChoice:
     def __init__(self, urls: Sequence[str], *, now: Callable[[], float] = time.monotonic) -> None:
         assert urls
         self._now = now
-        self._nodes = [NodeRecord(url) for url in urls]
+        self._nodes = [NodeAddress(url) for url in urls]
 
-    def take(self) -> NodeRecord:
+    def take(self) -> NodeAddress:
         """The node that promises the most for one connection more; in turn while nothing is known.
 
         Those that failed lately are left out, unless all did: then the one whose rest ends first.
@@ -62,32 +62,32 @@ class NodeChoice:
         """What one connection to the fastest node brings; 1 when nothing is known."""
         return max(node.bytes_per_s for node in self._nodes) or 1.0
 
-    def give_back(self, node: NodeRecord) -> None:
+    def give_back(self, node: NodeAddress) -> None:
         """One connection less."""
         assert node.in_use > 0
         node.in_use -= 1
 
-    def measured(self, node: NodeRecord, size_bytes: int, elapsed_s: float) -> None:
+    def measured(self, node: NodeAddress, size_bytes: int, elapsed_s: float) -> None:
         """So many bytes came over one connection in this time, whether the range is complete or not."""
         if size_bytes >= MEASURED_BYTES_MIN or elapsed_s > 1:
             rate = size_bytes / max(elapsed_s, 1e-6)
             old = node.bytes_per_s or rate
             node.bytes_per_s = max(old + RATE_WEIGHT * (rate - old), 1.0)
 
-    def succeeded(self, node: NodeRecord) -> None:
+    def succeeded(self, node: NodeAddress) -> None:
         """A range came whole."""
         node.rest_s = 0.0
 
-    def is_resting(self, node: NodeRecord) -> bool:
+    def is_resting(self, node: NodeAddress) -> bool:
         """Whether it has failed just now."""
         return node.rests_until_s > self._now()
 
-    def drop(self, node: NodeRecord) -> bool:
+    def drop(self, node: NodeAddress) -> bool:
         """It is asked for nothing more. Whether any other is left."""
         self._nodes = [other for other in self._nodes if other is not node]
         return bool(self._nodes)
 
-    def failed(self, node: NodeRecord) -> None:
+    def failed(self, node: NodeAddress) -> None:
         """The node refused, broke off or fell silent: it rests, longer each time."""
         node.rest_s = min(max(node.rest_s * 2, REST_S_MIN), REST_S_MAX)
         node.rests_until_s = self._now() + node.rest_s

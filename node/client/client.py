@@ -59,7 +59,7 @@ class UntrustedServer(FilestoreError):
     title = "Untrusted Server"
 
 
-class Patience:
+class RetryLimits:
     """Pauses between attempts, and the moment to give up.
 
     That comes `deadline_s` after the last progress, or when none of `node_count` nodes is one to trust, which
@@ -159,9 +159,9 @@ class Client:
         """Every node that is known, the present one first."""
         return tuple(self._urls)
 
-    def patience(self) -> Patience:
+    def patience(self) -> RetryLimits:
         """A new deadline, for one operation."""
-        return Patience(self._deadline_s, len(self._urls))
+        return RetryLimits(self._deadline_s, len(self._urls))
 
     def prefer(self, url: str) -> None:
         """Send what follows to this node first, for instance to the one that holds an upload.

@@ -17,7 +17,7 @@ import aiohttp
 
 from ca.errors import Internal, PreconditionFailed
 from node.base.failures import first_failure
-from node.base.source_choice import NodeChoice, NodeRecord
+from node.base.source_choice import NodeAddress, NodeChoice
 from node.base.spans import Coverage, Span
 from node.client.client import TRY_AGAIN, Client
 from node.client.download import Content, content_path
@@ -48,10 +48,10 @@ class RangeSink(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Fetch:
+class RangeFetch:
     """A range under way: `at` is the first byte that has not come. `limit` ends it when it is overdue."""
 
-    node: NodeRecord
+    node: NodeAddress
     start: int
     at: int
     stop: int
@@ -117,7 +117,7 @@ class _Download:
         self._nodes = NodeChoice(client.urls)
         self._patience = client.patience()
         self._waiting = deque(spans)
-        self._running: list[Fetch] = []
+        self._running: list[RangeFetch] = []
         self._changed = asyncio.Event()
 
     async def work(self) -> None:
@@ -152,12 +152,12 @@ class _Download:
                 async with asyncio.timeout(LOOK_S):
                     await self._changed.wait()
 
-    def _begin(self, start: int, stop: int) -> Fetch:
-        fetch = Fetch(self._nodes.take(), start=start, at=start, stop=stop, began_at_s=time.monotonic())
+    def _begin(self, start: int, stop: int) -> RangeFetch:
+        fetch = RangeFetch(self._nodes.take(), start=start, at=start, stop=stop, began_at_s=time.monotonic())
         self._running.append(fetch)
         return fetch
 
-    def _end(self, fetch: Fetch) -> None:
+    def _end(self, fetch: RangeFetch) -> None:
         self._running.remove(fetch)
         self._measure(fetch)
         self._nodes.give_back(fetch.node)
@@ -165,7 +165,7 @@ class _Download:
             self._waiting.appendleft((fetch.at, fetch.stop))
         self._changed.set()
 
-    def _measure(self, fetch: Fetch) -> None:
+    def _measure(self, fetch: RangeFetch) -> None:
         self._nodes.measured(fetch.node, fetch.at - fetch.start, time.monotonic() - fetch.began_at_s)
 
     def _take_over(self) -> Span | None:
@@ -188,7 +188,7 @@ class _Download:
             slowest.limit.reschedule(asyncio.get_running_loop().time())
         return taken
 
-    async def _fetch(self, fetch: Fetch) -> None:
+    async def _fetch(self, fetch: RangeFetch) -> None:
         headers = {"If-Match": f'"{self._content.sha256}"', "Range": f"bytes={fetch.at}-{fetch.stop - 1}"}
         async with (
             fetch.limit,
@@ -209,7 +209,7 @@ class _Download:
                 if fetch.at >= fetch.stop:
                     return
 
-    def _check(self, response: aiohttp.ClientResponse, fetch: Fetch) -> None:
+    def _check(self, response: aiohttp.ClientResponse, fetch: RangeFetch) -> None:
         """That these are the bytes that were asked for, of the content that the others are of."""
         expected = f"bytes {fetch.at}-{fetch.stop - 1}/{self._content.size_bytes}"
         found = response.headers.get("Content-Range", "")

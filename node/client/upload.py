@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from ca.errors import Conflict, FilestoreError, Forbidden, Gone, InvalidRequest, NotFound, OffsetMismatch
-from node.client.client import TRY_AGAIN, Client, Patience
+from node.client.client import TRY_AGAIN, Client, RetryLimits
 from node.http.digests import repr_digest
 
 READ_BYTES = 1 << 20
@@ -40,7 +40,7 @@ class SourceChanged(FilestoreError):
     title = "File Changed"
 
 
-class Source(Protocol):
+class UploadSource(Protocol):
     """Bytes to upload: a file that can be read anywhere, or a pipe that can only be read on.
 
     `failure`: why it could not be read. aiohttp hides what a body raises behind an error of the connection.
@@ -185,7 +185,12 @@ class UploadState:
 
 
 async def upload(
-    client: Client, file_uuid: str, source: Source, *, offset: int = 0, progress: Progress = lambda _: None
+    client: Client,
+    file_uuid: str,
+    source: UploadSource,
+    *,
+    offset: int = 0,
+    progress: Progress = lambda _: None,
 ) -> None:
     """Send what the server lacks, from `offset` on (bytes); returns when the file is available.
 
@@ -214,7 +219,13 @@ async def upload(
 
 
 async def _send_piece(
-    client: Client, path: str, source: Source, offset: int, length: int, declare: bool, progress: Progress
+    client: Client,
+    path: str,
+    source: UploadSource,
+    offset: int,
+    length: int,
+    declare: bool,
+    progress: Progress,
 ) -> int:
     """One PATCH; answers the offset after it."""
     headers = {
@@ -234,7 +245,7 @@ async def _send_piece(
         return int(response.headers["Upload-Offset"])
 
 
-async def _parts(source: Source, offset: int, length: int, progress: Progress) -> AsyncIterator[bytes]:
+async def _parts(source: UploadSource, offset: int, length: int, progress: Progress) -> AsyncIterator[bytes]:
     end = offset + length
     while offset < end:
         part = await source.read(offset, min(READ_BYTES, end - offset))
@@ -244,7 +255,7 @@ async def _parts(source: Source, offset: int, length: int, progress: Progress) -
 
 
 async def _catch_up(
-    client: Client, path: str, reason: Exception, patience: Patience, offset: int
+    client: Client, path: str, reason: Exception, patience: RetryLimits, offset: int
 ) -> tuple[int, bool]:
     """After a failure: the offset that the server has, and whether it still waits for the size."""
     while True:

@@ -1,4 +1,4 @@
-"""One stretch of content to a client: straight from this node's file, what is left of it from elsewhere.
+"""One span of content to a client: straight from this node's file, what is left of it from elsewhere.
 
 Only verified segments leave. A replica here that turns out damaged or gone, at the first byte or in the
 middle, is followed by the others from the byte where it stopped.
@@ -12,12 +12,12 @@ from ca.errors import FilestoreError
 from coordinator.model.records import ContentRecord
 from node.content.context import ContentContext
 from node.content.sources import note_failure, read_anywhere
-from node.sending.body_writer import SMALL_BYTES, FileBody, send_body, send_piece
+from node.sending.body_writer import SMALL_BYTES, FileRange, send_body, send_piece
 from node.storage.blob_reader import open_blob, sound_stops
 from node.storage.segments import BlobDamaged, BlobMissing
 
 
-async def send_stretch(
+async def send_range(
     request: web.Request,
     response: web.StreamResponse,
     services: ContentContext,
@@ -69,7 +69,7 @@ async def _send_own(
         try:
             async with aclosing(sound_stops(services.disk, blob, start, stop)) as sound:
                 first = await anext(sound)
-                with FileBody(request, response, services.disk, start, stop) as body:
+                with FileRange(request, response, services.disk, start, stop) as body:
                     try:
                         await body.begin()
                         await body.send(blob, first)

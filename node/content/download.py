@@ -14,7 +14,7 @@ from aiohttp import web
 from coordinator.http.internals.aiohttp_server import BodyResponse
 from coordinator.model.records import ContentRecord
 from node.content.context import ContentContext
-from node.content.delivery import send_stretch
+from node.content.delivery import send_range
 from node.content.sources import read_anywhere
 from node.http.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_holds
 from node.http.digests import repr_digest
@@ -28,7 +28,7 @@ _CONDITIONS = ("If-Match", "If-None-Match", "If-Modified-Since", "If-Unmodified-
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class BodyPart:
     """Part of an answer's body: `opening` as it is, then these bytes of the content."""
 
     opening: bytes
@@ -42,13 +42,13 @@ class Plan:
 
     status: int
     headers: dict[str, str]
-    stretches: Sequence[Stretch]
+    parts: Sequence[BodyPart]
     closing: bytes = b""
 
     @property
     def length_bytes(self) -> int:
         """The whole body."""
-        return len(self.closing) + sum(len(s.opening) + s.stop - s.start for s in self.stretches)
+        return len(self.closing) + sum(len(s.opening) + s.stop - s.start for s in self.parts)
 
 
 async def serve_content(
@@ -74,9 +74,9 @@ async def serve_content(
     if request.method == "HEAD":
         await response.prepare(request)
         return response
-    if len(plan.stretches) == 1 and plan.stretches[0].start < plan.stretches[0].stop:
-        span = plan.stretches[0]
-        await send_stretch(request, response, services, content, span.start, span.stop)
+    if len(plan.parts) == 1 and plan.parts[0].start < plan.parts[0].stop:
+        span = plan.parts[0]
+        await send_range(request, response, services, content, span.start, span.stop)
         return response
     async with aclosing(_body(services, content, plan)) as body:
         await send_body(request, response, body)
@@ -90,14 +90,14 @@ def plan_answer(request: web.Request, content: ContentRecord, etag: str) -> Plan
     if request.method == "GET" and _range_counts(request, etag, content.available_at_ms):
         ranges = parse_range(field_of(request.headers, "Range"), size_bytes)
     if ranges is None:
-        return Plan(200, {"Content-Type": content.file.content_type}, [Stretch(b"", 0, size_bytes)])
+        return Plan(200, {"Content-Type": content.file.content_type}, [BodyPart(b"", 0, size_bytes)])
     if len(ranges) == 1:
         return _single(ranges[0], content)
     boundary = secrets.token_hex(16)
     multipart = multipart_parts(ranges, size_bytes, content.file.content_type, boundary)
-    stretches = [Stretch(part.header, part.span.start, part.span.stop) for part in multipart.parts]
+    parts = [BodyPart(part.header, part.span.start, part.span.stop) for part in multipart.parts]
     headers = {"Content-Type": f"multipart/byteranges; boundary={boundary}"}
-    return Plan(206, headers, stretches, multipart.closing)
+    return Plan(206, headers, parts, multipart.closing)
 
 
 def _single(span: ByteRange, content: ContentRecord) -> Plan:
@@ -105,7 +105,7 @@ def _single(span: ByteRange, content: ContentRecord) -> Plan:
         "Content-Type": content.file.content_type,
         "Content-Range": span.content_range(content.file.size_bytes),
     }
-    return Plan(206, headers, [Stretch(b"", span.start, span.stop)])
+    return Plan(206, headers, [BodyPart(b"", span.start, span.stop)])
 
 
 def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
@@ -117,13 +117,13 @@ def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
 async def _body(
     services: ContentContext, content: ContentRecord, plan: Plan
 ) -> AsyncGenerator[Piece | Flow, None]:
-    for stretch in plan.stretches:
-        if stretch.opening:
-            yield stretch.opening
-        if stretch.start == stretch.stop:
+    for span in plan.parts:
+        if span.opening:
+            yield span.opening
+        if span.start == span.stop:
             continue
         sha256 = content.file.blob_sha256
-        reading = read_anywhere(services, sha256, content.replicas, stretch.start, stretch.stop)
+        reading = read_anywhere(services, sha256, content.replicas, span.start, span.stop)
         async with aclosing(reading):
             async for piece in reading:
                 yield piece

@@ -23,7 +23,7 @@ from node.content.sources import NoReplica
 from node.content.upload_session import HandedOver, Session, upload_session
 from node.http.conditions import require_content
 from node.http.digests import require_before_body
-from node.uploads.forwarding import PASSED_ON, Holder, node_holding, pass_on, worker_holding
+from node.uploads.forwarding import PASSED_ON, HolderAddress, node_holding, pass_on, worker_holding
 from node.uploads.takeover import begin_anew_if_lost, take_over
 from node.uploads.write_locks import DOUBT_S, POLL_DOUBT_S
 
@@ -271,7 +271,7 @@ async def _has_lost(services: ContentContext, record: UploadRecord) -> bool:
     return bool(done) and looking.exception() is None and looking.result()
 
 
-async def _passed_on(request: web.Request, holder: Holder) -> web.StreamResponse:
+async def _passed_on(request: web.Request, holder: HolderAddress) -> web.StreamResponse:
     """The holder's answer. Raises _Unreachable before anything of the request is used up."""
     look = holder.is_reachable if PASSED_ON not in request.headers else None
     if look is not None and not await look():
@@ -279,7 +279,7 @@ async def _passed_on(request: web.Request, holder: Holder) -> web.StreamResponse
     return await pass_on(request, holder)
 
 
-def _elsewhere(services: ContentContext, record: UploadRecord) -> Holder | None:
+def _elsewhere(services: ContentContext, record: UploadRecord) -> HolderAddress | None:
     """Who holds the upload: another node, or another worker of this one.
 
     None when it is this process, or when the upload has ended.

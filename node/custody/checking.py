@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from ca.errors import FilestoreError
-from node.custody.context import Means
+from node.custody.context import CustodyContext
 from node.storage.quarantine import QuarantinedBlob
 from node.storage.segments import SEGMENT_BYTES
 
@@ -36,12 +36,12 @@ class Checks:
 
     def __init__(
         self,
-        means: Means,
+        context: CustodyContext,
         late: Callable[[str], Awaitable[None]],
         unsound: Callable[[str, QuarantinedBlob], None],
     ) -> None:
         self.read_bytes = 0  # by all of them so far
-        self._means = means
+        self._context = context
         self._late = late
         self._tell_unsound = unsound
         self._running: dict[str, asyncio.Task[bool]] = {}
@@ -106,8 +106,8 @@ class Checks:
 
     async def _check(self, sha256: str) -> bool:
         """Raises FilestoreError."""
-        means = self._means
-        first = await means.disk.open(means.quarantine.open, sha256)
+        context = self._context
+        first = await context.disk.open(context.quarantine.open, sha256)
         if first is None:
             return False
         with first:
@@ -115,32 +115,32 @@ class Checks:
             if self._unsound.get(sha256) == first.identity:
                 return False
         async with self._large if is_large else self._small:
-            quarantined = await means.disk.open(means.quarantine.open, sha256)
+            quarantined = await context.disk.open(context.quarantine.open, sha256)
             if quarantined is None:
                 return False
             with quarantined:
                 return await self._restore(sha256, quarantined)
 
     async def _restore(self, sha256: str, quarantined: QuarantinedBlob) -> bool:
-        means = self._means
+        context = self._context
         await self._read_whole(quarantined)
-        if not await means.disk.run(quarantined.put_back):
+        if not await context.disk.run(quarantined.put_back):
             self._tell_unsound(sha256, quarantined)
             self._unsound[sha256] = quarantined.identity
             while len(self._unsound) > UNSOUND_MAX:
                 self._unsound.popitem(last=False)
             return False
-        means.metrics.replicas_restored.inc()
-        means.record("replica.restore", sha256, "ok")
+        context.metrics.replicas_restored.inc()
+        context.record("replica.restore", sha256, "ok")
         _log.warning("a blob was put back from quarantine", extra={"sha256": sha256})
         return True
 
     async def _read_whole(self, quarantined: QuarantinedBlob) -> None:
         while quarantined.offset < quarantined.size_bytes:
             size_bytes = min(READ_BYTES, quarantined.size_bytes - quarantined.offset)
-            await self._means.budget.take(size_bytes)
+            await self._context.budget.take(size_bytes)
             self.read_bytes += size_bytes
-            await self._means.disk.run(quarantined.read, size_bytes)
+            await self._context.disk.run(quarantined.read, size_bytes)
 
 
 def _is_restored(check: asyncio.Task[bool] | None) -> bool:

@@ -13,8 +13,8 @@ from functools import partial
 from typing import Final, Literal
 
 from ca.errors import Conflict, FilestoreError, Unavailable
-from coordinator.model.replica_records import DoomedReplica, Dropped
-from node.custody.context import PAGE_BLOBS, Means, Pass
+from coordinator.model.replica_records import Dropped, ReplicaToDelete
+from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.reporter import Reporter
 from node.storage.blobs import DROPS
 from node.storage.loss_notes import forget_lost
@@ -33,8 +33,8 @@ _log = logging.getLogger(__name__)
 class Dropping:
     """What one node drops. One list is read, acted on and reported at a time, whoever asks for it."""
 
-    def __init__(self, means: Means, reporter: Reporter) -> None:
-        self._means = means
+    def __init__(self, context: CustodyContext, reporter: Reporter) -> None:
+        self._context = context
         self._reporter = reporter
         self._turn = asyncio.Lock()
         self._retaining: dict[str, asyncio.Task[bool]] = {}
@@ -44,11 +44,11 @@ class Dropping:
 
         Raises Stopped when that is too much at once, unless the node is draining; FilestoreError, OSError.
         """
-        means = self._means
+        context = self._context
         run.add(dropped=0, bytes=0, spared=0, left=0)
         page = await self._reporter.doomed(after="", limit=1)
-        if page.replicas and not means.is_draining:
-            held = await means.replicas()
+        if page.replicas and not context.is_draining:
+            held = await context.replicas()
             run.require_few(held.doomed, held.doomed + held.replicas, "are to be deleted")
         conflicts, after, more = 0, "", bool(page.replicas)
         listed = set[str]()  # of what could not be deleted before
@@ -59,7 +59,7 @@ class Dropping:
                 conflicts += 1
                 if conflicts > CONFLICTS_MAX:
                     raise
-        means.blobs.poison.keep(DROPS, listed)  # the others shall not be deleted any more
+        context.blobs.poison.keep(DROPS, listed)  # the others shall not be deleted any more
 
     async def retain(self, sha256: str) -> bool:
         """Have the log take back that a replica shall go, since it is needed again.
@@ -95,8 +95,8 @@ class Dropping:
             _log.warning("a replica was not retained", extra={"sha256": sha256, "reason": str(failure)})
 
     async def _retain(self, sha256: str) -> bool:
-        means = self._means
-        is_here = await means.disk.run(means.blobs.affirm, sha256)  # pins it: then it is spared
+        context = self._context
+        is_here = await context.disk.run(context.blobs.affirm, sha256)  # pins it: then it is spared
         async with self._turn:
             page = await self._reporter.doomed(after=sha256[:-1], limit=_SIBLINGS)
             doomed = [replica for replica in page.replicas if replica.sha256 == sha256]
@@ -114,34 +114,34 @@ class Dropping:
             if not page.replicas:
                 return after, False
             await self._work_off(page.log_index, page.replicas, run)
-            left = self._means.blobs.poison.names(DROPS)
+            left = self._context.blobs.poison.names(DROPS)
             listed.update(replica.sha256 for replica in page.replicas if replica.sha256 in left)
             return page.replicas[-1].sha256, True
 
-    async def _work_off(self, log_index: int, replicas: Sequence[DoomedReplica], run: Pass) -> Dropped:
-        means = self._means
-        finished = await means.disk.run(finished_blobs, means.blobs)
+    async def _work_off(self, log_index: int, replicas: Sequence[ReplicaToDelete], run: Pass) -> Dropped:
+        context = self._context
+        finished = await context.disk.run(finished_blobs, context.blobs)
         done: dict[Outcome, list[str]] = {"dropped": [], "spared": [], "left": []}
         for replica in replicas:
             is_kept = replica.wanted or replica.sha256 in finished
-            done[await means.disk.run(_drop, means, replica, is_kept)].append(replica.sha256)
+            done[await context.disk.run(_drop, context, replica, is_kept)].append(replica.sha256)
         told = await self._reporter.dropped(log_index, dropped=done["dropped"], spared=done["spared"])
         run.add(dropped=told.dropped, bytes=told.bytes, spared=told.spared, left=len(done["left"]))
-        means.metrics.replicas_dropped.inc(told.dropped)
+        context.metrics.replicas_dropped.inc(told.dropped)
         for sha256 in done["dropped"]:
-            means.record("replica.drop", sha256, "ok")
+            context.record("replica.drop", sha256, "ok")
         _log.info("dropped doomed replicas", extra={name: len(names) for name, names in done.items()})
         return told
 
 
-def _drop(means: Means, replica: DoomedReplica, is_kept: bool) -> Outcome:
+def _drop(context: CustodyContext, replica: ReplicaToDelete, is_kept: bool) -> Outcome:
     """Durable on return. Blocks."""
-    blobs, quarantine, sha256 = means.blobs, means.quarantine, replica.sha256
+    blobs, quarantine, sha256 = context.blobs, context.quarantine, replica.sha256
     spared = False
 
     def is_spared() -> bool:
         nonlocal spared
-        pinned = is_kept or is_within(blobs, sha256, PIN_S, at_s=means.clock_s())
+        pinned = is_kept or is_within(blobs, sha256, PIN_S, at_s=context.clock_s())
         spared = pinned and blobs.has(sha256)
         return spared
 

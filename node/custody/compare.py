@@ -22,8 +22,8 @@ from coordinator.model.replica_records import HeldReplica, ReplicaPage
 from coordinator.model.safety_limits import CAUTION_S
 from coordinator.protocol.queries import FindBlob, ListReplicas
 from coordinator.protocol.replica_paging import held_pages
-from node.custody.context import PAGE_BLOBS, Means, Pass
-from node.custody.loss_repair import Losses
+from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
+from node.custody.loss_repair import LossRepair
 from node.custody.reporter import Reporter
 from node.storage.blobs import READS, REPLICAS, STRAYS
 from node.storage.damage import verify_blob, withdraw
@@ -47,8 +47,8 @@ _log = logging.getLogger(__name__)
 class Comparison:
     """Compares again and again; remembers what in quarantine has been read and is not sound."""
 
-    def __init__(self, means: Means, reporter: Reporter, losses: Losses) -> None:
-        self._means = means
+    def __init__(self, context: CustodyContext, reporter: Reporter, losses: LossRepair) -> None:
+        self._context = context
         self._reporter = reporter
         self._losses = losses
         self._unsound: set[tuple[str, int]] = set()
@@ -64,18 +64,18 @@ class Comparison:
         """
         run.add(looked=0, missing=0, restored=0, unknown=0, quarantined=0, added=0, purged=0, read_bytes=0)
         await self._losses.settle_notes()
-        held = (await self._means.replicas()).replicas
+        held = (await self._context.replicas()).replicas
         await self._settle_missing(run, held)
         wanted = await self._settle_unknown(run, held)
         await self._purge_unknown(run)
         for upper in range(256):
-            await self._means.disk.run(remove_lone_sidecars, self._means.blobs, f"{upper:02x}")
+            await self._context.disk.run(remove_lone_sidecars, self._context.blobs, f"{upper:02x}")
         run.add(compared=1)
         if wanted:
             await self._settle_wanted(run)
         await self._settle_quarantine(run)
-        for sha256 in sorted(self._means.blobs.poison.names(READS)):  # the next scrub may be far
-            with self._means.blobs.poison.skipping(READS, sha256):
+        for sha256 in sorted(self._context.blobs.poison.names(READS)):  # the next scrub may be far
+            with self._context.blobs.poison.skipping(READS, sha256):
                 await self._is_sound(sha256, run)
 
     async def _settle_missing(self, run: Pass, held: int) -> None:
@@ -95,11 +95,11 @@ class Comparison:
 
         Counted page by page: the leader gives up a pass whose counts stand still.
         """
-        means, absent, count = self._means, list[Look](), 0
-        pages = held_pages(self._list, means.node_id, rows=PAGE_BLOBS, after=after)
+        context, absent, count = self._context, list[Look](), 0
+        pages = held_pages(self._list, context.node_id, rows=PAGE_BLOBS, after=after)
         async with aclosing(pages):
             async for replicas in pages:
-                looks = await means.disk.run(_look_at, means, replicas)
+                looks = await context.disk.run(_look_at, context, replicas)
                 found = [seen for seen in looks if not seen.is_whole]
                 absent += found[: FOUND_MAX - len(absent)]
                 count += len(found)
@@ -107,10 +107,10 @@ class Comparison:
         return absent, count
 
     async def _settle_absent(self, looks: list[Look], run: Pass) -> None:
-        means, found = self._means, list[tuple[str, Reason]]()
+        context, found = self._context, list[tuple[str, Reason]]()
         for seen in looks:
             if seen.damage is not None:
-                await withdraw(means.disk, means.blobs, means.metrics, seen.damage)
+                await withdraw(context.disk, context.blobs, context.metrics, seen.damage)
             found.append((seen.sha256, "missing" if seen.damage is None else "damaged"))
         restored, _ = await self._losses.settle(found)
         run.add(restored=restored)
@@ -142,13 +142,17 @@ class Comparison:
         It is some of what waits for an answer no longer, and of the others the first FOUND_MAX behind
         `after`. Returns as well how many there are, and how many blobs of each state were looked at.
         """
-        means, overdue, old, count, states = self._means, list[str](), list[str](), 0, dict[str, int]()
-        finished = await means.disk.run(finished_blobs, means.blobs)
+        context, overdue, old, count, states = self._context, list[str](), list[str](), 0, dict[str, int]()
+        finished = await context.disk.run(finished_blobs, context.blobs)
         async for sha256, state in self._lying(run, after):
             states[state] = states.get(state, 0) + 1
-            if state not in _UNKNOWN or sha256 in finished or await means.disk.run(_is_young, means, sha256):
+            if (
+                state not in _UNKNOWN
+                or sha256 in finished
+                or await context.disk.run(_is_young, context, sha256)
+            ):
                 continue
-            if len(overdue) < FOUND_MAX and await means.disk.run(_is_overdue, means, sha256):
+            if len(overdue) < FOUND_MAX and await context.disk.run(_is_overdue, context, sha256):
                 overdue.append(sha256)
                 continue
             count += 1
@@ -158,28 +162,28 @@ class Comparison:
 
     async def _lying(self, run: Pass, after: str = "") -> AsyncIterator[tuple[str, str]]:
         """Each blob on the disk behind `after`, and what the log says of it here."""
-        means, names = self._means, Names(self._means.blobs, after=after)
-        while page := await means.disk.run(names.page, PAGE_BLOBS):
-            known = await means.known(page)
+        context, names = self._context, Names(self._context.blobs, after=after)
+        while page := await context.disk.run(names.page, PAGE_BLOBS):
+            known = await context.known(page)
             run.add(listed=len(page))
             for sha256 in page:
                 yield sha256, known.get(sha256, "unknown")
 
     async def _put_aside(self, sha256s: list[str], run: Pass) -> None:
         """Into quarantine. The log hears of it, so that nobody is believed who saw them before."""
-        means, moved = self._means, list[str]()
-        known = await means.known(sha256s)  # some time has passed
-        finished = await means.disk.run(finished_blobs, means.blobs)
+        context, moved = self._context, list[str]()
+        known = await context.known(sha256s)  # some time has passed
+        finished = await context.disk.run(finished_blobs, context.blobs)
         for sha256 in sha256s:
             if known.get(sha256, "unknown") not in _UNKNOWN or sha256 in finished:
                 continue
-            if await means.disk.run(_take_old, means, sha256):
+            if await context.disk.run(_take_old, context, sha256):
                 moved.append(sha256)
-                means.record("blob.quarantine", sha256, "unknown")
+                context.record("blob.quarantine", sha256, "unknown")
         if moved:
             await self._reporter.lost(moved, "missing")
             run.add(quarantined=len(moved))
-            means.metrics.unknown_blobs.inc(len(moved))
+            context.metrics.unknown_blobs.inc(len(moved))
             _log.warning("blobs that the log does not know went to quarantine", extra={"count": len(moved)})
 
     async def _settle_wanted(self, run: Pass) -> None:
@@ -187,7 +191,7 @@ class Comparison:
         async for sha256, state in self._lying(run):
             if state != "wanted":
                 continue
-            with self._means.blobs.poison.skipping(READS, sha256):
+            with self._context.blobs.poison.skipping(READS, sha256):
                 as_of = await self._log_index()  # known before it is read
                 if await self._is_sound(sha256, run):
                     run.add(added=await self._losses.add(sha256, as_of))
@@ -196,7 +200,7 @@ class Comparison:
         """What lies in quarantine of no use to anybody."""
         async for entry, state in self._aside():
             if state in _UNKNOWN and self._is_old(entry):
-                with self._means.blobs.poison.skipping(KEPT, entry[0]):
+                with self._context.blobs.poison.skipping(KEPT, entry[0]):
                     await self._purge(entry, state, run)
 
     async def _settle_quarantine(self, run: Pass) -> None:
@@ -204,26 +208,26 @@ class Comparison:
         async for entry, state in self._aside():
             if state not in ("held", "wanted"):
                 continue
-            with self._means.blobs.poison.skipping(KEPT, entry[0]):
+            with self._context.blobs.poison.skipping(KEPT, entry[0]):
                 await self._restore(entry, state, run)
                 if await self._is_superfluous(entry, state, run):
                     await self._purge(entry, state, run)
 
     async def _aside(self) -> AsyncIterator[tuple[tuple[str, int], str]]:
         """Each copy in quarantine: its name, since when, and what the log says of it here."""
-        means = self._means
-        entries = await means.disk.run(means.quarantine.names)
+        context = self._context
+        entries = await context.disk.run(context.quarantine.names)
         self._unsound &= set(entries)
         for first in range(0, len(entries), PAGE_BLOBS):
             page = entries[first : first + PAGE_BLOBS]
-            known = await means.known([sha256 for sha256, _ in page])
+            known = await context.known([sha256 for sha256, _ in page])
             for entry in page:
                 yield entry, known.get(entry[0], "unknown")
 
     async def _restore(self, entry: tuple[str, int], state: str, run: Pass) -> None:
         """Put back what is not in service; what was read before and is not sound is not read again."""
         sha256 = entry[0]
-        is_here = await self._means.disk.run(self._means.blobs.has, sha256)
+        is_here = await self._context.disk.run(self._context.blobs.has, sha256)
         if is_here or entry in self._unsound:
             return
         while (is_restored := await self._losses.restored(sha256, WAIT_S, run)) is None:
@@ -243,71 +247,71 @@ class Comparison:
         if state != "wanted" or entry not in self._unsound:
             return False
         # Damaged bytes are kept until so many have better ones that a file would be available with them.
-        blob = await self._means.metadata.read(FindBlob(sha256=entry[0]), _MAYBE_BLOB)
+        blob = await self._context.metadata.read(FindBlob(sha256=entry[0]), _MAYBE_BLOB)
         return blob is not None and blob.has_quorum
 
     def _is_old(self, entry: tuple[str, int]) -> bool:
-        return self._means.clock_s() * 1000 - entry[1] >= QUARANTINE_MS
+        return self._context.clock_s() * 1000 - entry[1] >= QUARANTINE_MS
 
     async def _purge(self, entry: tuple[str, int], state: str, run: Pass) -> None:
-        means = self._means
-        run.add(purged=await means.disk.run(means.quarantine.purge, entry[0]))
-        means.record("blob.purge", entry[0], state)
+        context = self._context
+        run.add(purged=await context.disk.run(context.quarantine.purge, entry[0]))
+        context.record("blob.purge", entry[0], state)
         if state == "wanted":  # the log may count on what was sound in it
             await self._reporter.lost([entry[0]], "missing")
 
     async def _is_sound(self, sha256: str, run: Pass) -> bool:
-        means = self._means
+        context = self._context
 
         async def pace(size_bytes: int) -> None:
             run.give_way()
-            await means.budget.take(size_bytes)
+            await context.budget.take(size_bytes)
             run.add(read_bytes=size_bytes)
 
         try:
-            await verify_blob(means.disk, means.blobs, means.metrics, sha256, pace=pace)
+            await verify_blob(context.disk, context.blobs, context.metrics, sha256, pace=pace)
         except (BlobMissing, BlobDamaged):
             return False
         return True
 
     async def _log_index(self) -> int:
         """One that is known before what follows is looked at. Raises FilestoreError."""
-        return (await self._list(ListReplicas(node_id=self._means.node_id, limit=1))).log_index
+        return (await self._list(ListReplicas(node_id=self._context.node_id, limit=1))).log_index
 
     async def _list(self, query: ListReplicas) -> ReplicaPage:
-        return await self._means.metadata.read(query, ReplicaPage)
+        return await self._context.metadata.read(query, ReplicaPage)
 
 
-def _look_at(means: Means, replicas: list[HeldReplica]) -> list[Look]:
+def _look_at(context: CustodyContext, replicas: list[HeldReplica]) -> list[Look]:
     """What of them the disk says anything about."""
     found = []
     for replica in replicas:
-        with means.blobs.poison.skipping(REPLICAS, replica.sha256):
-            found.append(look(means.blobs, replica.sha256, replica.size_bytes))
+        with context.blobs.poison.skipping(REPLICAS, replica.sha256):
+            found.append(look(context.blobs, replica.sha256, replica.size_bytes))
     return found
 
 
-def _is_young(means: Means, sha256: str) -> bool:
+def _is_young(context: CustodyContext, sha256: str) -> bool:
     """Whether somebody may be about to say that it is needed."""
-    with means.blobs.poison.skipping(REPLICAS, sha256):
-        return is_within(means.blobs, sha256, UNKNOWN_S, at_s=means.clock_s())
+    with context.blobs.poison.skipping(REPLICAS, sha256):
+        return is_within(context.blobs, sha256, UNKNOWN_S, at_s=context.clock_s())
     return True  # nothing is done with what cannot be looked at
 
 
-def _is_overdue(means: Means, sha256: str) -> bool:
+def _is_overdue(context: CustodyContext, sha256: str) -> bool:
     """Whether nobody has said for so long what is to become of it that it goes without an answer."""
-    with means.blobs.poison.skipping(REPLICAS, sha256):
-        return not is_within(means.blobs, sha256, UNKNOWN_S + CAUTION_S, at_s=means.clock_s())
+    with context.blobs.poison.skipping(REPLICAS, sha256):
+        return not is_within(context.blobs, sha256, UNKNOWN_S + CAUTION_S, at_s=context.clock_s())
     return False
 
 
-def _take_old(means: Means, sha256: str) -> bool:
+def _take_old(context: CustodyContext, sha256: str) -> bool:
     """Whether it is out of service now, be it that a power cut may bring it back."""
-    with means.blobs.poison.skipping(STRAYS, sha256):
+    with context.blobs.poison.skipping(STRAYS, sha256):
         try:
-            return means.quarantine.take(sha256, unless=lambda: _is_young(means, sha256))
+            return context.quarantine.take(sha256, unless=lambda: _is_young(context, sha256))
         except FilestoreError:
-            if means.blobs.has_name(sha256):
+            if context.blobs.has_name(sha256):
                 raise
             return True
     return False

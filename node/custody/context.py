@@ -68,7 +68,7 @@ class Pass:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class CustodyContext:
     """The log, the disk and the bounds of one node. `clock_s`: seconds since the epoch."""
 
     node_id: str

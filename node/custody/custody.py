@@ -16,10 +16,10 @@ from typing import Final
 
 from node.custody.collect import Dropping
 from node.custody.compare import Comparison
-from node.custody.context import Means, Pass
+from node.custody.context import CustodyContext, Pass
 from node.custody.damaged_copies import DamagedCopies
-from node.custody.loss_repair import Losses
-from node.custody.orders import Bell
+from node.custody.loss_repair import LossRepair
+from node.custody.orders import PassEvent
 from node.custody.orphans import Orphans
 from node.custody.periodic import PeriodicWork, keep_on
 from node.custody.reporter import Reporter
@@ -32,17 +32,17 @@ COMPARE_S: Final = 6 * 3600.0
 class Custody:
     """The replicas of one node. `run`, `scrubber.run` and `orphans.run` keep them until cancelled."""
 
-    def __init__(self, means: Means, state: Path) -> None:
+    def __init__(self, context: CustodyContext, state: Path) -> None:
         """`state`: the file that tells how far scrubbing has come."""
-        self._means = means
-        self._reporter = Reporter(means.node_id, means.metadata)
-        self._copies = DamagedCopies(means, self._reporter)
-        self._losses = Losses(means, self._reporter, self._copies)
-        self._dropping = Dropping(means, self._reporter)
-        self._comparison = Comparison(means, self._reporter, self._losses)
-        self.scrubber = Scrubber(means, self._losses, state)
-        self.orphans = Orphans(means)
-        stops = means.metrics.custody_stops
+        self._context = context
+        self._reporter = Reporter(context.node_id, context.metadata)
+        self._copies = DamagedCopies(context, self._reporter)
+        self._losses = LossRepair(context, self._reporter, self._copies)
+        self._dropping = Dropping(context, self._reporter)
+        self._comparison = Comparison(context, self._reporter, self._losses)
+        self.scrubber = Scrubber(context, self._losses, state)
+        self.orphans = Orphans(context)
+        stops = context.metrics.custody_stops
         self.works = (
             PeriodicWork("compare", self.compare, COMPARE_S, stops),
             PeriodicWork("collect", self.collect, COLLECT_S, stops),
@@ -51,12 +51,16 @@ class Custody:
 
     async def run(self) -> None:
         """Keep them for ever."""
-        means = self._means
-        await means.view.wait_until_fresh()
+        context = self._context
+        await context.view.wait_until_fresh()
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(keep_on("custody", self.settle_losses, Bell(), means.metrics.custody_stops))
-                group.create_task(keep_on("copies", self._copies.look, Bell(), means.metrics.custody_stops))
+                group.create_task(
+                    keep_on("custody", self.settle_losses, PassEvent(), context.metrics.custody_stops)
+                )
+                group.create_task(
+                    keep_on("copies", self._copies.look, PassEvent(), context.metrics.custody_stops)
+                )
                 for work in self.works:
                     group.create_task(work.run())
         finally:
@@ -69,8 +73,8 @@ class Custody:
 
     async def settle_losses(self) -> None:
         """Put back or report what processes of this node have missed. Raises FilestoreError."""
-        self._means.budget.look(asyncio.get_running_loop().time())
-        self._means.metrics.custody_rate.set(self._means.budget.rate)
+        self._context.budget.look(asyncio.get_running_loop().time())
+        self._context.metrics.custody_rate.set(self._context.budget.rate)
         await self._losses.settle_notes()
 
     async def restore(self, sha256: str, *, moved: Callable[[int], None]) -> bool:

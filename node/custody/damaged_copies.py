@@ -15,7 +15,7 @@ from coordinator.model.bounds import SPANS_MAX
 from coordinator.protocol.commands import ReportDamaged
 from coordinator.protocol.queries import ListDamagedCopies
 from node.base.spans import Span
-from node.custody.context import PAGE_BLOBS, Means
+from node.custody.context import PAGE_BLOBS, CustodyContext
 from node.custody.reporter import Reporter
 from node.storage.quarantine import AREA, QuarantinedBlob
 
@@ -29,8 +29,8 @@ _log = logging.getLogger(__name__)
 class DamagedCopies:
     """The damaged copies of one node. For one event loop."""
 
-    def __init__(self, means: Means, reporter: Reporter) -> None:
-        self._means = means
+    def __init__(self, context: CustodyContext, reporter: Reporter) -> None:
+        self._context = context
         self._reporter = reporter
         self._spans: dict[str, list[Span]] = {}  # of copies that were read to their end
         self._told: dict[_Entry, list[Span] | None] = {}  # what was told of each; None: nothing needs to be
@@ -47,13 +47,13 @@ class DamagedCopies:
 
         Costs next to nothing while nothing is. Raises FilestoreError when the log cannot be asked.
         """
-        blobs, now_s = self._means.blobs, self._means.clock_s()
+        blobs, now_s = self._context.blobs, self._context.clock_s()
         is_due = now_s >= self._retell_at_s or now_s < self._retell_at_s - RETELL_S
         withdrawn = [(each.damage.sha256, each.modified_at_ns // 1_000_000) for each in blobs.withdrawn.all()]
-        seen = (await self._means.disk.run(self._means.quarantine.changed_at_ns), withdrawn)
+        seen = (await self._context.disk.run(self._context.quarantine.changed_at_ns), withdrawn)
         if seen == self._seen and not is_due:
             return
-        entries = await self._means.disk.run(self._means.quarantine.names)
+        entries = await self._context.disk.run(self._context.quarantine.names)
         unknown = blobs.poison.names(AREA)
         if "" in unknown:
             return  # what lies there cannot be seen now, and is not gone
@@ -75,11 +75,11 @@ class DamagedCopies:
         """Tell of copies that the log counts on and that are not here any more."""
         after = ""
         while True:
-            query = ListDamagedCopies(node_id=self._means.node_id, after=after, limit=PAGE_BLOBS)
-            page = await self._means.metadata.read(query, list[str])
+            query = ListDamagedCopies(node_id=self._context.node_id, after=after, limit=PAGE_BLOBS)
+            page = await self._context.metadata.read(query, list[str])
             missing = [sha256 for sha256 in page if sha256 not in names]
             # One that the disk did not let be moved lies in its place, and is found damaged there again.
-            missing = await self._means.disk.run(_not_lying, self._means, missing)
+            missing = await self._context.disk.run(_not_lying, self._context, missing)
             if missing:
                 await self._reporter.lost(missing, "missing")
             if len(page) < PAGE_BLOBS:
@@ -92,7 +92,7 @@ class DamagedCopies:
         return told is not None and self._spans.get(entry[0], told) != told
 
     async def _tell(self, entries: Sequence[_Entry], now_s: float) -> None:
-        known = await self._means.known_replicas([sha256 for sha256, _ in entries])
+        known = await self._context.known_replicas([sha256 for sha256, _ in entries])
         for entry in entries:
             replica = known.get(entry[0])
             is_new = abs(now_s - entry[1] / 1000) < NEW_S
@@ -107,10 +107,10 @@ class DamagedCopies:
                 self._told[entry] = None
 
     async def _report(self, sha256: str, spans: list[Span]) -> None:
-        means = self._means
-        command = ReportDamaged(node_id=means.node_id, sha256=sha256, spans=spans[:SPANS_MAX])
+        context = self._context
+        command = ReportDamaged(node_id=context.node_id, sha256=sha256, spans=spans[:SPANS_MAX])
         try:
-            await means.metadata.propose(command, type(None))
+            await context.metadata.propose(command, type(None))
         except FilestoreError as refusal:
             _log.info("a damaged copy was not told", extra={"sha256": sha256, "reason": refusal.details})
             raise
@@ -118,5 +118,5 @@ class DamagedCopies:
         _log.warning("a damaged copy is kept: what is sound in it may be needed", extra=facts)
 
 
-def _not_lying(means: Means, sha256s: list[str]) -> list[str]:
-    return [sha256 for sha256 in sha256s if not means.blobs.has_name(sha256)]
+def _not_lying(context: CustodyContext, sha256s: list[str]) -> list[str]:
+    return [sha256 for sha256 in sha256s if not context.blobs.has_name(sha256)]

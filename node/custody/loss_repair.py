@@ -12,7 +12,7 @@ from typing import Final
 from coordinator.model.replica_records import Lost, ReplicaPage
 from coordinator.protocol.queries import ListReplicas
 from node.custody.checking import Checks
-from node.custody.context import PAGE_BLOBS, Means, Pass
+from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.damaged_copies import DamagedCopies
 from node.custody.reporter import Reporter
 from node.storage.blobs import REPLICAS
@@ -23,24 +23,24 @@ RETRY_NOTES_S: Final = 60.0  # for notes that the disk did not let go
 _log = logging.getLogger(__name__)
 
 
-class Losses:
+class LossRepair:
     """What is missing on one node. One caller at a time works, the others wait; `close` it."""
 
-    def __init__(self, means: Means, reporter: Reporter, copies: DamagedCopies) -> None:
-        self._means = means
+    def __init__(self, context: CustodyContext, reporter: Reporter, copies: DamagedCopies) -> None:
+        self._context = context
         self._reporter = reporter
         self._turn = asyncio.Lock()
-        self._checks = Checks(means, self._add_late, copies.note)
+        self._checks = Checks(context, self._add_late, copies.note)
         self._retried_at_s = float("-inf")
 
     async def settle_notes(self) -> None:
         """What processes of this node have met. Raises FilestoreError when the log cannot be asked."""
-        means, seen = self._means, set[str]()
+        context, seen = self._context, set[str]()
         now_s = asyncio.get_running_loop().time()
         if now_s - self._retried_at_s >= RETRY_NOTES_S:
             self._retried_at_s = now_s
-            await means.disk.run(retry_notes, means.blobs)
-        while notes := await means.disk.run(list_lost, means.blobs, PAGE_BLOBS, besides=seen):
+            await context.disk.run(retry_notes, context.blobs)
+        while notes := await context.disk.run(list_lost, context.blobs, PAGE_BLOBS, besides=seen):
             seen.update(note.sha256 for note in notes)  # each once: one that the disk says nothing of stays
             await self.settle([(note.sha256, note.reason) for note in notes])
 
@@ -55,14 +55,14 @@ class Losses:
                 if not decided.get(sha256):
                     absent[reason].append(sha256)
             # Of what is damaged somebody may have been told that it is here; of what is not there, nobody.
-            known = await self._means.known(absent["missing"]) if absent["missing"] else {}
+            known = await self._context.known(absent["missing"]) if absent["missing"] else {}
             absent["missing"] = [name for name in absent["missing"] if known.get(name) == "held"]
             for reason, sha256s in absent.items():
                 if sha256s:
                     await self._report(sha256s, reason)
             for (sha256, _), is_here in looked:
                 if is_here is not None:
-                    await self._means.disk.run(forget_lost, self._means.blobs, sha256)
+                    await self._context.disk.run(forget_lost, self._context.blobs, sha256)
         return sum(decided.values()), sum(len(sha256s) for sha256s in absent.values())
 
     async def restore(self, sha256: str, *, moved: Callable[[int], None]) -> bool:
@@ -81,11 +81,11 @@ class Losses:
 
     async def add(self, sha256: str, as_of: int) -> bool:
         """Tell the log of a sound blob that it wants; `as_of` was known before it was looked at."""
-        if not await self._means.disk.run(self._means.blobs.affirm, sha256):
+        if not await self._context.disk.run(self._context.blobs.affirm, sha256):
             return False
         if not await self._reporter.add(sha256, as_of):
             return False
-        self._means.record("replica.add", sha256, "ok")
+        self._context.record("replica.add", sha256, "ok")
         return True
 
     async def close(self) -> None:
@@ -94,39 +94,39 @@ class Losses:
 
     async def _is_here(self, sha256: str) -> bool | None:
         """None when the disk says nothing about it."""
-        with self._means.blobs.poison.skipping(REPLICAS, sha256):
-            return await self._means.disk.run(self._means.blobs.has, sha256)
+        with self._context.blobs.poison.skipping(REPLICAS, sha256):
+            return await self._context.disk.run(self._context.blobs.has, sha256)
         return None
 
     async def _add_late(self, sha256: str) -> None:
         """Of a replica that is here again, after it was reported. Raises FilestoreError."""
-        query = ListReplicas(node_id=self._means.node_id, limit=1)
+        query = ListReplicas(node_id=self._context.node_id, limit=1)
         async with self._turn:  # the report that went out meanwhile is answered first: it would refuse this
-            page = await self._means.metadata.read(query, ReplicaPage)
+            page = await self._context.metadata.read(query, ReplicaPage)
             await self.add(sha256, page.log_index)
 
     async def _report(self, sha256s: Sequence[str], reason: Reason) -> None:
-        kept = await self._means.disk.run(_kept, self._means, sha256s)
+        kept = await self._context.disk.run(_kept, self._context, sha256s)
         gone = [sha256 for sha256 in sha256s if sha256 not in kept]
         told: list[tuple[list[str], Reason]] = [(kept, "damaged"), (gone, "missing")]
         answers = [await self._reporter.lost(names, what) for names, what in told if names]
         lost = Lost(
             replicas=sum(answer.replicas for answer in answers), blobs=sum(answer.blobs for answer in answers)
         )
-        self._means.metrics.replicas_lost.labels(reason).inc(lost.replicas)
+        self._context.metrics.replicas_lost.labels(reason).inc(lost.replicas)
         for sha256 in sha256s:
-            self._means.record("replica.lost", sha256, reason)
+            self._context.record("replica.lost", sha256, reason)
         facts = {"count": len(sha256s), "replicas": lost.replicas, "reason": reason}
         _log.error("replicas were reported lost", extra=facts)
         if lost.blobs:
             _log.critical("files have no whole replica any more", extra={"count": lost.blobs})
 
 
-def _kept(means: Means, sha256s: Sequence[str]) -> list[str]:
+def _kept(context: CustodyContext, sha256s: Sequence[str]) -> list[str]:
     """Of which of these a copy lies in quarantine that can be read, whatever it is. Blocks."""
     found = []
     for sha256 in sha256s:
-        copy = means.quarantine.open(sha256)
+        copy = context.quarantine.open(sha256)
         if copy is not None:
             copy.close()
             found.append(sha256)

@@ -14,7 +14,7 @@ from typing import Final
 from ca.errors import FilestoreError
 from coordinator.model.safety_limits import CAUTION_BLOBS
 from coordinator.protocol.commands import ReportOrphans
-from node.custody.context import PAGE_BLOBS, Means
+from node.custody.context import PAGE_BLOBS, CustodyContext
 from node.diskio.fs import unlink
 from node.storage.blobs import DROPS
 from node.storage.pins import PIN_S, finished_blobs
@@ -31,12 +31,12 @@ _log = logging.getLogger(__name__)
 class Orphans:
     """Those of one node. `run` until it is cancelled."""
 
-    def __init__(self, means: Means) -> None:
-        self._means = means
+    def __init__(self, context: CustodyContext) -> None:
+        self._context = context
 
     async def run(self) -> None:
         """For ever. What the disk or the log refuses is tried again."""
-        await self._means.view.wait_until_fresh()
+        await self._context.view.wait_until_fresh()
         while True:
             try:
                 await self.look()
@@ -46,38 +46,38 @@ class Orphans:
 
     async def look(self) -> int:
         """Once; how many orphans were deleted. Raises FilestoreError, OSError."""
-        means, orphans = self._means, list[Note]()
-        finished = await means.disk.run(finished_blobs, means.blobs)  # these stay, and their notes
-        notes = await means.disk.run(self._notes)
+        context, orphans = self._context, list[Note]()
+        finished = await context.disk.run(finished_blobs, context.blobs)  # these stay, and their notes
+        notes = await context.disk.run(self._notes)
         for first in range(0, len(notes), PAGE_BLOBS):
             page, settled = notes[first : first + PAGE_BLOBS], list[Note]()
-            known = await means.known([note.sha256 for note in page])
+            known = await context.known([note.sha256 for note in page])
             for note in page:
                 state, is_old = known.get(note.sha256, "unknown"), self._is_old(note)
                 if state in _WITHOUT_FILES:
                     orphans += [note] if is_old and note.sha256 not in finished else []
                 elif is_old or state != "wanted":  # else somebody may be about to name this node
                     settled.append(note)
-            await means.disk.run(self._forget, settled)
+            await context.disk.run(self._forget, settled)
         return await self._delete(orphans[:ORPHANS_MAX]) if orphans else 0
 
     async def _delete(self, notes: list[Note]) -> int:
-        means, deleted = self._means, 0
+        context, deleted = self._context, 0
         marks: dict[Note, tuple[int, int] | None] = {}
         for note in notes:
-            with means.blobs.poison.skipping(DROPS, note.sha256):
-                marks[note] = await means.disk.run(means.blobs.mark, note.sha256)
+            with context.blobs.poison.skipping(DROPS, note.sha256):
+                marks[note] = await context.disk.run(context.blobs.mark, note.sha256)
         # After the marks: an upload says what it becomes before that comes, and a later one has another mark.
-        finished = await means.disk.run(finished_blobs, means.blobs)
+        finished = await context.disk.run(finished_blobs, context.blobs)
         asked = [note.sha256 for note in marks if note.sha256 not in finished]
         if not asked:
             return 0
-        command = ReportOrphans(node_id=means.node_id, sha256s=asked)
-        told = frozenset(await means.metadata.propose(command, list[str]))
+        command = ReportOrphans(node_id=context.node_id, sha256s=asked)
+        told = frozenset(await context.metadata.propose(command, list[str]))
         for note, mark in marks.items():
-            if note.sha256 in told and await means.disk.run(self._drop, note, mark):
+            if note.sha256 in told and await context.disk.run(self._drop, note, mark):
                 deleted += 1
-                await means.disk.run(self._forget, [note])
+                await context.disk.run(self._forget, [note])
         if deleted:
             _log.info("deleted blobs that nobody has claimed", extra={"count": deleted})
         return deleted
@@ -87,7 +87,7 @@ class Orphans:
 
         In that case it stays, and so does its note.
         """
-        blobs, sha256 = self._means.blobs, note.sha256
+        blobs, sha256 = self._context.blobs, note.sha256
 
         def stays() -> bool:
             return blobs.mark(sha256) != mark or not is_latest(blobs.unclaimed_directory, note)
@@ -99,23 +99,23 @@ class Orphans:
             blobs.poison.note(DROPS, sha256, error)
             return True
         if gone:
-            self._means.record("blob.orphan", sha256, "ok")
+            self._context.record("blob.orphan", sha256, "ok")
         return is_gone
 
     def _is_old(self, note: Note) -> bool:
         """Before or after: a clock that was set back keeps nothing for ever."""
-        return abs(self._means.clock_s() - note.at_ns / 1e9) >= PIN_S
+        return abs(self._context.clock_s() - note.at_ns / 1e9) >= PIN_S
 
     def _forget(self, notes: Sequence[Note]) -> None:
         """One that cannot be removed stands in nobody's way. Blocks."""
-        blobs = self._means.blobs
+        blobs = self._context.blobs
         for note in notes:
             with blobs.poison.skipping(DIRECTORY, note.sha256):
                 forget_unclaimed(blobs.unclaimed_directory, note)
 
     def _notes(self) -> list[Note]:
         """Those that can be taken away; others were settled, and are tried again. Blocks."""
-        blobs, poison = self._means.blobs, self._means.blobs.poison
+        blobs, poison = self._context.blobs, self._context.blobs.poison
         for sha256 in sorted(poison.names(DIRECTORY) - {""}):
             with poison.skipping(DIRECTORY, sha256):
                 unlink(sha256, parent=blobs.unclaimed_directory)

@@ -13,7 +13,7 @@ from ca.errors import FilestoreError, Unavailable
 from coordinator.runtime.lasting_troubles import LastingTroubles
 from node.base.metrics import CustodyStops
 from node.custody.context import Pass, Stopped, Superseded
-from node.custody.orders import Bell, Order, Orders
+from node.custody.orders import Order, Orders, PassEvent
 
 LOOK_S: Final = 1.0
 TROUBLE_S: Final = 5.0  # before it goes on when the log or the disk refuses
@@ -22,7 +22,9 @@ _log = logging.getLogger(__name__)
 _TROUBLES = LastingTroubles(_log)
 
 
-async def keep_on(kind: str, look: Callable[[], Awaitable[None]], bell: Bell, stops: CustodyStops) -> None:
+async def keep_on(
+    kind: str, look: Callable[[], Awaitable[None]], event: PassEvent, stops: CustodyStops
+) -> None:
     """Look each LOOK_S, and when the bell rings, until cancelled. What breaks it off is told and logged."""
     while True:
         try:
@@ -33,7 +35,7 @@ async def keep_on(kind: str, look: Callable[[], Awaitable[None]], bell: Bell, st
             await asyncio.sleep(TROUBLE_S)
         else:
             stops.note_trouble(kind, None)
-        await bell.wait(LOOK_S)
+        await event.wait(LOOK_S)
 
 
 class PeriodicWork:
@@ -46,7 +48,7 @@ class PeriodicWork:
         self._work = work
         self._period_s = period_s
         self._stops = stops
-        self._bell = Bell()
+        self._bell = PassEvent()
         self.orders = Orders(self._bell.ring)
         self._due_at_s = float("-inf")
 

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Final, TypeVar
 
 from ca.errors import Conflict, NotFound, Unavailable
-from coordinator.model.replica_records import DoomedPage, Dropped, Lost
+from coordinator.model.replica_records import DeletionPage, Dropped, Lost
 from coordinator.protocol.commands import AddReplica, AnyCommand, ReportDropped, ReportLost
-from coordinator.protocol.queries import ListDoomed
+from coordinator.protocol.queries import ListReplicasToDelete
 from coordinator.rpc.client import MetadataClient
 from node.storage.loss_notes import Reason
 
@@ -33,7 +33,7 @@ class Reporter:
         self._turn = asyncio.Lock()
         self._is_fenced = False
 
-    async def doomed(self, *, after: str, limit: int) -> DoomedPage:
+    async def doomed(self, *, after: str, limit: int) -> DeletionPage:
         """What this node shall drop, after every report so far was answered. Raises FilestoreError."""
         async with self._turn:
             if not self._is_fenced:
@@ -76,9 +76,9 @@ class Reporter:
             return
         raise Unavailable("Other reports of this node come between.")
 
-    async def _list(self, *, after: str, limit: int) -> DoomedPage:
-        query = ListDoomed(node_id=self._node_id, after=after, limit=limit)
-        return await self._metadata.read(query, DoomedPage)
+    async def _list(self, *, after: str, limit: int) -> DeletionPage:
+        query = ListReplicasToDelete(node_id=self._node_id, after=after, limit=limit)
+        return await self._metadata.read(query, DeletionPage)
 
     async def _send(self, command: AnyCommand, reply_type: type[_T]) -> _T:
         while True:

@@ -22,9 +22,9 @@ from ca.errors import FilestoreError, Unavailable
 from ca.secretfiles import write_durable
 from coordinator.runtime.json_files import decode_foreign
 from coordinator.runtime.lasting_troubles import LastingTroubles
-from node.custody.context import PAGE_BLOBS, Means, Pass, Stopped, Superseded
-from node.custody.loss_repair import Losses
-from node.custody.orders import Bell, Order, Orders
+from node.custody.context import PAGE_BLOBS, CustodyContext, Pass, Stopped, Superseded
+from node.custody.loss_repair import LossRepair
+from node.custody.orders import Order, Orders, PassEvent
 from node.diskio.pagecache import is_cached
 from node.peer.rate_budget import Budget
 from node.storage.blobs import BLOBS, READS
@@ -70,11 +70,11 @@ class Cycle(Struct, kw_only=True):
 class Scrubber:
     """Scrubs one disk; `run` does until it is cancelled."""
 
-    def __init__(self, means: Means, losses: Losses, state: Path) -> None:
-        self._means = means
+    def __init__(self, context: CustodyContext, losses: LossRepair, state: Path) -> None:
+        self._context = context
         self._losses = losses
         self._state = state
-        self._bell = Bell()
+        self._bell = PassEvent()
         self.orders = Orders(self._bell.ring)
         self._own = Pass()  # of the cycle that nobody has ordered
         self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
@@ -89,21 +89,21 @@ class Scrubber:
 
     async def run(self) -> None:
         """Scrub for ever."""
-        await self._means.view.wait_until_fresh()
-        cycle = await self._means.disk.run(self._load)
+        await self._context.view.wait_until_fresh()
+        cycle = await self._context.disk.run(self._load)
         self._noted(cycle)
-        self._means.metrics.custody_stops.note("scrub", is_stopped=cycle.was_stopped)
+        self._context.metrics.custody_stops.note("scrub", is_stopped=cycle.was_stopped)
         while True:
             try:
                 cycle = await self.look(cycle)
             except (FilestoreError, OSError) as error:
                 _TROUBLES.met("scrubbing was broken off", str(error))
-                self._means.metrics.custody_stops.note_trouble("scrub", error)
+                self._context.metrics.custody_stops.note_trouble("scrub", error)
                 cycle = self._newest or cycle
                 await asyncio.sleep(TROUBLE_S)
                 continue
             await self._bell.wait(REST_S)
-            if self._means.blobs.poison.names(STATE):
+            if self._context.blobs.poison.names(STATE):
                 await self._save(cycle, at_once=True)
 
     async def look(self, cycle: Cycle) -> Cycle:
@@ -111,7 +111,7 @@ class Scrubber:
         self._newest = cycle
         while ordered := self.orders.waiting():
             self._newest = cycle = await self._ordered(ordered, cycle)
-        now_ms = int(self._means.clock_s() * 1000)
+        now_ms = int(self._context.clock_s() * 1000)
         if cycle.is_over and abs(now_ms - cycle.began_at_ms) >= SCRUB_S * 1000:
             self._newest = cycle = cycle.next(now_ms)
             self._own = Pass()
@@ -121,7 +121,7 @@ class Scrubber:
 
     async def _by_itself(self, cycle: Cycle) -> None:
         """Go on with a cycle that nobody has ordered; one that stopped is over."""
-        stops = self._means.metrics.custody_stops
+        stops = self._context.metrics.custody_stops
         try:
             await self._go_on(cycle, None)
         except Stopped as reason:
@@ -140,7 +140,7 @@ class Scrubber:
         first.run.add(looked=0, bytes=0, damaged=0)
         for order in ordered:
             order.has_begun, order.run = True, first.run
-        cycle = before.next(int(self._means.clock_s() * 1000))
+        cycle = before.next(int(self._context.clock_s() * 1000))
         reason = ""
         try:
             await self._go_on(cycle, first)
@@ -152,23 +152,23 @@ class Scrubber:
             reason = f"{type(error).__name__}: {error}"
         else:
             if cycle.is_over:
-                self._means.metrics.custody_stops.note("scrub", is_stopped=False)
+                self._context.metrics.custody_stops.note("scrub", is_stopped=False)
         while (oldest := self.orders.next()) is not None and oldest.run is first.run:
             oldest.end(reason)
         return cycle
 
     async def _go_on(self, cycle: Cycle, order: Order | None) -> None:
         """To the end of the cycle, or until an order comes that is no part of it."""
-        means = self._means
-        names = Names(means.blobs, after=cycle.after)
-        held = (await means.replicas()).replicas
-        while page := await means.disk.run(names.page, PAGE_BLOBS):
+        context = self._context
+        names = Names(context.blobs, after=cycle.after)
+        held = (await context.replicas()).replicas
+        while page := await context.disk.run(names.page, PAGE_BLOBS):
             for sha256 in page:
                 if self._is_superseded(order):
                     return
                 is_read = False
                 try:
-                    with means.blobs.poison.skipping(READS, sha256):
+                    with context.blobs.poison.skipping(READS, sha256):
                         await self._read(sha256, order, held)
                         is_read = True
                 except Superseded:
@@ -177,7 +177,7 @@ class Scrubber:
                 cycle.after = sha256
                 await self._save(cycle)
         await self._losses.settle_notes()
-        cycle.has_gaps |= bool(means.blobs.poison.names(BLOBS))  # directories that could not be listed
+        cycle.has_gaps |= bool(context.blobs.poison.names(BLOBS))  # directories that could not be listed
         cycle.is_over = True
         await self._save(cycle, at_once=True)
 
@@ -189,13 +189,13 @@ class Scrubber:
         return False
 
     async def _read(self, sha256: str, order: Order | None, held: int) -> None:
-        means = self._means
+        context = self._context
         try:
             await self._verify(sha256, order)
         except BlobMissing:
             return
         except BlobDamaged as damage:
-            await withdraw(means.disk, means.blobs, means.metrics, damage)
+            await withdraw(context.disk, context.blobs, context.metrics, damage)
             run = self._own if order is None else order.run
             run.add(damaged=1)
             run.require_few(run.counts["damaged"], held, "are damaged")
@@ -209,27 +209,27 @@ class Scrubber:
         Whoever waits for an order gives up a pass that stands still, and one blob may take hours. Raises
         Superseded when an order comes meanwhile; BlobMissing, BlobDamaged, FilestoreError.
         """
-        means = self._means
+        context = self._context
 
         async def pace(size_bytes: int) -> None:
-            await means.budget.take(size_bytes)
+            await context.budget.take(size_bytes)
             if order is None:
                 await self._unhurried.take(size_bytes)
                 if self.orders.waiting():
                     raise Superseded
-            means.metrics.scrubbed_bytes.inc(size_bytes)
+            context.metrics.scrubbed_bytes.inc(size_bytes)
             if order is not None:
                 order.run.add(bytes=size_bytes)
 
-        blob = await means.disk.open(means.blobs.open, sha256)
+        blob = await context.disk.open(context.blobs.open, sha256)
         try:
-            await read_whole(means.disk, blob, pace=pace, verify=_verify_on_medium)
+            await read_whole(context.disk, blob, pace=pace, verify=_verify_on_medium)
         finally:
             blob.close()
 
     def _load(self) -> Cycle:
-        at_ms = int(self._means.clock_s() * 1000)
-        with self._means.blobs.poison.skipping(STATE, self._state.name):
+        at_ms = int(self._context.clock_s() * 1000)
+        with self._context.blobs.poison.skipping(STATE, self._state.name):
             try:
                 return decode_foreign(self._state.read_bytes(), Cycle)
             except FileNotFoundError:
@@ -240,17 +240,17 @@ class Scrubber:
 
     def _noted(self, cycle: Cycle) -> None:
         self._since_ms = cycle.since_ms
-        self._means.metrics.scrubbed_since.set(cycle.since_ms / 1000)
+        self._context.metrics.scrubbed_since.set(cycle.since_ms / 1000)
 
     async def _save(self, cycle: Cycle, *, at_once: bool = False) -> None:
         self._noted(cycle)
-        self._means.metrics.custody_stops.note_trouble("scrub", None)  # it goes on
+        self._context.metrics.custody_stops.note_trouble("scrub", None)  # it goes on
         now_s = asyncio.get_running_loop().time()
         if at_once or now_s - self._saved_at_s >= SAVE_S:
             self._saved_at_s = now_s
             written = msgspec.json.encode(cycle) + b"\n"
-            with self._means.blobs.poison.skipping(STATE, self._state.name):  # it is in memory all the same
-                await self._means.disk.run(write_durable, self._state, written)
+            with self._context.blobs.poison.skipping(STATE, self._state.name):  # it is in memory all the same
+                await self._context.disk.run(write_durable, self._state, written)
 
 
 def _verify_on_medium(blob: OpenBlob, index: int, whole: WholeRead) -> bool:

@@ -13,7 +13,7 @@ from node.diskio.thread_pools import started_pool
 LANES_MAX = 8  # of one process: more large uploads at a time keep its cores busy anyhow
 
 
-class Lanes:
+class ParallelParts:
     """Threads of one store, fewer than there are cores. For any thread; `close` waits for what runs."""
 
     def __init__(self) -> None:

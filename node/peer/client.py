@@ -22,7 +22,7 @@ from coordinator.rpc.connector import Connector
 from coordinator.rpc.view import View
 from coordinator.runtime.logs import REQUEST_ID
 from node.peer.members import find_node
-from node.peer.request_body import PeerBody, Piece, Stretch
+from node.peer.request_body import ByteSpan, PeerBody, Piece
 from node.peer.silence import SilentPeers
 
 CONNECT_TIMEOUT_S = 3.0  # a live peer on a local network accepts in milliseconds
@@ -95,7 +95,7 @@ class PeerClient:
         path: str,
         *,
         headers: Mapping[str, str] | None = None,
-        body: AsyncIterator[Piece | Stretch] | None = None,
+        body: AsyncIterator[Piece | ByteSpan] | None = None,
         answer_timeout_s: float = STALL_TIMEOUT_S,
         read_buffer_bytes: int = READ_BUFFER_BYTES,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -157,7 +157,7 @@ class PeerClient:
         method: str,
         path: str,
         headers: Mapping[str, str] | None,
-        body: AsyncIterator[Piece | Stretch] | None,
+        body: AsyncIterator[Piece | ByteSpan] | None,
         answer_timeout_s: float,
         read_buffer_bytes: int,
     ) -> aiohttp.ClientResponse:
@@ -185,7 +185,7 @@ async def open_request(
     path: str,
     *,
     headers: Mapping[str, str] | None,
-    body: AsyncIterator[Piece | Stretch] | None,
+    body: AsyncIterator[Piece | ByteSpan] | None,
     answer_timeout_s: float,
     read_buffer_bytes: int = READ_BUFFER_BYTES,
     context: ssl.SSLContext | None = None,
@@ -235,8 +235,8 @@ async def pieces(node_id: str, response: aiohttp.ClientResponse) -> AsyncGenerat
 
 
 async def _watched(
-    body: AsyncIterator[Piece | Stretch], deadline: asyncio.Timeout, answer_timeout_s: float
-) -> AsyncGenerator[Piece | Stretch, None]:
+    body: AsyncIterator[Piece | ByteSpan], deadline: asyncio.Timeout, answer_timeout_s: float
+) -> AsyncGenerator[Piece | ByteSpan, None]:
     """The same pieces, with a deadline for the peer to take each.
 
     What the source takes is not the peer's fault.

@@ -25,7 +25,7 @@ from ca.errors import ChecksumMismatch, InsufficientStorage, Internal, Unavailab
 from node.base.metrics import NodeMetrics
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient
-from node.peer.range_fetch import RANGE_SEGMENTS, Means, Pace, SourcesFailed, gather
+from node.peer.range_fetch import RANGE_SEGMENTS, FetchContext, Pace, SourcesFailed, gather
 from node.peer.replica_sources import Party, ask_sums, parties_of
 from node.peer.salvage import Salvager
 from node.peer.seeding import fill
@@ -95,7 +95,7 @@ class Fetches:
         self._node_id = node_id
         self._blobs = blobs
         self._partials = partials
-        self._means = Means(peers, disk, metrics)
+        self._context = FetchContext(peers, disk, metrics)
         self._salvager = Salvager(node_id, blobs, peers, disk, metrics)
         self._running: dict[FinishedBlob, _Fetch] = {}
         self._turns = asyncio.Semaphore(FETCHES_MAX)
@@ -136,7 +136,7 @@ class Fetches:
 
     async def clean(self) -> None:
         """Remove what fetches left here that nobody has gone on with for a day."""
-        removed = await self._means.disk.run(self._partials.clean)
+        removed = await self._context.disk.run(self._partials.clean)
         if removed:
             _log.info("removed partial replicas", extra={"count": removed})
 
@@ -190,7 +190,7 @@ class Fetches:
         """The blob from the first party that can give it."""
         if await self._is_here(blob, fetch):
             return
-        if blob.size_bytes > await self._means.disk.run(self._blobs.total_bytes):
+        if blob.size_bytes > await self._context.disk.run(self._blobs.total_bytes):
             raise InsufficientStorage(
                 "This node has no room for the replica."
             )  # nor memory for its checksums
@@ -209,12 +209,12 @@ class Fetches:
         raise failure
 
     async def _is_here(self, blob: FinishedBlob, fetch: _Fetch) -> bool:
-        means = self._means
+        context = self._context
         try:
             found_bytes = await verify_blob(
-                means.disk, self._blobs, means.metrics, blob.sha256, pace=fetch.count
+                context.disk, self._blobs, context.metrics, blob.sha256, pace=fetch.count
             )
-            return found_bytes == blob.size_bytes and await means.disk.run(self._blobs.affirm, blob.sha256)
+            return found_bytes == blob.size_bytes and await context.disk.run(self._blobs.affirm, blob.sha256)
         except (BlobMissing, BlobDamaged):
             return False
 
@@ -231,8 +231,8 @@ class Fetches:
         Raises ChecksumMismatch, InsufficientStorage or Internal when nothing can be kept; SourcesFailed,
         Unavailable.
         """
-        run = self._means.disk.run
-        partial: Partial = await self._means.disk.open(self._partials.open, blob, sums)
+        run = self._context.disk.run
+        partial: Partial = await self._context.disk.open(self._partials.open, blob, sums)
         try:
             hasher = await self._gathered(partial, party, sources, fetch)
             await run(partial.install, hasher)
@@ -249,12 +249,12 @@ class Fetches:
 
         Raises SourcesFailed when some of it is not to be had, InsufficientStorage, Internal.
         """
-        disk = self._means.disk
+        disk = self._context.disk
         own = self._salvager.copies(partial.blob, partial.sums, [self._node_id])
         await fill(disk, partial, own, fetch.count)
         if party:
             try:
-                return await gather(self._means, partial, party, fetch)
+                return await gather(self._context, partial, party, fetch)
             except SourcesFailed as failure:
                 facts = {"sha256": partial.blob.sha256, "reason": failure.details}
                 _log.info("no node that holds a blob whole can send all of it", extra=facts)
@@ -263,7 +263,7 @@ class Fetches:
         if lacking := partial.missing():
             count = sum(stop - first for first, stop in lacking)
             raise SourcesFailed(f"{count} segments of this blob are in no copy that answers.", sources)
-        return await gather(self._means, partial, [self._node_id], fetch)  # nobody is asked: it is hashed
+        return await gather(self._context, partial, [self._node_id], fetch)  # nobody is asked: it is hashed
 
     async def _damaged_parties(
         self, blob: FinishedBlob, sources: Sequence[str], fetch: _Fetch
@@ -281,7 +281,7 @@ class Fetches:
 
     async def _answers(self, blob: FinishedBlob, sources: Sequence[str]) -> dict[str, SegmentSums | None]:
         """What each has said; nothing of those that take longer than the first one by SUMS_GRACE_S."""
-        path, peers = f"/blobs/{blob.sha256}/sums", self._means.peers
+        path, peers = f"/blobs/{blob.sha256}/sums", self._context.peers
         asked = {
             asyncio.create_task(ask_sums(peers, source, path, blob, log_level=logging.WARNING)): source
             for source in sources

@@ -24,7 +24,7 @@ import aiohttp
 from ca.errors import Unavailable
 from node.base.failures import first_failure
 from node.base.metrics import NodeMetrics
-from node.base.source_choice import REST_S_MIN, NodeChoice, NodeRecord
+from node.base.source_choice import REST_S_MIN, NodeAddress, NodeChoice
 from node.base.spans import Span
 from node.diskio.executor import DiskWorkers, write_overlapped
 from node.peer.client import PeerClient, PeerFailed, pieces
@@ -53,7 +53,7 @@ class SourcesFailed(Unavailable):
         self.sources = sorted(sources)
 
 
-class Fetch(Protocol):
+class SegmentFetch(Protocol):
     """What gathering tells whoever has it done."""
 
     failed: set[str]  # sources that did not give what they were asked for
@@ -66,7 +66,7 @@ class Fetch(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class FetchContext:
     """What gathering works with."""
 
     peers: PeerClient
@@ -74,13 +74,15 @@ class Means:
     metrics: NodeMetrics
 
 
-async def gather(means: Means, partial: Partial, sources: Sequence[str], fetch: Fetch) -> SegmentHasher:
+async def gather(
+    context: FetchContext, partial: Partial, sources: Sequence[str], fetch: SegmentFetch
+) -> SegmentHasher:
     """Bring every segment that is missing; the hasher has seen the whole content as it is on the disk.
 
     `sources`: nodes that have it, the best first. Raises SourcesFailed when none of them is left,
     InsufficientStorage, Internal. What was kept stays, unless the disk refused.
     """
-    gathering = _Gathering(means, partial, sources, fetch)
+    gathering = _Gathering(context, partial, sources, fetch)
     try:
         async with asyncio.TaskGroup() as group:
             hashing = group.create_task(gathering.hash())
@@ -103,8 +105,10 @@ def split(missing: Iterable[Span]) -> list[Span]:
 class _Gathering:
     """Ranges that wait, and the workers that take them."""
 
-    def __init__(self, means: Means, partial: Partial, sources: Sequence[str], fetch: Fetch) -> None:
-        self._means = means
+    def __init__(
+        self, context: FetchContext, partial: Partial, sources: Sequence[str], fetch: SegmentFetch
+    ) -> None:
+        self._context = context
         self._partial = partial
         self._sources = sources
         self._fetch = fetch
@@ -132,7 +136,7 @@ class _Gathering:
             stop = min(self._partial.prefix_bytes, hasher.size_bytes + HASHED_BYTES)
             if stop > hasher.size_bytes:
                 before = hasher.size_bytes
-                await self._means.disk.run(self._partial.hash_until, hasher, stop)
+                await self._context.disk.run(self._partial.hash_until, hasher, stop)
                 await self._fetch.count(hasher.size_bytes - before)
             else:
                 await changed.wait()
@@ -153,7 +157,7 @@ class _Gathering:
 
     async def _bring(self, first: int, stop: int) -> None:
         """One range from one source; what of it does not come goes back into the line."""
-        writer = await self._means.disk.run(self._partial.writer, first, stop)
+        writer = await self._context.disk.run(self._partial.writer, first, stop)
         if self._choice.is_empty:  # the last one was dropped since this range left the line
             raise self._none_left()
         source = self._choice.take()
@@ -168,7 +172,7 @@ class _Gathering:
         sound_bytes = (writer.verified - first) * SEGMENT_BYTES
         self._choice.measured(source, sound_bytes, time.monotonic() - started_s)
         if writer.verified > first:
-            await self._means.disk.run(self._partial.keep, first, writer.verified)
+            await self._context.disk.run(self._partial.keep, first, writer.verified)
         if failure is None:
             self._succeeded(source)
             return
@@ -181,7 +185,7 @@ class _Gathering:
     async def _receive(self, node_id: str, writer: SpanWriter) -> None:
         """Raises PeerFailed, SegmentMismatch; InsufficientStorage, Internal."""
         blob, start, stop = self._partial.blob, writer.offset, writer.stop_bytes
-        asked = self._means.peers.request(
+        asked = self._context.peers.request(
             node_id,
             "GET",
             f"/blobs/{blob.sha256}",
@@ -194,14 +198,14 @@ class _Gathering:
                 found = answer.headers.get("Content-Range", "")
                 if answer.status != 206 or found != f"bytes {start}-{stop - 1}/{blob.size_bytes}":
                     raise PeerFailed(node_id, f"answered {answer.status}")
-                await write_overlapped(self._means.disk, self._counted(node_id, answer), writer.write)
+                await write_overlapped(self._context.disk, self._counted(node_id, answer), writer.write)
         except TimeoutError as error:
             raise PeerFailed(node_id, "sends too slowly") from error
         if not writer.is_complete:
             raise PeerFailed(node_id, "ended early")
 
     async def _counted(self, node_id: str, answer: aiohttp.ClientResponse) -> AsyncGenerator[bytes, None]:
-        received_bytes = self._means.metrics.replica_bytes.labels("received")
+        received_bytes = self._context.metrics.replica_bytes.labels("received")
         async for piece in pieces(node_id, answer):
             received_bytes.inc(len(piece))
             # Piece by piece: whole ranges would come in bursts, which clients of either node feel. What is
@@ -209,11 +213,11 @@ class _Gathering:
             await self._fetch.keep_pace(len(piece))
             yield piece
 
-    def _succeeded(self, source: NodeRecord) -> None:
+    def _succeeded(self, source: NodeAddress) -> None:
         self._choice.succeeded(source)
         self._strikes.pop(source.url, None)
 
-    def _struck(self, source: NodeRecord, failure: PeerFailed) -> None:
+    def _struck(self, source: NodeAddress, failure: PeerFailed) -> None:
         """Ranges that one event ends together count once."""
         if self._choice.is_resting(source):
             return
@@ -224,20 +228,20 @@ class _Gathering:
         if strikes >= STRIKES_MAX and not self._choice.drop(source):
             raise self._none_left()
 
-    async def _denounce(self, source: NodeRecord, mismatch: SegmentMismatch) -> None:
+    async def _denounce(self, source: NodeAddress, mismatch: SegmentMismatch) -> None:
         _log.error("a source sends damaged bytes", extra=self._facts(source, str(mismatch)))
         self._fetch.failed.add(source.url)
         others_are_left = self._choice.drop(source)
         self._wake()  # the range need not wait for what follows
         path = f"/blobs/{self._partial.blob.sha256}?segment={mismatch.index}"
         with suppress(PeerFailed):
-            asked = self._means.peers.request(source.url, "HEAD", path, answer_timeout_s=CHECK_TIMEOUT_S)
+            asked = self._context.peers.request(source.url, "HEAD", path, answer_timeout_s=CHECK_TIMEOUT_S)
             async with asked:
                 pass
         if not others_are_left:
             raise self._none_left()
 
-    def _facts(self, source: NodeRecord, reason: str) -> dict[str, str]:
+    def _facts(self, source: NodeAddress, reason: str) -> dict[str, str]:
         return {"sha256": self._partial.blob.sha256, "peer": source.url, "reason": reason}
 
     def _none_left(self) -> SourcesFailed:

@@ -1,7 +1,7 @@
 """The body of a request to a peer, past what aiohttp does for each piece of it.
 
 aiohttp puts a chunk and its framing together in new memory, and what a peer is sent of a file was read whole
-before. So a body may bring stretches of a file in place of bytes: each is one chunk, read and encrypted a
+before. So a body may bring spans of a file in place of bytes: each is one chunk, read and encrypted a
 little at a time, which stays in a core's cache. Measured on the links of a chain: a twentieth of the
 processor time of all nodes together.
 """
@@ -19,7 +19,7 @@ from coordinator.http.internals.aiohttp_client import BodySentOnce, send_head
 Piece = bytes | bytearray
 
 
-class Stretch(Protocol):
+class ByteSpan(Protocol):
     """Bytes that are read as they are sent."""
 
     def __len__(self) -> int:
@@ -35,7 +35,7 @@ class Stretch(Protocol):
 class PeerBody(BodySentOnce):
     """A body as it comes, in chunks (RFC 9112, section 7.1) where the request tells no length."""
 
-    def __init__(self, pieces: AsyncGenerator[Piece | Stretch, None]) -> None:
+    def __init__(self, pieces: AsyncGenerator[Piece | ByteSpan, None]) -> None:
         super().__init__(pieces)
         self._pieces = pieces
 
@@ -59,23 +59,23 @@ class PeerBody(BodySentOnce):
                     await _send(writer, piece, is_chunk=content_length is None)
 
 
-async def _send(writer: AbstractStreamWriter, piece: Piece | Stretch, *, is_chunk: bool) -> None:
+async def _send(writer: AbstractStreamWriter, piece: Piece | ByteSpan, *, is_chunk: bool) -> None:
     if is_chunk:
         _write(writer, b"%x\r\n" % len(piece))
     if isinstance(piece, Piece):
         _write(writer, piece)
     else:
-        await _send_stretch(writer, piece)
+        await _send_span(writer, piece)
     if is_chunk:
         _write(writer, b"\r\n")
     await writer.drain()
 
 
-async def _send_stretch(writer: AbstractStreamWriter, stretch: Stretch) -> None:
+async def _send_span(writer: AbstractStreamWriter, span: ByteSpan) -> None:
     """As long as it is at hand and taken, nothing is waited for: asking costs as much as sending."""
-    at, size_bytes = 0, len(stretch)
+    at, size_bytes = 0, len(span)
     while at < size_bytes:
-        read = stretch.read_now(at) or await stretch.read(at)
+        read = span.read_now(at) or await span.read(at)
         at += len(read)
         if _write(writer, read).get_write_buffer_size():
             await writer.drain()

@@ -30,7 +30,7 @@ _PATH: Final = "/worker/losses"
 _log = logging.getLogger(__name__)
 
 
-class Losses(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class LossReport(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What is told."""
 
     losses: Annotated[list[Loss], Meta(max_length=LOSSES_TOLD_MAX)]
@@ -55,7 +55,7 @@ async def tell(services: PeerContext) -> None:
     while losses := withdrawn.losses(LOSSES_TOLD_MAX):
 
         async def body() -> AsyncIterator[bytes]:
-            yield msgspec.json.encode(Losses(losses=losses))  # used up before the next ones
+            yield msgspec.json.encode(LossReport(losses=losses))  # used up before the next ones
 
         headers = {"Content-Type": "application/json"}
         async with (
@@ -71,7 +71,7 @@ async def tell(services: PeerContext) -> None:
 
 async def _take_over(request: web.Request) -> web.Response:
     services = request.app[PEER]
-    told = await read_json(request, Losses)
+    told = await read_json(request, LossReport)
     for loss in told.losses:
         if is_sha256(loss.sha256):
             await services.disk.run(_note, services.blobs, loss)

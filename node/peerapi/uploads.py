@@ -45,9 +45,9 @@ from node.peerapi.context import PEER
 from node.staging.opening import opened_in_steps
 from node.staging.upload_file import Upload
 from node.staging.upload_store import UploadStore
-from node.uploads.chain_link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkTerms, Source, Told
+from node.uploads.chain_link import OFFSET_HEADER, SHA256_HEADER, TELL_S, Link, LinkSource, LinkTerms, Told
 from node.uploads.forwarding import pass_on, worker_holding
-from node.uploads.link_fencing import LaidLinks
+from node.uploads.link_fencing import LinkFences
 from node.uploads.takeover import own_prefix
 
 SYNC_BYTES = 16 << 20
@@ -60,13 +60,13 @@ _log = logging.getLogger(__name__)
 
 
 LINKS = web.AppKey("links", set[asyncio.Transport])  # connections of those that lead here
-LAID = web.AppKey("laid", LaidLinks)
+FENCES = web.AppKey("laid", LinkFences)
 
 
 def prepare_following(app: web.Application) -> None:
     """Links end when the listener begins to drain: their senders pass this node over."""
     app[LINKS] = set()
-    app[LAID] = LaidLinks()
+    app[FENCES] = LinkFences()
 
     async def break_links(app: web.Application) -> None:
         for transport in app[LINKS]:
@@ -171,13 +171,17 @@ async def _followed(request: web.Request, stop: int) -> AsyncIterator[Upload]:
     Whoever has a newer request may end this one: it knows more. Raises Conflict for an epoch that is over
     and for an older link, UploadLocked while a client writes the upload here.
     """
-    services, terms, laid = request.app[PEER], _terms(request), request.app[LAID]
+    services, terms, fencing_token = request.app[PEER], _terms(request), request.app[FENCES]
     disk, uploads = services.disk, services.uploads
     has_bytes = await disk.run(_has_bytes, uploads, terms)  # before anybody is disturbed
 
     def require_newest() -> None:
-        laid.require_newest(
-            terms.file_uuid, terms.epoch, terms.laid, is_relayed=terms.is_relayed, has_bytes=has_bytes
+        fencing_token.require_newest(
+            terms.file_uuid,
+            terms.epoch,
+            terms.fencing_token,
+            is_relayed=terms.is_relayed,
+            has_bytes=has_bytes,
         )
 
     require_newest()
@@ -270,7 +274,7 @@ class _Following:
         services = request.app[PEER]
         self._request, self._upload, self._services = request, upload, services
         self._received = services.metrics.replica_bytes.labels("received")
-        self._source = Source(services.disk, upload)
+        self._source = LinkSource(services.disk, upload)
         self._next = (
             Link(
                 services.peers,

@@ -75,7 +75,7 @@ async def send_piece(request: web.Request, response: web.StreamResponse, piece: 
         await response.write_eof(piece)
 
 
-class FileBody:
+class FileRange:
     """A body out of a file: by sendfile where that is possible and worth it, else in large writes.
 
     `at` is the position in the file up to which it was sent, whatever was raised.

@@ -15,7 +15,7 @@ from typing import Self
 from ca.errors import ChecksumMismatch, Conflict, OffsetMismatch, PayloadTooLarge, Unavailable
 from node.diskio.durable import Octets, OffsetRecord, write_all
 from node.diskio.fs import DiskFailed, storage_error
-from node.diskio.parallel import Lanes
+from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads, HeadStart
 from node.staging.prefixes import PrefixHash
 from node.staging.resumed_hash import HashingUnfinished
@@ -71,7 +71,7 @@ class Upload:
         *,
         give_back: Callable[["Upload"], None],
         threads: FlushThreads,
-        lanes: Lanes,
+        lanes: ParallelParts,
         clock_s: Callable[[], float] = time.monotonic,
         directory: int,
         data: int,

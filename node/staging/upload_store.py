@@ -31,7 +31,7 @@ from node.diskio.fs import (
     read_whole,
     storage_error,
 )
-from node.diskio.parallel import Lanes
+from node.diskio.parallel import ParallelParts
 from node.diskio.writeback import FlushThreads
 from node.staging.resumed_hash import HashedUploads, HashingUnfinished
 from node.staging.upload_file import EPOCH_FILE, OPEN_FLAGS, Upload, open_or_create
@@ -68,7 +68,7 @@ class UploadStore:
         self._open_max = max(1, min(open_max, descriptor_limit() // OPEN_UPLOADS_SHARE))
         self._clock_s = clock_s
         self._threads = FlushThreads()
-        self._lanes = Lanes()
+        self._lanes = ParallelParts()
         self._hashed = HashedUploads()
         self._lock = threading.Lock()
         self._held: dict[str, Upload | None] = {}  # None: being opened

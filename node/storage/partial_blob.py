@@ -44,7 +44,7 @@ class SegmentMismatch(Exception):
         self.index = index
 
 
-class Holder(Protocol):
+class PartialOwner(Protocol):
     """What a partial needs of whoever handed it out."""
 
     blobs: BlobStore
@@ -75,7 +75,9 @@ class PartialFiles:
 class Partial:
     """Some segments of a blob, for one fetch until `close`."""
 
-    def __init__(self, holder: Holder, blob: FinishedBlob, sums: SegmentSums, files: PartialFiles) -> None:
+    def __init__(
+        self, holder: PartialOwner, blob: FinishedBlob, sums: SegmentSums, files: PartialFiles
+    ) -> None:
         self._holder = holder
         self._disk = holder.blobs.disk
         self._files: PartialFiles | None = files

@@ -36,8 +36,8 @@ from coordinator.rpc.view import View
 from coordinator.runtime.wording import counted
 from node.base.metrics import NodeMetrics
 from node.peer.client import PeerClient, PeerFailed
-from node.uploads.chain_link import Link, LinkTerms, Source
-from node.uploads.link_fencing import next_laid
+from node.uploads.chain_link import Link, LinkSource, LinkTerms
+from node.uploads.link_fencing import next_fencing_token
 
 RETRY_S = 5.0  # before a member that failed is tried again
 LACKING_S = PATIENCE_S  # without a write quorum of members: one that hangs is passed over in this time
@@ -63,7 +63,7 @@ class Chain:
         peers: PeerClient,
         view: View,
         metrics: NodeMetrics,
-        source: Source,
+        source: LinkSource,
         terms: LinkTerms,
         placement: Sequence[str],
         needed: int | None = None,
@@ -192,7 +192,7 @@ class Chain:
                     link = Link(
                         self._peers,
                         self._source,
-                        replace(self._terms, laid=next_laid()),
+                        replace(self._terms, fencing_token=next_fencing_token()),
                         members,
                         on_change=self._on_link,
                         sent=self._sent,

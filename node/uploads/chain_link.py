@@ -28,12 +28,12 @@ from coordinator.runtime.json_files import decode_foreign
 from node.diskio.executor import DiskWorkers
 from node.diskio.pagecache import read_cached
 from node.peer.client import PeerClient, PeerFailed, pieces
-from node.peer.request_body import Piece, Stretch
+from node.peer.request_body import ByteSpan, Piece
 from node.staging.prefixes import PrefixHash
 from node.staging.upload_file import Upload
 
 READ_BYTES = 64 << 10  # what is read is encrypted while a core's cache has it
-STRETCH_BYTES = 512 << 10  # what is sent as one chunk
+SPAN_BYTES = 512 << 10  # what is sent as one chunk
 TELL_S = 0.5  # how often a member says that it lives
 SILENCE_S = 3.0  # without a word a member is given up, even one that hashes what it has: it goes on with that
 STALL_S = 3.0  # it speaks, and takes none of the bytes that wait for it
@@ -62,8 +62,8 @@ class LinkTerms:
     """What a member must know of the upload. `epoch` fences: older ones are refused.
 
     `acknowledged_offset`: what the log says. A member that has so much and other bytes behind it keeps it.
-    `proposed_offset`: what the log may say by now, in a report whose answer is not known. `laid`: which link
-    this is of those that the holder has laid, see `node/uploads/link_fencing.py`; "" where none is laid.
+    `proposed_offset`: what the log may say by now, in a report whose answer is not known. `fencing_token`:
+    which link this is of those that the holder has laid, see `node/uploads/link_fencing.py`; "" for none.
     `is_relayed`: a node in the middle of the chain asks, on behalf of the holder.
     """
 
@@ -71,7 +71,7 @@ class LinkTerms:
     epoch: int
     with_md5: bool
     acknowledged_offset: int = 0
-    laid: str = ""
+    fencing_token: str = ""
     proposed_offset: int = 0
     is_relayed: bool = False
 
@@ -82,14 +82,14 @@ class LinkTerms:
             "md5": str(int(self.with_md5)),
             "acknowledged": str(self.acknowledged_offset),
             "proposed": str(self.proposed_offset),
-            **({"laid": self.laid} if self.laid else {}),
+            **({"laid": self.fencing_token} if self.fencing_token else {}),
             **({"relayed": "1"} if self.is_relayed else {}),
             **more,
         }
         return f"/uploads/{self.file_uuid}/{action}?{urlencode(fields)}"
 
 
-class Source:
+class LinkSource:
     """What links read: the file of an upload, as far as it may be sent. For the event loop."""
 
     def __init__(self, disk: DiskWorkers, upload: Upload) -> None:
@@ -140,9 +140,9 @@ class Source:
             await self._moved.wait()
         return True
 
-    def stretch(self, position: int) -> "_Stretch":
+    def span(self, position: int) -> "_Span":
         """Some bytes from `position`, which is below the limit."""
-        return _Stretch(self, position, min(position + STRETCH_BYTES, self.limit))
+        return _Span(self, position, min(position + SPAN_BYTES, self.limit))
 
     def read_now(self, start: int, stop: int) -> bytes:
         """Bytes from `start` on, READ_BYTES at most, if they are in memory, as they are when just written."""
@@ -196,10 +196,10 @@ class Source:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
-    """A stretch of a source, for `node/peer/request_body.py`."""
+class _Span:
+    """A span of a source, for `node/peer/request_body.py`."""
 
-    source: Source
+    source: LinkSource
     start: int
     stop: int
 
@@ -222,7 +222,7 @@ class Link:
     def __init__(
         self,
         peers: PeerClient,
-        source: Source,
+        source: LinkSource,
         terms: LinkTerms,
         members: Sequence[str],
         *,
@@ -298,15 +298,15 @@ class Link:
         if self.durable.get(self.member) != self._source.limit:
             raise PeerFailed(self.member, "ended before it had all bytes")
 
-    async def _body(self, start: int) -> AsyncIterator[Piece | Stretch]:
+    async def _body(self, start: int) -> AsyncIterator[Piece | ByteSpan]:
         position = start
         yield b""  # the head waits for it
         await self._is_answered.wait()
         while await self._source.more(position):
-            stretch = self._source.stretch(position)
-            yield stretch
-            position = stretch.stop
-            self._sent.inc(len(stretch))
+            span = self._source.span(position)
+            yield span
+            position = span.stop
+            self._sent.inc(len(span))
 
     async def _listen(self, answer: aiohttp.ClientResponse) -> None:
         self._moved_at_s = asyncio.get_running_loop().time()

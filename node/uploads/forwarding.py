@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class HolderAddress:
     """Who holds an upload that this process does not.
 
     `request` is that of PeerClient or Siblings, for this holder; `mark` the header that bounds the passing.
@@ -60,23 +60,23 @@ class Holder:
     is_reachable: Callable[[], Awaitable[bool]] | None = None
 
 
-def node_holding(services: UploadContext, node_id: str) -> Holder:
+def node_holding(services: UploadContext, node_id: str) -> HolderAddress:
     """Another node."""
     request = partial(services.peers.request, node_id)
-    return Holder(f"Node {node_id}", PASSED_ON, request, partial(is_reachable, services, node_id))
+    return HolderAddress(f"Node {node_id}", PASSED_ON, request, partial(is_reachable, services, node_id))
 
 
-def worker_holding(services: UploadContext, file_uuid: str) -> Holder | None:
+def worker_holding(services: UploadContext, file_uuid: str) -> HolderAddress | None:
     """The worker of this node that an upload belongs to; None when it is this process."""
     owner = services.siblings.owner(file_uuid)
     if owner is None:
         return None
     request = partial(services.siblings.request, owner, patience_s=_START_S)
-    return Holder(f"Worker {owner}", PASSED_WITHIN, request)
+    return HolderAddress(f"Worker {owner}", PASSED_WITHIN, request)
 
 
 async def pass_on(
-    request: web.Request, holder: Holder, *, pace: BodyPace | None = None
+    request: web.Request, holder: HolderAddress, *, pace: BodyPace | None = None
 ) -> web.StreamResponse:
     """The holder's answer to this request, whose body has to keep to `pace`, by default that of any client.
 
@@ -142,7 +142,7 @@ class _Body:
 
 
 @asynccontextmanager
-async def _while_reachable(holder: Holder) -> AsyncIterator[None]:
+async def _while_reachable(holder: HolderAddress) -> AsyncIterator[None]:
     """What is done within ends with PeerFailed when nobody has reached the holder for a while.
 
     One that has lost its power, or hangs, keeps its connections: nothing but silence tells of it.
@@ -174,7 +174,9 @@ async def _watch(is_reachable: Callable[[], Awaitable[bool]], limit: asyncio.Tim
     limit.reschedule(asyncio.get_running_loop().time())
 
 
-async def _return(request: web.Request, holder: Holder, answer: aiohttp.ClientResponse) -> web.StreamResponse:
+async def _return(
+    request: web.Request, holder: HolderAddress, answer: aiohttp.ClientResponse
+) -> web.StreamResponse:
     """The head of the answer, then its body as it comes. Raises PeerFailed before the head is out only."""
     headers = [(name, value) for name, value in answer.headers.items() if name.lower() not in _NOT_PASSED]
     response = web.StreamResponse(status=answer.status, reason=answer.reason)

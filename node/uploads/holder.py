@@ -31,7 +31,7 @@ from node.staging.opening import opened_in_steps
 from node.staging.upload_file import Unreadable, Upload
 from node.storage.segments import BlobDamaged, BlobMissing
 from node.uploads.chain import BEHIND_BYTES_MAX, Chain
-from node.uploads.chain_link import MARK_BYTES, LinkTerms, Source
+from node.uploads.chain_link import MARK_BYTES, LinkSource, LinkTerms
 from node.uploads.context import UploadContext
 from node.uploads.handover import hand_over, known_nodes
 from node.uploads.recorded import Overtaken, RecordedUpload
@@ -68,7 +68,7 @@ class Holding:
         self._services, self._caller = services, caller
         self._recorded = RecordedUpload(services, caller, record)
         self._loop = asyncio.get_running_loop()
-        self._source: Source | None = None
+        self._source: LinkSource | None = None
         self._chain: Chain | None = None
         self._reporting: asyncio.Task[None] | None = None
         self._reported_at_s = self._loop.time()
@@ -198,7 +198,7 @@ class Holding:
         upload = self.upload
         if self._source is None:
             if SMALL_BYTES < upload.offset <= reserved_stop(self.record):
-                self._source = Source(self._services.disk, upload)
+                self._source = LinkSource(self._services.disk, upload)
                 self._loop.call_soon_threadsafe(self._start_chain)
             return
         unsynced_bytes = upload.sendable_offset - upload.durable_offset
@@ -297,10 +297,10 @@ class Holding:
         await self._services.disk.run(self.upload.enter_epoch, self.record.epoch)
         self._marked_offset = 0
 
-    async def _open_source(self) -> Source:
+    async def _open_source(self) -> LinkSource:
         """Raises OffsetMismatch when the disk has lost finished content, which is dropped then."""
         try:
-            return Source(self._services.disk, self.upload)
+            return LinkSource(self._services.disk, self.upload)
         except (BlobMissing, BlobDamaged) as error:
             await self.drop_lost(error)
 

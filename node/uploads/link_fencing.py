@@ -22,12 +22,12 @@ from ca.errors import Conflict, InvalidRequest
 UPLOADS_MAX: Final = 4096  # the longest unused goes first; an entry is some 300 bytes
 RUNS_MAX: Final = 16  # that one epoch of an upload sees end; the oldest goes first
 
-_LAID: Final = re.compile(r"([0-9a-f]{16})-([0-9]{1,15})", re.ASCII)
+_TOKEN: Final = re.compile(r"([0-9a-f]{16})-([0-9]{1,15})", re.ASCII)
 _RUN: Final = os.urandom(8).hex()
 _numbers: Final = itertools.count(1)
 
 
-def next_laid() -> str:
+def next_fencing_token() -> str:
     """The name of one more link that this process lays as a holder."""
     return f"{_RUN}-{next(_numbers)}"
 
@@ -40,7 +40,7 @@ class _Seen:
     ended_runs: list[str] = field(default_factory=list)
 
 
-class LaidLinks:
+class LinkFences:
     """The newest link to each upload."""
 
     def __init__(self, *, uploads_max: int = UPLOADS_MAX) -> None:
@@ -48,16 +48,22 @@ class LaidLinks:
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
     def require_newest(
-        self, file_uuid: str, epoch: int, laid: str, *, is_relayed: bool = False, has_bytes: bool = False
+        self,
+        file_uuid: str,
+        epoch: int,
+        fencing_token: str,
+        *,
+        is_relayed: bool = False,
+        has_bytes: bool = False,
     ) -> None:
         """Take note of a link; the same one again is no older. Raises Conflict, InvalidRequest.
 
-        `laid` is "" for what no link is laid for: nothing is known of its order. `is_relayed`: it comes from
-        a node in the middle of the chain. `has_bytes`: this member has some that came in this epoch.
+        `fencing_token` is "" for what no link is laid for: nothing is known of its order. `is_relayed`: it
+        comes from a node in the middle of the chain. `has_bytes`: this member has some of this epoch.
         """
-        if not laid:
+        if not fencing_token:
             return
-        match = _LAID.fullmatch(laid)
+        match = _TOKEN.fullmatch(fencing_token)
         if match is None:
             raise InvalidRequest("laid: must be the name of a link.")
         run, number = match[1], int(match[2])

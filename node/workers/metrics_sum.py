@@ -101,7 +101,7 @@ class Tally:
         """Who has told something."""
         return frozenset(self._told)
 
-    def hear(self, worker: int, numbers: Numbers) -> None:
+    def receive(self, worker: int, numbers: Numbers) -> None:
         """A worker told its numbers."""
         earlier = self._told.get(worker)
         if earlier is not None and earlier.life != numbers.life:

@@ -101,7 +101,7 @@ class WorkerNumbers:
             told = await asyncio.gather(*(self._ask(worker) for worker in others))
             for worker, numbers in zip(others, told, strict=True):
                 if numbers is not None:
-                    self._tally.hear(worker, numbers)
+                    self._tally.receive(worker, numbers)
                 elif worker in self._tally.workers:  # and not just being started with the node
                     self._silences.inc()
             self._answering = frozenset(

@@ -17,14 +17,14 @@ from aiohttp import web
 
 from ca.errors import CATALOGUE, FilestoreError, OffsetMismatch, RangeNotSatisfiable
 from coordinator.http.app import Listener, body_chunks, json_response, new_application, read_json, serve
-from coordinator.http.rate_limits import Patience
+from coordinator.http.rate_limits import RequestTimeouts
 from coordinator.runtime.metrics import Metrics
 
 HOST = b"Host: test\r\n"
 PUT = b"PUT /content HTTP/1.1\r\n" + HOST
 POST = b"POST /things HTTP/1.1\r\n" + HOST
 BODY_KEYS = {"code", "error", "details"}
-PATIENCE = Patience(headers_s=0.4, keep_alive_s=0.8, body_stall_s=0.4, json_body_s=0.6, linger_s=0.3)
+PATIENCE = RequestTimeouts(headers_s=0.4, keep_alive_s=0.8, body_stall_s=0.4, json_body_s=0.6, linger_s=0.3)
 ERRORS = {error.code: error for error in CATALOGUE}
 
 

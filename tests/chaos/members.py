@@ -12,7 +12,7 @@ from pathlib import Path
 
 from ca.secretfiles import read_secret
 from coordinator.admin import setup
-from coordinator.admin.authority import ClusterAuthority
+from coordinator.admin.authority import SigningAuthority
 from coordinator.model.clock import now_ms
 from coordinator.model.records import CoordinatorRecord
 from coordinator.runtime.config import CoordinatorFiles
@@ -178,7 +178,7 @@ def _admin_token(data: Path) -> str:
     files = CoordinatorFiles(data)
     store = Store(files.state)
     try:
-        authority = ClusterAuthority(
+        authority = SigningAuthority(
             store, read_secret(files.cluster_key), CLUSTER_NAME, files.root.read_text("ascii")
         )
         return authority.sign_user_token(

@@ -19,7 +19,7 @@ from ca.errors import FilestoreError, Forbidden, Unauthorized
 from ca.identity import Identity, Role
 from ca.secretfiles import read_secret
 from ca.tls import peer_client_context
-from coordinator.admin.authority import ClusterAuthority
+from coordinator.admin.authority import SigningAuthority
 from coordinator.model.clock import now_ms
 from coordinator.model.records import Caller, JoinTokenRecord, NodeRecord, UploadRecord, UserRecord
 from coordinator.protocol import commands, queries
@@ -315,7 +315,7 @@ def expired_admin_token(cluster: Cluster) -> str:
     files = CoordinatorFiles(cluster.data(cluster.coordinators[0]))
     store = Store(files.state)
     try:
-        authority = ClusterAuthority(
+        authority = SigningAuthority(
             store, read_secret(files.cluster_key), "development", files.root.read_text()
         )
         return authority.sign_user_token(

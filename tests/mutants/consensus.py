@@ -343,8 +343,8 @@ SNAPSHOTS = (
         (
             (
                 "coordinator/raft/snapshots.py",
-                "if state.role is not Role.FOLLOWER or meta.index <= log.commit:",
-                "if state.role is not Role.FOLLOWER:",
+                "if state.role is not RaftRole.FOLLOWER or meta.index <= log.commit:",
+                "if state.role is not RaftRole.FOLLOWER:",
             ),
             (
                 "coordinator/raft/snapshots.py",

@@ -129,9 +129,9 @@ class Node:
         self.world.at_node(self, FOLLOW_TIMEOUT_S / self.rate, lambda: give_up())
 
         def reply(answer: FollowReply) -> None:
-            self.world.at_node(self, 0.0, lambda: hear(answer))
+            self.world.at_node(self, 0.0, lambda: receive(answer))
 
-        def hear(answer: FollowReply) -> None:
+        def receive(answer: FollowReply) -> None:
             if number != self._number:
                 return
             counts_from = sent_at_s if self.world.rules.lease_counts_from_call else self.now_s()

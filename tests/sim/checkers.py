@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from coordinator.raft.core import Role
+from coordinator.raft.core import RaftRole
 from coordinator.raft.messages import (
     Entry,
     EntryKind,
@@ -44,7 +44,7 @@ class Disk:
     applied: int = 0  # what the database of the running process holds
     commit: int = 0
     term: int = 0
-    role: Role = Role.FOLLOWER
+    role: RaftRole = RaftRole.FOLLOWER
     is_hurt: bool = False  # it lost the end of its log, and no start was on what is left yet
 
     @property
@@ -127,7 +127,7 @@ class Checkers:
                 entries += log.entries(entries[-1].index + 1, disk.applied + 1, 1 << 40)
             self._same_entries(machine, entries)
         disk.commit = disk.applied
-        disk.term, disk.role = 0, Role.FOLLOWER
+        disk.term, disk.role = 0, RaftRole.FOLLOWER
 
     def _check_kept(self, machine: "Machine", disk: Disk) -> None:
         """What was durable is there, but for what a batch took away that was being written, and for what the
@@ -234,7 +234,7 @@ class Checkers:
         leading = [
             (self.disks[name].term, name)
             for name, machine in machines.items()
-            if machine.is_up and self.disks[name].role is Role.LEADER
+            if machine.is_up and self.disks[name].role is RaftRole.LEADER
         ]
         return machines[max(leading)[1]] if leading else None
 
@@ -246,10 +246,10 @@ class Checkers:
         if state.term != disk.term:
             if state.term < disk.term:
                 self._fail(f"{machine.name} went back from term {disk.term} to {state.term}")
-            disk.term, disk.role = state.term, Role.FOLLOWER
+            disk.term, disk.role = state.term, RaftRole.FOLLOWER
         if state.role is not disk.role:
             disk.role = state.role
-            if state.role is Role.LEADER:
+            if state.role is RaftRole.LEADER:
                 self._new_leader(machine, disk, state.term)
         commit = state.log.commit
         if commit != disk.commit:

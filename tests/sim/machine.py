@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ca.errors import Unavailable
-from coordinator.member.member import Member, Waiter, configured
+from coordinator.member.member import RaftMember, Waiter, configured
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, HardState, Members, Message, Ready
 from coordinator.storage import segment as form
@@ -70,7 +70,7 @@ class Machine:
         self.database = Database(genesis.image if genesis else empty_image(), rand)
         self.snapshots = SimulatedSnapshots(self)
         self.introduction: Members | None = None  # the group, for a member that has no state yet
-        self.member: Member | None = None  # None while the process is down
+        self.member: RaftMember | None = None  # None while the process is down
         self.log: SegmentLog
         self.store: Store
         self.fetch: Fetch | None = None
@@ -117,7 +117,7 @@ class Machine:
             return
         config = self._config()
         rand = random.Random(self.rand.getrandbits(64))
-        self.member = Member(
+        self.member = RaftMember(
             config, self.log, self.store, self.snapshots, rand, kept_entries=self.weather.kept_entries
         )
         self._ready, self.is_applying = None, False

@@ -15,7 +15,7 @@ from ca.errors import PayloadTooLarge
 from coordinator.http.app import Listener, body_batches, json_response, new_application, read_json, serve
 from coordinator.http.buffer_ring import POOL
 from coordinator.http.memory_quota import BUFFERED, BUFFERED_BYTES_MAX
-from coordinator.http.rate_limits import Patience
+from coordinator.http.rate_limits import RequestTimeouts
 from coordinator.http.request_body import Batch
 from node.diskio.executor import DiskWorkers, write_overlapped
 from tests.unit.peer_nodes import CLUSTER
@@ -23,7 +23,7 @@ from tests.unit.peer_nodes import CLUSTER
 CONTENT = random.Random(5).randbytes(6 << 20)
 HOST = b"Host: test\r\n"
 LARGE_BYTES = 16 << 20
-PATIENCE = Patience(body_stall_s=15.0, linger_s=0.3)
+PATIENCE = RequestTimeouts(body_stall_s=15.0, linger_s=0.3)
 GET = b"GET /count HTTP/1.1\r\n" + HOST + b"\r\n"
 
 
@@ -45,7 +45,7 @@ Scenario = Callable[["Shell"], Coroutine[Any, Any, None]]
 class Run(Protocol):
     """Runs a scenario on each kind of loop, plain and over TLS."""
 
-    def __call__(self, scenario: Scenario, patience: Patience = PATIENCE) -> None: ...
+    def __call__(self, scenario: Scenario, patience: RequestTimeouts = PATIENCE) -> None: ...
 
 
 class Nothing(Struct, forbid_unknown_fields=True):
@@ -55,7 +55,9 @@ class Nothing(Struct, forbid_unknown_fields=True):
 class Shell:
     """A listener whose handlers take bodies, and a client to talk to it byte by byte."""
 
-    def __init__(self, contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None, patience: Patience) -> None:
+    def __init__(
+        self, contexts: tuple[ssl.SSLContext, ssl.SSLContext] | None, patience: RequestTimeouts
+    ) -> None:
         self.patience = patience
         self.listening = contexts[0] if contexts else None
         self.asking = contexts[1] if contexts else None

@@ -16,7 +16,7 @@ from ca.certificates import Authority, new_intermediate, new_root
 from ca.identity import Identity, Role
 from ca.keys import new_key
 from ca.tls import Credential, client_context, server_context
-from coordinator.http.rate_limits import Patience
+from coordinator.http.rate_limits import RequestTimeouts
 from node.custody import reporter
 from tests.unit.body_shell import PATIENCE, Run, Scenario, Shell
 from tests.unit.custody_node import Keeper
@@ -93,7 +93,7 @@ def run(
 ) -> Run:
     """Runs a scenario on each kind of loop, plain and over TLS."""
 
-    def with_shell(scenario: Scenario, patience: Patience = PATIENCE) -> None:
+    def with_shell(scenario: Scenario, patience: RequestTimeouts = PATIENCE) -> None:
         async def main() -> None:
             async with Shell(tls if request.param else None, patience) as shell:
                 await scenario(shell)

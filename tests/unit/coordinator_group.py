@@ -78,11 +78,11 @@ class Coordinator:
         known = KnownInstances(self.files.instances, self.id)
         calls, step = ServedCalls(CollectorRegistry()), member.driver.step
 
-        def hear(message: Message) -> None:
+        def receive(message: Message) -> None:
             self.heard.append(message)
             step(message)
 
-        member.driver.step = hear  # type: ignore[method-assign]
+        member.driver.step = receive  # type: ignore[method-assign]
         port = member.peer_port(member.service(self.identity), calls, known)
         self.transport.open()
         runs = (

@@ -18,12 +18,12 @@ from ca.identity import Identity, Role
 from coordinator.model.records import CoordinatorRecord
 from coordinator.protocol.calls import CALL_TIMEOUT_S, HeartbeatCall
 from coordinator.protocol.commands import AnyCommand, ReportDropped, ReportLost, ReportOrphans
-from coordinator.protocol.queries import AnyQuery, ListDoomed, ListReplicas
+from coordinator.protocol.queries import AnyQuery, ListReplicas, ListReplicasToDelete
 from coordinator.rpc.client import MetadataClient
 from coordinator.rpc.view import View
 from coordinator.runtime.audit import AuditLog
 from node.base.metrics import NodeMetrics
-from node.custody.context import Means, Pass
+from node.custody.context import CustodyContext, Pass
 from node.custody.custody import Custody
 from node.custody.scrub import Cycle
 from node.diskio.executor import DiskWorkers
@@ -81,8 +81,8 @@ class Log(MetadataClient):
 
     async def read(self, query: AnyQuery, reply_type: type[_T], *, timeout_s: float = CALL_TIMEOUT_S) -> _T:
         del timeout_s
-        if isinstance(query, ListDoomed):
-            self.asked.append("ListDoomed")
+        if isinstance(query, ListReplicasToDelete):
+            self.asked.append("ListReplicasToDelete")
         return _answer(self.state.ask(query), reply_type)
 
 
@@ -110,7 +110,7 @@ class Keeper:
         self.registry = CollectorRegistry()
         self.metrics = NodeMetrics(self.registry)
         self.audit = AuditLog(self.directory / "housekeeping.log")
-        self.means = Means(
+        self.context = CustodyContext(
             "n1",
             self.log,
             View(self.log, lambda: HeartbeatCall(0, 0, 0)),
@@ -121,7 +121,7 @@ class Keeper:
             Budget(),
             clock_s=lambda: time.time() + self.later_s,
         )
-        self.custody = Custody(self.means, self.directory / "scrub.json")
+        self.custody = Custody(self.context, self.directory / "scrub.json")
 
     def end(self) -> None:
         """The process is gone; what it did to the disk stays."""
@@ -140,7 +140,7 @@ class Keeper:
 
     def now_ms(self) -> int:
         """Now, by the clock of the node."""
-        return int(self.means.clock_s() * 1000)
+        return int(self.context.clock_s() * 1000)
 
     def cycle(self) -> Cycle:
         """One that begins now."""

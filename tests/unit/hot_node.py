@@ -14,7 +14,7 @@ from ca.errors import NotFound
 from ca.usertoken import Verifier, mint, new_signing_key, public_jwk
 from coordinator.http.app import Listener, body_chunks, new_application, serve
 from coordinator.http.fastpath import DIRECT, DirectAnswer
-from coordinator.http.rate_limits import Patience
+from coordinator.http.rate_limits import RequestTimeouts
 from coordinator.model.records import Caller, ContentRecord
 from coordinator.runtime.metrics import Metrics
 from node.api.access import authenticate
@@ -144,7 +144,7 @@ def steady(answer: bytes) -> bytes:
 
 @asynccontextmanager
 async def hot_node(
-    node: Node, known: ContentRecord, *, patience: Patience | None = None, tls: bool = False
+    node: Node, known: ContentRecord, *, patience: RequestTimeouts | None = None, tls: bool = False
 ) -> AsyncIterator[HotNode]:
     """Both listeners of `node`, to which `introduce` was done."""
     node.services.api.view._verifier = Verifier(CLUSTER, [public_jwk(KEY)])

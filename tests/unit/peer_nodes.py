@@ -28,7 +28,7 @@ from coordinator.runtime.audit import AuditLog
 from node.api.context import ApiServices
 from node.base.metrics import NodeMetrics
 from node.content.sources import read_anywhere
-from node.custody.context import Means
+from node.custody.context import CustodyContext
 from node.custody.custody import Custody
 from node.diskio.executor import DiskWorkers
 from node.peer.client import PeerClient, pieces
@@ -124,7 +124,7 @@ async def running_node(
     )
     uploads, pulls, locks = UploadStore(blobs), Pulls(fetches, blobs, disk, None), UploadLocks()
     copies = UploadCopies(node_id, uploads, locks, peers, disk, metrics, pace=Budget().take)
-    means = Means(node_id, metadata, view, blobs, disk, metrics, api.audit, Budget())
+    means = CustodyContext(node_id, metadata, view, blobs, disk, metrics, api.audit, Budget())
     services = NodeServices(
         node_id,
         api,

@@ -22,7 +22,7 @@ import msgspec
 
 from ca.certificates import Authority, new_intermediate, new_root
 from ca.secretfiles import create_secret, make_directory, write_durable
-from coordinator.member.member import Member
+from coordinator.member.member import RaftMember
 from coordinator.member.open_storage import Ledger, open_ledger
 from coordinator.member.rebuilding import note_damage, rebuild
 from coordinator.raft.config import Config
@@ -128,7 +128,7 @@ def install(root: Path, source: Path, entries: Path) -> None:
         _go_on(ledger, entries_in(entries)[LAGGING:9])
         meta = fetch(others, ledger.snapshots)
         note("verified")
-        member = Member(
+        member = RaftMember(
             Config("c1", ("c1", "c2", "c3")), ledger.log, ledger.store, ledger.snapshots, random.Random(1)
         )
         member.persist(Ready(snapshot=meta, must_sync=True))

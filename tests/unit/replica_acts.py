@@ -66,7 +66,7 @@ def lost(state: State, node_id: str, *sha256s: str) -> Any:
 
 def doomed(state: State, node_id: str) -> list[str]:
     """What a node shall drop."""
-    page = state.ask(queries.ListDoomed(node_id=node_id))
+    page = state.ask(queries.ListReplicasToDelete(node_id=node_id))
     return [replica["sha256"] for replica in page["replicas"]]
 
 

@@ -219,7 +219,7 @@ class World:
         if not node.is_fenced:
             self.state.done(commands.ReportDropped(node_id=node.name, as_of=self.state.log_index))
             node.is_fenced = True
-        page = self.state.ask(queries.ListDoomed(node_id=node.name))
+        page = self.state.ask(queries.ListReplicasToDelete(node_id=node.name))
         left = [(each["sha256"], each["wanted"]) for each in page["replicas"]]
         node.round = Round(page["log_index"], left)
 

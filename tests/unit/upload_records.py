@@ -6,7 +6,7 @@ import os
 from coordinator.model.records import BACKUP, UploadRecord
 from node.staging.upload_file import Upload
 from node.uploads.chain import Chain
-from node.uploads.chain_link import LinkTerms, Source
+from node.uploads.chain_link import LinkSource, LinkTerms
 from tests.unit.peer_nodes import Node
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"
@@ -48,7 +48,7 @@ def chain_of_all(node: Node, upload: Upload) -> Chain:
         peers=services.peers,
         view=services.api.view,
         metrics=services.metrics,
-        source=Source(services.disk, upload),
+        source=LinkSource(services.disk, upload),
         terms=LinkTerms(UUID, 0, with_md5=False),
         placement=["n1", "n2", "n3"],
     )

@@ -10,7 +10,7 @@ import pytest
 from ca.errors import Conflict, Unauthorized, Unavailable
 from ca.identity import Identity, Role
 from ca.tls import Peer
-from coordinator.admission import Membership
+from coordinator.admission import Admission
 from coordinator.model.instance import Instance
 from coordinator.protocol import commands
 from coordinator.protocol.calls import HeartbeatCall, ReadCall, SnapshotCall
@@ -37,10 +37,10 @@ class World:
         self.health = NodeHealth()
         own = Identity(CLUSTER, Role.COORDINATOR, "c1")
         view = StateView(self.state.store)
-        self.membership = Membership(own, self.state.store, view, self.health, clock_s=lambda: self.at_s)
+        self.membership = Admission(own, self.state.store, view, self.health, clock_s=lambda: self.at_s)
 
-    def hear(self) -> None:
-        self.health.hear("n1", HeartbeatCall(1, 2, 0), at_s=self.at_s)
+    def receive(self) -> None:
+        self.health.receive("n1", HeartbeatCall(1, 2, 0), at_s=self.at_s)
 
     def announce(self, instance: Instance, *, succeeds: str = "") -> None:
         """Raises what an announcement over a connection of this process is refused with."""
@@ -57,7 +57,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     made = World(tmp_path / "state.sqlite")
     with closing(made.state.store):
         made.announce(FIRST)
-        made.hear()
+        made.receive()
         yield made
 
 
@@ -98,7 +98,7 @@ def test_restart_that_knows_of_the_end_of_the_one_before_waits_for_nothing(world
 
 
 def test_new_leader_that_has_heard_nobody_yet_takes_no_copy(world: World) -> None:
-    begun = Membership(
+    begun = Admission(
         Identity(CLUSTER, Role.COORDINATOR, "c2"),
         world.state.store,
         StateView(world.state.store),

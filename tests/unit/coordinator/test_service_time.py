@@ -76,7 +76,7 @@ class Ahead:
 def clocks_show(leader: Coordinator, behind_ms: int) -> None:
     """What all nodes say of the time, from now on."""
     for name in ("n1", "n2"):
-        leader.member.clocks.hear(Identity(CLUSTER, Role.NODE, name), now_ms() - behind_ms)
+        leader.member.clocks.receive(Identity(CLUSTER, Role.NODE, name), now_ms() - behind_ms)
 
 
 @pytest.fixture

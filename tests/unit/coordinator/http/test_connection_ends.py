@@ -5,15 +5,15 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 
-from coordinator.http.rate_limits import Patience
+from coordinator.http.rate_limits import RequestTimeouts
 from tests.unit.body_shell import CONTENT, GET, HOST, LARGE_BYTES, Run, Shell, answer_of, put, told
 from tests.unit.standstill import again_after_standstill
 
 LENGTH_MAX = 2**64 - 1
 LARGE = b"GET /large HTTP/1.1\r\n" + HOST + b"\r\n"
 HOSTS = ("a_b.example:80", "[::1]:80", "[fe80::1%25e0]", "127.0.0.1", "a:", "")
-STALLED = Patience(answer_stall_s=0.3, linger_s=0.3)
-SLOW_PATIENCE = Patience(answer_stall_s=1.0, linger_s=0.3)
+STALLED = RequestTimeouts(answer_stall_s=0.3, linger_s=0.3)
+SLOW_PATIENCE = RequestTimeouts(answer_stall_s=1.0, linger_s=0.3)
 
 
 async def all_of(reader: asyncio.StreamReader) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.http import buffer_ring
 from coordinator.http.buffer_ring import BUFFER_BYTES, BUFFERS_MAX, POOL
-from coordinator.http.rate_limits import Patience
+from coordinator.http.rate_limits import RequestTimeouts
 from coordinator.http.request_body import RING_BYTES_MIN
 from coordinator.http.responses import ClientGone
 from tests.unit.body_shell import (
@@ -28,7 +28,7 @@ from tests.unit.body_shell import (
 from tests.unit.standstill import again_after_standstill
 
 PARTS = 16  # more than the ring and the kernel's buffers hold together
-IMPATIENCE = Patience(body_stall_s=0.3, linger_s=0.3)
+IMPATIENCE = RequestTimeouts(body_stall_s=0.3, linger_s=0.3)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_chunks_of_anybody_else_go_through_the_parser(run: Run) -> None:
 
 def test_memory_that_a_thread_still_reads_is_not_used_again_when_a_window_of_the_pace_ends(run: Run) -> None:
     """A write outlasts a window in which enough came, and at whose end nothing did."""
-    patience = Patience(body_stall_s=0.8, linger_s=1.2)
+    patience = RequestTimeouts(body_stall_s=0.8, linger_s=1.2)
 
     @again_after_standstill(0.1)
     async def scenario(shell: Shell) -> None:

@@ -117,6 +117,6 @@ def test_draining_node_is_no_candidate_for_new_replicas() -> None:
     health = NodeHealth()
     nodes = []
     for node_id in ("n1", "n2"):
-        health.hear(node_id, HeartbeatCall(free_bytes=1, total_bytes=2, uploads=0), at_s=0.0)
+        health.receive(node_id, HeartbeatCall(free_bytes=1, total_bytes=2, uploads=0), at_s=0.0)
         nodes.append(node_record(node_id, draining=node_id == "n2"))
     assert [candidate.node_id for candidate in health.candidates(nodes, at_s=1.0)] == ["n1"]

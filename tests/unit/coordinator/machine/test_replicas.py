@@ -201,9 +201,11 @@ def test_report_takes_nothing_but_what_was_doomed_when_its_list_was_read(state: 
 def test_list_of_doomed_says_when_files_need_a_replica_again(state: State) -> None:
     put(state, "f1", "aa", "n1", "n2", "n3")
     release(state, "aa", "n3")
-    assert [each["wanted"] for each in state.ask(queries.ListDoomed(node_id="n3"))["replicas"]] == [False]
+    assert [each["wanted"] for each in state.ask(queries.ListReplicasToDelete(node_id="n3"))["replicas"]] == [
+        False
+    ]
     lost(state, "n2", "aa")
-    page = state.ask(queries.ListDoomed(node_id="n3"))
+    page = state.ask(queries.ListReplicasToDelete(node_id="n3"))
     assert page["replicas"] == [{"sha256": "aa", "size_bytes": 5, "wanted": True}]
     assert page["log_index"] == state.log_index
 
@@ -212,7 +214,7 @@ def test_doomed_replica_is_wanted_while_the_others_are_on_nodes_that_do_not_coun
     """They counted when it was released; their disks may be gone for good."""
 
     def is_wanted() -> bool:
-        (replica,) = state.ask(queries.ListDoomed(node_id="n3"))["replicas"]
+        (replica,) = state.ask(queries.ListReplicasToDelete(node_id="n3"))["replicas"]
         return bool(replica["wanted"])
 
     put(state, "f1", "aa", "n1", "n2", "n3")

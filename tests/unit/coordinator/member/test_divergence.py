@@ -8,9 +8,9 @@ import pytest
 from coordinator.member.divergence import (
     INDEXES_MAX,
     REPORTERS_MAX,
+    DigestStanding,
     Divergence,
     DivergenceWatch,
-    Standing,
     Word,
     confirmed_digest,
     majority_digest,
@@ -265,15 +265,15 @@ def test_odd_one_is_needed_until_the_others_are_a_majority_with_one_digest() -> 
 def test_state_is_vouched_for_by_a_majority_of_witnesses_and_by_no_copy() -> None:
     watch = DivergenceWatch("c1")
     watch.own(10, "a")
-    assert watch.standing(10, VOTERS) is Standing.OPEN
+    assert watch.standing(10, VOTERS) is DigestStanding.OPEN
     watch.reported("c2", 10, Word("a", origin="c1"), VOTERS)
-    assert watch.standing(10, VOTERS) is Standing.OPEN
+    assert watch.standing(10, VOTERS) is DigestStanding.OPEN
     watch.reported("c3", 10, "a", VOTERS)
-    assert watch.standing(10, VOTERS) is Standing.AGREED
+    assert watch.standing(10, VOTERS) is DigestStanding.AGREED
     other = DivergenceWatch("c1")
     other.reported("c2", 10, "b", VOTERS)  # before this member has hashed its own
     other.own(10, "a")
-    assert other.standing(10, VOTERS) is Standing.DIFFERS
+    assert other.standing(10, VOTERS) is DigestStanding.DIFFERS
 
 
 def test_copy_is_a_witness_once_all_that_are_sound_have_the_same() -> None:

@@ -102,7 +102,7 @@ async def test_what_begins_is_dated_by_the_clock_that_was_put_forward_and_what_e
 ) -> None:
     day_ms, clocks = 24 * 60 * 60 * 1000, MemberClocks()
     for name in ("n1", "n2"):
-        clocks.hear(Identity("lab", Role.NODE, name), now_ms() + day_ms)
+        clocks.receive(Identity("lab", Role.NODE, name), now_ms() + day_ms)
     async with (
         asyncio.timeout(DEADLINE_S),
         running(tmp_path, clocks=clocks) as (driver, _),

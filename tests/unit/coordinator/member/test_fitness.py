@@ -10,8 +10,7 @@ from coordinator.member import driver as driver_module
 from coordinator.member.driver import Driver
 from coordinator.member.succession import ready_successor, successor, why_not
 from coordinator.model.clock import now_ms
-from coordinator.raft.core import MemberProgress, Status
-from coordinator.raft.core import Role as RaftRole
+from coordinator.raft.core import MemberProgress, RaftRole, Status
 from coordinator.raft.messages import Members, Reluctance
 from coordinator.raft.progress import ProgressState
 from tests.unit.coordinator.member.test_driver_group import Group, admit, three_voters
@@ -32,7 +31,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def nodes_show(driver: Driver, offset_ms: int) -> None:
     for name in ("n1", "n2"):
-        driver._clocks.hear(Identity("lab", Role.NODE, name), now_ms() + offset_ms)
+        driver._clocks.receive(Identity("lab", Role.NODE, name), now_ms() + offset_ms)
 
 
 async def led_by_another(group: Group, but: str) -> Driver:

@@ -23,9 +23,9 @@ class Machine:
         self.steady_s += seconds
         self.wall_ms += int(seconds * 1000)
 
-    def hear(self, *members: Identity, offset_ms: int = 0) -> None:
+    def receive(self, *members: Identity, offset_ms: int = 0) -> None:
         for member in members:
-            self.clocks.hear(member, self.wall_ms + offset_ms)
+            self.clocks.receive(member, self.wall_ms + offset_ms)
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_nobody_heard_means_our_own_time(machine: Machine) -> None:
 
 @pytest.mark.parametrize("offset_ms", [HOUR_MS, -HOUR_MS])
 def test_time_is_what_most_clocks_show(machine: Machine, offset_ms: int) -> None:
-    machine.hear(*NODES[:2], offset_ms=offset_ms)
+    machine.receive(*NODES[:2], offset_ms=offset_ms)
     assert machine.clocks.now_ms() == machine.wall_ms + offset_ms
     machine.wait(5)
     assert machine.clocks.now_ms() == machine.wall_ms + offset_ms
@@ -48,7 +48,7 @@ def test_time_is_what_most_clocks_show(machine: Machine, offset_ms: int) -> None
 def test_clock_that_is_set_is_known_to_be_wrong_or_right_before_anybody_is_heard_again(
     machine: Machine,
 ) -> None:
-    machine.hear(*NODES)
+    machine.receive(*NODES)
     right_ms = machine.wall_ms
     machine.wall_ms += 13 * HOUR_MS
     assert machine.clocks.now_ms() == right_ms
@@ -57,41 +57,41 @@ def test_clock_that_is_set_is_known_to_be_wrong_or_right_before_anybody_is_heard
 
 
 def test_coordinators_count_where_there_are_too_few_nodes_to_tell(machine: Machine) -> None:
-    machine.hear(*COORDINATORS, offset_ms=HOUR_MS)
-    machine.hear(NODES[0], offset_ms=HOUR_MS)
+    machine.receive(*COORDINATORS, offset_ms=HOUR_MS)
+    machine.receive(NODES[0], offset_ms=HOUR_MS)
     assert machine.clocks.now_ms() == machine.wall_ms + HOUR_MS
-    machine.hear(*NODES)
+    machine.receive(*NODES)
     assert machine.clocks.now_ms() == machine.wall_ms
 
 
 def test_coordinators_count_no_more_where_there_are_nodes_enough(machine: Machine) -> None:
     """All coordinators hear the same nodes, and so come to the same time, whoever of them is heard."""
-    machine.hear(*COORDINATORS)
-    machine.hear(*NODES[:2], offset_ms=HOUR_MS)
+    machine.receive(*COORDINATORS)
+    machine.receive(*NODES[:2], offset_ms=HOUR_MS)
     assert machine.clocks.now_ms() == machine.wall_ms + HOUR_MS
 
 
 def test_of_two_clocks_none_is_called_wrong(machine: Machine) -> None:
-    machine.hear(NODES[0], offset_ms=HOUR_MS)
+    machine.receive(NODES[0], offset_ms=HOUR_MS)
     assert machine.clocks.now_ms() == machine.wall_ms
 
 
 def test_clock_that_was_not_heard_for_long_counts_no_more(machine: Machine) -> None:
-    machine.hear(*NODES, offset_ms=HOUR_MS)
+    machine.receive(*NODES, offset_ms=HOUR_MS)
     machine.wait(HEARD_S + 1)
     assert machine.clocks.now_ms() == machine.wall_ms
 
 
 def test_older_members_that_tell_no_time_are_passed_over(machine: Machine) -> None:
     for node in NODES:
-        machine.clocks.hear(node, 0)
+        machine.clocks.receive(node, 0)
     assert machine.clocks.offsets_ms() == []
 
 
 def test_nothing_ends_by_a_time_in_doubt_that_was_not_over_by_both(machine: Machine) -> None:
-    machine.hear(*NODES, offset_ms=HOUR_MS)
+    machine.receive(*NODES, offset_ms=HOUR_MS)
     assert machine.clocks.ending_ms() == machine.wall_ms
-    machine.hear(*NODES, offset_ms=-HOUR_MS)
+    machine.receive(*NODES, offset_ms=-HOUR_MS)
     assert machine.clocks.ending_ms() == machine.wall_ms - HOUR_MS
 
 
@@ -101,9 +101,9 @@ def test_one_look_is_no_reason_to_hand_over(machine: Machine) -> None:
             set_right()
         return machine.clocks.look()
 
-    machine.hear(*NODES, offset_ms=HOUR_MS)
+    machine.receive(*NODES, offset_ms=HOUR_MS)
     assert not looks()
-    assert not looks(lambda: machine.hear(*NODES))
-    assert not looks(lambda: machine.hear(*NODES, offset_ms=HOUR_MS))
+    assert not looks(lambda: machine.receive(*NODES))
+    assert not looks(lambda: machine.receive(*NODES, offset_ms=HOUR_MS))
     assert looks()
-    assert not looks(lambda: machine.hear(*NODES))
+    assert not looks(lambda: machine.receive(*NODES))

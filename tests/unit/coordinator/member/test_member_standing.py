@@ -139,7 +139,7 @@ async def test_own_clock_is_told_by_nobody_else(tmp_path: Path) -> None:
     """A coordinator beats for itself as well: then its own clock would count twice."""
     async with asked_in(tmp_path) as asked:
         clocks, at_ms = asked.leader.member.clocks, now_ms() + HOUR_MS
-        clocks.hear(Identity(CLUSTER, Role.COORDINATOR, "c3"), at_ms)
+        clocks.receive(Identity(CLUSTER, Role.COORDINATOR, "c3"), at_ms)
         async with speaking(asked.leader.record, "/rpc", asked.leader.contexts) as own:
             answer = await own.ask(HeartbeatCall(0, 0, 0, at_ms=now_ms()))
             assert answer is not None

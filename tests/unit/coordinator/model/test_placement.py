@@ -64,8 +64,8 @@ def test_reserve_is_a_twentieth_but_no_more_than_ten_gibibytes() -> None:
 def test_node_is_placeable_only_while_it_is_heard_and_reachable() -> None:
     health = NodeHealth()
     beat = HeartbeatCall(free_bytes=1, total_bytes=2, uploads=0)
-    health.hear("n1", beat, at_s=100.0)
-    health.hear("n2", beat, at_s=100.0)
+    health.receive("n1", beat, at_s=100.0)
+    health.receive("n2", beat, at_s=100.0)
     nodes = [node("n1"), node("n2", peer_port=0), node("n3")]
     assert [c.node_id for c in health.candidates(nodes, at_s=102.9)] == ["n1"]
     assert health.candidates(nodes, at_s=103.0) == []
@@ -84,10 +84,10 @@ def test_node_is_placeable_only_while_it_is_heard_and_reachable() -> None:
 )
 def test_node_that_most_others_cannot_reach_gets_nothing(reports: list[bool], is_cut_off: bool) -> None:
     health = NodeHealth()
-    health.hear("n1", HeartbeatCall(1, 2, 0), at_s=0.0)
+    health.receive("n1", HeartbeatCall(1, 2, 0), at_s=0.0)
     for number, report in enumerate(reports, start=2):
         beat = HeartbeatCall(1, 2, 0, unreachable=["n1"] if report else ["n9"])
-        health.hear(f"n{number}", beat, at_s=0.0)
+        health.receive(f"n{number}", beat, at_s=0.0)
     assert bool(health.candidates([node("n1")], at_s=1.0)) is not is_cut_off
     assert health.shown_state(node("n1"), at_s=1.0) == ("unreachable" if is_cut_off else "healthy")
     assert not health.is_cut_off("n1", at_s=3.0)  # what silent nodes said last counts no more
@@ -95,7 +95,7 @@ def test_node_that_most_others_cannot_reach_gets_nothing(reports: list[bool], is
 
 def test_silence_makes_a_node_suspect_and_then_down() -> None:
     health = NodeHealth()
-    health.hear("n1", HeartbeatCall(1, 2, 0), at_s=0.0)
+    health.receive("n1", HeartbeatCall(1, 2, 0), at_s=0.0)
     states = [health.state("n1", at_s=at_s) for at_s in (9.9, 10.0, 599.9, 600.0)]
     assert states == ["healthy", "suspect", "suspect", "down"]
     assert health.state("n2", at_s=0.0) == "joined"
@@ -103,7 +103,7 @@ def test_silence_makes_a_node_suspect_and_then_down() -> None:
 
 def test_node_that_the_log_does_not_call_healthy_gets_nothing_and_is_shown_as_it_is() -> None:
     health = NodeHealth()
-    health.hear("n1", HeartbeatCall(1, 2, 0), at_s=0.0)
+    health.receive("n1", HeartbeatCall(1, 2, 0), at_s=0.0)
     shown = {}
     for state in ("healthy", "down", "returning"):
         recorded = msgspec.structs.replace(node("n1"), state=state)
@@ -126,10 +126,10 @@ def test_node_whose_disk_takes_no_bytes_gets_nothing_and_one_with_the_reserve_le
         "n3": HeartbeatCall(free_bytes=50, total_bytes=100, uploads=0, takes_bytes=False),
     }
     for node_id, beat in beats.items():
-        health.hear(node_id, beat, at_s=0.0)
+        health.receive(node_id, beat, at_s=0.0)
     nodes = [node(node_id) for node_id in beats]
     found = health.candidates(nodes, at_s=1.0)
     assert [(c.node_id, c.has_room(0)) for c in found] == [("n1", True), ("n2", False)]
     assert [health.disk(node_id) for node_id in (*beats, "n4")] == ["ok", "low", "failed", "ok"]
-    health.hear("n3", beats["n1"], at_s=0.0)
+    health.receive("n3", beats["n1"], at_s=0.0)
     assert len(health.candidates(nodes, at_s=1.0)) == 3

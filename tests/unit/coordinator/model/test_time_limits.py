@@ -14,7 +14,7 @@ from coordinator.model.time_limits import bounded_s, client_sends, failing, is_c
 from node.peer.client import PeerFailed
 from node.storage.segments import FinishedBlob
 from node.uploads import forwarding
-from node.uploads.forwarding import Holder, _while_reachable
+from node.uploads.forwarding import HolderAddress, _while_reachable
 from tests.unit.node.peer.test_silence import hung
 from tests.unit.peer_nodes import CONTENT, Node
 from tests.unit.upload_records import UUID, chain_of_all, store_upload
@@ -136,7 +136,7 @@ async def test_holder_that_nobody_reaches_is_given_up_and_one_that_answers_is_no
     async def is_reachable() -> bool:
         return answers
 
-    holder = Holder("Node n2", "x", lambda: None, is_reachable)  # type: ignore[arg-type, return-value]
+    holder = HolderAddress("Node n2", "x", lambda: None, is_reachable)  # type: ignore[arg-type, return-value]
     async with asyncio.timeout(DEADLINE_S):
         async with patient(), _while_reachable(holder):
             await asyncio.sleep(3 * PATIENCE_S)

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from coordinator.raft.core import Config, NotLeader, ProposalRefused, Raft, Role
+from coordinator.raft.core import Config, NotLeader, ProposalRefused, Raft, RaftRole
 from coordinator.raft.membership import Membership
 from coordinator.raft.messages import (
     Entry,
@@ -38,8 +38,8 @@ def test_single_member_elects_itself_after_its_own_sync() -> None:
     member.finish()
     member.turn()
 
-    assert role_before_sync is Role.CANDIDATE
-    assert member.raft.status().role is Role.LEADER
+    assert role_before_sync is RaftRole.CANDIDATE
+    assert member.raft.status().role is RaftRole.LEADER
     assert [entry.term for entry in member.applied] == [1]
 
 
@@ -136,8 +136,8 @@ def test_candidate_counts_its_own_vote_only_after_its_sync() -> None:
     role_with_one_vote = candidate.raft.status().role
     candidate.finish()
 
-    assert role_with_one_vote is Role.CANDIDATE
-    assert candidate.raft.status().role is Role.LEADER
+    assert role_with_one_vote is RaftRole.CANDIDATE
+    assert candidate.raft.status().role is RaftRole.LEADER
 
 
 def test_repeated_vote_of_one_member_counts_once() -> None:
@@ -151,7 +151,7 @@ def test_repeated_vote_of_one_member_counts_once() -> None:
     for _ in range(3):
         candidate.raft.step(Message(MessageKind.VOTE_REPLY, "b", "a", 1))
 
-    assert candidate.raft.status().role is Role.CANDIDATE
+    assert candidate.raft.status().role is RaftRole.CANDIDATE
 
 
 def test_vote_of_an_earlier_term_does_not_count() -> None:
@@ -163,7 +163,7 @@ def test_vote_of_an_earlier_term_does_not_count() -> None:
 
     candidate.raft.step(Message(MessageKind.VOTE_REPLY, "b", "a", 5))
 
-    assert candidate.raft.status().role is Role.CANDIDATE
+    assert candidate.raft.status().role is RaftRole.CANDIDATE
 
 
 @pytest.mark.parametrize(("count", "quorum"), [(1, 1), (2, 2), (3, 2), (4, 3), (5, 3), (6, 4)])
@@ -369,7 +369,7 @@ def test_member_that_forgot_its_promises_stands_and_votes_only_with_an_entry_of_
     raft.campaign()
     raft.step(Message(MessageKind.HEARTBEAT, "b", "a", 4))
     raft.step(Message(MessageKind.TIMEOUT_NOW, "b", "a", 4))
-    assert (raft.term, raft.status().role) == (4, Role.FOLLOWER)
+    assert (raft.term, raft.status().role) == (4, RaftRole.FOLLOWER)
     raft.step(Message(MessageKind.VOTE, "c", "a", 5, log_index=9, log_term=4, transfer=True))
     ready = raft.ready()
     assert [message.reject for message in ready.send_after_sync] == [True]
@@ -382,4 +382,4 @@ def test_member_that_forgot_its_promises_stands_and_votes_only_with_an_entry_of_
     raft.advance(ready)
     for _ in range(4 * config.election_ticks):
         raft.tick()
-    assert raft.status().role is Role.PRE_CANDIDATE
+    assert raft.status().role is RaftRole.PRE_CANDIDATE

@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.raft.core import ProposalRefused, Role
+from coordinator.raft.core import ProposalRefused, RaftRole
 from coordinator.raft.membership import encode_membership
 from coordinator.raft.messages import Entry, EntryKind, Members, MembershipChange, Message, MessageKind
 from coordinator.raft.progress import ProgressState
@@ -53,7 +53,7 @@ def test_learner_never_campaigns() -> None:
         group["d"].raft.tick()
         assert not group["d"].turn()
 
-    assert group["d"].raft.status().role is Role.FOLLOWER
+    assert group["d"].raft.status().role is RaftRole.FOLLOWER
 
 
 def test_learner_answers_a_vote_because_it_may_not_know_of_its_promotion() -> None:
@@ -139,7 +139,7 @@ def test_new_leader_changes_nothing_before_it_committed_an_entry_of_its_term() -
         lonely.turn()
         lonely.raft.step(Message(MessageKind.VOTE_REPLY, voter, "b", 3))
         lonely.turn()
-    assert lonely.raft.status().role is Role.LEADER
+    assert lonely.raft.status().role is RaftRole.LEADER
 
     with pytest.raises(ProposalRefused, match="has not committed anything yet"):
         change(group, "b", "ab")
@@ -191,13 +191,13 @@ def test_removed_leader_leads_to_the_end_without_counting_itself() -> None:
     index, _ = change(group, "a", "bc")
     group.settle()
     assert group["a"].raft.status().commit < index, "a and b are no majority of b and c"
-    assert group["a"].raft.status().role is Role.LEADER
+    assert group["a"].raft.status().role is RaftRole.LEADER
 
     group.cut = set()
     group.tick(3)
 
     assert group["a"].raft.status().commit == index
-    assert group["a"].raft.status().role is Role.FOLLOWER
+    assert group["a"].raft.status().role is RaftRole.FOLLOWER
 
 
 def test_voter_stands_while_its_removal_is_not_committed() -> None:

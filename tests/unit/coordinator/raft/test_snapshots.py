@@ -2,7 +2,7 @@
 
 import pytest
 
-from coordinator.raft.core import Role
+from coordinator.raft.core import RaftRole
 from coordinator.raft.messages import Entry, EntryKind, HardState, Members, Message, MessageKind, SnapshotMeta
 from coordinator.raft.progress import ProgressState
 from tests.sim.group import Group, Member, kinds, make_group, make_member
@@ -203,7 +203,7 @@ def test_candidate_installs_nothing() -> None:
     member = make_member("c", ABC, term=3)
     member.raft.campaign()
     member.turn()
-    assert member.raft.status().role is Role.PRE_CANDIDATE
+    assert member.raft.status().role is RaftRole.PRE_CANDIDATE
 
     assert not member.raft.restore(SnapshotMeta(7, 2, GROUP))
 

@@ -10,11 +10,11 @@ from coordinator.model.records import NodeRecord, PlacedUpload
 from coordinator.model.replica_records import NodeReplicas
 from coordinator.protocol import commands
 from coordinator.protocol.queries import GetNodeReplicas
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.drain import drain
-from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.upload_moves import UPLOADS_AT_ONCE
-from coordinator.rpc.node_client import CopyState, Custody, OrderFailed, PassState
+from coordinator.rpc.node_client import CopyReport, Custody, OrderFailed, PassState
 from coordinator.storage.state_store import Store
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigger
 from tests.unit.coordinator.reconcile.test_repair_failures import DEADLINE_S, Targets, short_of_one
@@ -49,10 +49,10 @@ class Answers(Disks):
             raise OrderFailed(node.node_id, "TimeoutError")
 
 
-async def on_five(driver: Driver, store: Store, orders: Answers, *draining: str) -> Means:
+async def on_five(driver: Driver, store: Store, orders: Answers, *draining: str) -> ReconcileContext:
     """Every blob lies on all of five nodes, some of which drain, where three replicas are wanted."""
     nodes = [f"n{number}" for number in range(1, 6)]
-    means = await short_of_one(driver, store, orders, nodes, sizes=[1])
+    context = await short_of_one(driver, store, orders, nodes, sizes=[1])
     for number in range(BLOBS):
         await apply(driver, create(ADMIN, f"g{number}"))
     completions = [complete(ADMIN, f"g{number}", f"{number + 1:064x}", nodes) for number in range(BLOBS)]
@@ -60,19 +60,19 @@ async def on_five(driver: Driver, store: Store, orders: Answers, *draining: str)
     await apply(driver, commands.AddReplica(sha256=f"{0:064x}", node_id="n3", as_of=driver.applied_index))
     for node_id in draining:
         await apply(driver, commands.DrainNode(caller=ADMIN, node_id=node_id, draining=True))
-    orders.means = means
-    return means
+    orders.context = context
+    return context
 
 
-async def held(means: Means, node_id: str) -> int:
-    return (await means.ask(GetNodeReplicas(node_id=node_id), NodeReplicas)).replicas
+async def held(context: ReconcileContext, node_id: str) -> int:
+    return (await context.ask(GetNodeReplicas(node_id=node_id), NodeReplicas)).replicas
 
 
-async def run(means: Means, run_id: str = "r1") -> dict[str, int | str]:
-    await apply(means.driver, trigger("drain", run_id))
-    (record,) = means.store.running_runs()
-    progress = Progress("c1", means.driver, record)
-    await drain(means, progress)
+async def run(context: ReconcileContext, run_id: str = "r1") -> dict[str, int | str]:
+    await apply(context.driver, trigger("drain", run_id))
+    (record,) = context.store.running_runs()
+    progress = StepProgress("c1", context.driver, record)
+    await drain(context, progress)
     await progress.record("completed")
     return progress.result
 
@@ -80,32 +80,32 @@ async def run(means: Means, run_id: str = "r1") -> dict[str, int | str]:
 async def test_draining_node_that_hangs_does_not_hold_up_another_one(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         orders = Answers("n4")
-        means = await on_five(driver, store, orders, "n4", "n5")
-        running = asyncio.create_task(run(means))
-        while await held(means, "n5"):
+        context = await on_five(driver, store, orders, "n4", "n5")
+        running = asyncio.create_task(run(context))
+        while await held(context, "n5"):
             assert not running.done()
             await asyncio.sleep(0.01)
         assert not running.done()  # n4 is told to drop what it was released from
         orders.over.set()
         await running
-        assert await held(means, "n5") == 0
+        assert await held(context, "n5") == 0
 
 
 async def test_holder_that_hangs_is_not_waited_for_where_others_are_enough(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         orders = Answers("n4")
-        means = await on_five(driver, store, orders, "n5")
-        await run(means)
-        assert await held(means, "n5") == 0
+        context = await on_five(driver, store, orders, "n5")
+        await run(context)
+        assert await held(context, "n5") == 0
 
 
 async def test_holder_that_does_not_answer_is_not_asked_for_each_blob(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         orders = Answers("n3", "n4")
         orders.over.set()
-        means = await on_five(driver, store, orders, "n5")
-        result = await run(means)
-        assert await held(means, "n5") == BLOBS  # nothing is released for the sake of those
+        context = await on_five(driver, store, orders, "n5")
+        result = await run(context)
+        assert await held(context, "n5") == BLOBS  # nothing is released for the sake of those
     assert int(result["unconfirmed"]) >= BLOBS
     assert max(orders.asked["n3"], orders.asked["n4"]) < BLOBS
 
@@ -119,7 +119,7 @@ class Silent(Targets):
 
     async def copy_upload(
         self, node: NodeRecord, upload: PlacedUpload, sources: Sequence[str], *, timeout_s: float
-    ) -> CopyState:
+    ) -> CopyReport:
         self.questions += 1
         raise OrderFailed(node.node_id, "TimeoutError")
 
@@ -127,9 +127,9 @@ class Silent(Targets):
 async def test_node_that_does_not_answer_is_not_asked_about_each_upload(tmp_path: Path) -> None:
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         orders = Silent()
-        means = await short_of_one(driver, store, orders, sizes=[1])
+        context = await short_of_one(driver, store, orders, sizes=[1])
         await apply(driver, *(create(ADMIN, f"u{number}", placement=["n5"]) for number in range(20)))
         await apply(driver, commands.DrainNode(caller=ADMIN, node_id="n5", draining=True))
-        result = await run(means)
+        result = await run(context)
     assert int(result["uploads_kept"]) == 20
     assert 1 <= orders.questions <= UPLOADS_AT_ONCE

@@ -14,7 +14,7 @@ from ca.errors import Conflict
 from coordinator.model.jobs import JobParameters
 from coordinator.protocol.commands import AnyCommand
 from coordinator.protocol.queries import AnyQuery
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.passes import gc
 from coordinator.rpc.node_client import PassState
 from tests.unit import replica_acts as acts
@@ -68,7 +68,7 @@ class Leader:
 
     async def gc(self) -> None:
         self.told.clear()
-        await gc(cast(Means, self), cast(Any, self))
+        await gc(cast(ReconcileContext, self), cast(Any, self))
 
 
 @pytest.fixture

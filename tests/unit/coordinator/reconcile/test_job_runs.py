@@ -21,7 +21,7 @@ from coordinator.model.safety_limits import clock_doubt, correction_ms
 from coordinator.protocol import commands
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState
-from coordinator.reconcile.job_runs import Interrupted, JobRuns, Progress, Work
+from coordinator.reconcile.job_runs import Interrupted, JobRuns, StepProgress, Work
 from coordinator.reconcile.job_steps import BACKUPS_KEPT, expire, take_backup
 from coordinator.runtime.config import CoordinatorFiles
 from coordinator.storage.raft_log import SegmentLog
@@ -99,7 +99,7 @@ async def ended(data: Path, count: int = 1) -> list[dict[str, Any]]:
     return runs(data)
 
 
-async def one_step(progress: Progress) -> None:
+async def one_step(progress: StepProgress) -> None:
     progress.add(done=1)
 
 
@@ -113,7 +113,7 @@ async def test_triggered_run_is_worked_on_and_completed(tmp_path: Path) -> None:
 async def test_run_of_an_earlier_leader_goes_on_where_it_was_left_and_ends_once(tmp_path: Path) -> None:
     begun = 0
 
-    async def work(progress: Progress) -> None:
+    async def work(progress: StepProgress) -> None:
         nonlocal begun
         begun += 1
         await one_step(progress)
@@ -142,7 +142,7 @@ async def test_work_stops_with_the_lead_and_the_next_leader_takes_it_over(tmp_pa
     may_end = asyncio.Event()
 
     def work_of(name: str) -> Work:
-        async def work(progress: Progress) -> None:
+        async def work(progress: StepProgress) -> None:
             begun[name].set()
             try:
                 await may_end.wait()
@@ -176,7 +176,7 @@ async def test_work_stops_with_the_lead_and_the_next_leader_takes_it_over(tmp_pa
 async def test_end_of_the_process_leaves_a_run_running_for_the_next(tmp_path: Path) -> None:
     begun = asyncio.Event()
 
-    async def hang(progress: Progress) -> None:
+    async def hang(progress: StepProgress) -> None:
         progress.add(done=1)
         await progress.record("running")
         begun.set()
@@ -193,7 +193,7 @@ async def test_end_of_the_process_leaves_a_run_running_for_the_next(tmp_path: Pa
 
 
 async def test_work_that_goes_wrong_ends_in_a_failed_run_that_says_why(tmp_path: Path) -> None:
-    async def wrong(progress: Progress) -> None:
+    async def wrong(progress: StepProgress) -> None:
         progress.add(done=3)
         raise OSError("the disk said no")
 
@@ -207,7 +207,7 @@ async def test_work_that_goes_wrong_ends_in_a_failed_run_that_says_why(tmp_path:
 async def test_work_that_is_interrupted_is_taken_up_again(tmp_path: Path) -> None:
     tries = 0
 
-    async def second_time(progress: Progress) -> None:
+    async def second_time(progress: StepProgress) -> None:
         nonlocal tries
         tries += 1
         if tries == 1:
@@ -225,7 +225,7 @@ async def test_work_of_several_tasks_is_taken_up_again_or_says_what_failed(tmp_p
     async def part(error: Exception) -> None:
         raise error
 
-    async def in_parts(progress: Progress) -> None:
+    async def in_parts(progress: StepProgress) -> None:
         nonlocal tries
         tries += 1
         async with asyncio.TaskGroup() as group:
@@ -258,7 +258,7 @@ async def test_schedule_starts_a_run_only_when_something_is_due(tmp_path: Path) 
 async def test_run_that_this_version_cannot_read_fails_and_others_go_on(tmp_path: Path) -> None:
     """Of a newer leader, in the midst of an upgrade: no process may end for that."""
 
-    async def work(progress: Progress) -> None:
+    async def work(progress: StepProgress) -> None:
         progress.add(done=int(progress.parameters.yes_really))
 
     newer = msgspec.structs.replace(trigger("gc"), parameters='{"depth":1}')
@@ -355,7 +355,7 @@ def test_clock_that_most_contradict_is_put_right_as_far_as_they_say(
 async def test_cancelled_run_is_left_by_whoever_works_on_it(tmp_path: Path) -> None:
     begun, left = asyncio.Event(), asyncio.Event()
 
-    async def hang(progress: Progress) -> None:
+    async def hang(progress: StepProgress) -> None:
         progress.add(done=1)
         await progress.record("running")
         begun.set()
@@ -454,7 +454,7 @@ async def test_run_that_another_has_ended_is_left_alone(tmp_path: Path) -> None:
         (run,) = store.running_runs()
         await apply(driver, commands.RecordRun(run_id="r1", node_id="c9", status="completed", result="{}"))
         with pytest.raises(Interrupted, match="has ended"):
-            await Progress("c1", driver, run).record("failed")
+            await StepProgress("c1", driver, run).record("failed")
     assert [found["node_id"] for found in runs(tmp_path)] == ["c9"]
 
 

@@ -11,7 +11,7 @@ from coordinator.model.records import NodeRecord
 from coordinator.protocol import commands
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.reconcile import keeper
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.keeper import NodeKeeper
 from coordinator.rpc.node_client import Custody, NodeOrders, OrderFailed, PassState
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member
@@ -35,8 +35,8 @@ class Returning(Targets):
         return PassState(order_id=order_id, state="completed")
 
 
-def states(means: Means) -> dict[str, str]:
-    return {node.node_id: node.state for node in means.view().nodes}
+def states(context: ReconcileContext) -> dict[str, str]:
+    return {node.node_id: node.state for node in context.view().nodes}
 
 
 async def test_node_that_returns_and_hangs_holds_up_no_other(
@@ -45,18 +45,18 @@ async def test_node_that_returns_and_hangs_holds_up_no_other(
     monkeypatch.setattr(keeper, "LOOK_S", 0.01)
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
         orders: NodeOrders = Returning("n3")
-        means = await short_of_one(driver, store, orders, sizes=[5])
+        context = await short_of_one(driver, store, orders, sizes=[5])
         for node_id in ("n3", "n4"):
             await apply(driver, commands.MarkNode(node_id=node_id, state="down"))
             await apply(driver, commands.MarkNode(node_id=node_id, state="returning"))
-        keeping = asyncio.create_task(NodeKeeper(means, down_after_s=600.0).run())
-        while states(means)["n4"] != "healthy":
+        keeping = asyncio.create_task(NodeKeeper(context, down_after_s=600.0).run())
+        while states(context)["n4"] != "healthy":
             await asyncio.sleep(0.01)
         await apply(driver, commands.MarkNode(node_id="n5", state="down"))
-        while states(means)["n5"] != "healthy":  # as it is heard: down, returning, compared
-            means.health.hear("n5", HeartbeatCall(1 << 40, 2 << 40, 0), at_s=time.monotonic() + 60)
+        while states(context)["n5"] != "healthy":  # as it is heard: down, returning, compared
+            context.health.receive("n5", HeartbeatCall(1 << 40, 2 << 40, 0), at_s=time.monotonic() + 60)
             await asyncio.sleep(0.01)
-        assert states(means)["n3"] == "returning"
+        assert states(context)["n3"] == "returning"
         keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await keeping

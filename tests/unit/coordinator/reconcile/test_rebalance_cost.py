@@ -17,10 +17,10 @@ from coordinator.model.replica_records import NodeReplicas, ReplicaPage
 from coordinator.protocol import commands
 from coordinator.protocol.calls import HeartbeatCall
 from coordinator.protocol.queries import AnyQuery, FindBlob, GetNodeReplicas, ListReplicas
-from coordinator.reconcile.context import Means
-from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.context import ReconcileContext
+from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.jobs import Reconcilers
-from coordinator.rpc.node_client import PullState
+from coordinator.rpc.node_client import PullReport
 from coordinator.rpc.node_health import NodeHealth
 from coordinator.rpc.state_view import StateView
 from coordinator.storage.state_store import Store
@@ -51,28 +51,28 @@ class Nodes(Disks):
 
     async def pull(
         self, node: NodeRecord, sha256: str, size_bytes: int, sources: Sequence[str], *, timeout_s: float
-    ) -> PullState:
+    ) -> PullReport:
         del node, sha256, size_bytes, sources, timeout_s
         self.pulled += 1
-        return PullState(is_here=True, moved=5, failed_sources=[])
+        return PullReport(is_here=True, moved=5, failed_sources=[])
 
     def beat(self) -> None:
         """What they would tell of their disks now."""
-        assert self.means is not None
+        assert self.context is not None
         for node_id, foreign_bytes in self.foreign.items():
-            page = self.means.look(ListReplicas(node_id=node_id), ReplicaPage)
+            page = self.context.look(ListReplicas(node_id=node_id), ReplicaPage)
             used_bytes = foreign_bytes + sum(replica.size_bytes for replica in page.replicas)
             beat = HeartbeatCall(100 * GIB - used_bytes, 100 * GIB, 0)
-            self.health.hear(node_id, beat, at_s=time.monotonic() + 3600)
+            self.health.receive(node_id, beat, at_s=time.monotonic() + 3600)
 
 
 class Costs:
     """Counts what is asked of the state and what goes into the log."""
 
-    def __init__(self, means: Means, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, context: ReconcileContext, monkeypatch: pytest.MonkeyPatch) -> None:
         self.queries: Counter[str] = Counter()
         self.commands = 0
-        answer, propose = means.store.answer, means.driver.propose
+        answer, propose = context.store.answer, context.driver.propose
 
         def counted(query: AnyQuery, *, at_ms: int) -> bytes:
             self.queries[type(query).__name__] += 1
@@ -82,13 +82,13 @@ class Costs:
             self.commands += 1
             return await propose(command)
 
-        monkeypatch.setattr(means.store, "answer", counted)
-        monkeypatch.setattr(means.driver, "propose", proposed)
+        monkeypatch.setattr(context.store, "answer", counted)
+        monkeypatch.setattr(context.driver, "propose", proposed)
 
 
 async def uneven(
     driver: Driver, store: Store, nodes: Nodes, zones: Mapping[str, str], holders: Sequence[Sequence[str]]
-) -> Means:
+) -> ReconcileContext:
     """Blobs of 500 MiB on these holders, in turn, where three replicas are wanted."""
     for node_id, zone in zones.items():
         await apply(driver, join_token(node_id), join(node_id, node_id))
@@ -97,21 +97,23 @@ async def uneven(
         await apply(driver, create(ADMIN, f"f{number}"))
         held_by = list(holders[number % len(holders)])
         await apply(driver, complete(ADMIN, f"f{number}", f"{number:064x}", held_by, size_bytes=GIB // 2))
-    nodes.means = Means(
+    nodes.context = ReconcileContext(
         driver, store, StateView(store), nodes.health, nodes, clocks=MemberClocks(), grace_ms=0
     )
     nodes.beat()
-    return nodes.means
+    return nodes.context
 
 
-async def run_while_due(means: Means, reconcilers: Reconcilers, nodes: Nodes) -> list[dict[str, int | str]]:
+async def run_while_due(
+    context: ReconcileContext, reconcilers: Reconcilers, nodes: Nodes
+) -> list[dict[str, int | str]]:
     """What the runs came to that the schedule had begun, if it looked every moment."""
     results: list[dict[str, int | str]] = []
     while reconcilers.due()[REBALANCE]():
         assert len(results) < RUNS_MAX, "it never ends"
-        await apply(means.driver, trigger(REBALANCE, str(uuid_utils.uuid7())))
-        (record,) = means.store.running_runs()
-        progress = Progress("c1", means.driver, record)
+        await apply(context.driver, trigger(REBALANCE, str(uuid_utils.uuid7())))
+        (record,) = context.store.running_runs()
+        progress = StepProgress("c1", context.driver, record)
         await reconcilers.works()[REBALANCE](progress)
         await progress.record("completed")
         results.append(progress.result)
@@ -127,10 +129,10 @@ async def test_imbalance_that_zones_keep_is_looked_at_once_and_told(
     zones = {"n1": "a", "n2": "b", "n3": "c", "n4": "b", "n5": "c"}
     nodes = Nodes({"n1": 20 * GIB, "n2": 0, "n3": 0, "n4": 0, "n5": 0})
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
-        means = await uneven(driver, store, nodes, zones, [("n1", "n2", "n3"), ("n1", "n4", "n5")])
-        reconcilers = Reconcilers(means)
-        costs = Costs(means, monkeypatch)
-        (result,) = await run_while_due(means, reconcilers, nodes)
+        context = await uneven(driver, store, nodes, zones, [("n1", "n2", "n3"), ("n1", "n4", "n5")])
+        reconcilers = Reconcilers(context)
+        costs = Costs(context, monkeypatch)
+        (result,) = await run_while_due(context, reconcilers, nodes)
         assert "n1 is 80% full" in str(result["imbalance"])
         assert (nodes.pulled, result.get("copied", 0)) == (0, 0)
         # Each replica of n1, and of what is fuller than others, once.
@@ -146,7 +148,7 @@ async def test_imbalance_that_zones_keep_is_looked_at_once_and_told(
         await apply(driver, commands.AnnounceNode(node_id="n6", peer_port=1, zone="a", weight=100))
         nodes.foreign = dict(nodes.foreign, n6=0)
         nodes.beat()
-        results = await run_while_due(means, reconcilers, nodes)
+        results = await run_while_due(context, reconcilers, nodes)
     assert sum(int(result.get("copied", 0)) for result in results) > 0
     assert nodes.pulled < BLOBS
 
@@ -156,11 +158,11 @@ async def test_where_every_node_has_everything_no_run_begins(
 ) -> None:
     nodes = Nodes({"n1": 30 * GIB, "n2": 0, "n3": 0})
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
-        means = await uneven(driver, store, nodes, dict.fromkeys(nodes.foreign, ""), [("n1", "n2", "n3")])
-        reconcilers = Reconcilers(means)
-        means.facts()  # the view is kept from here on
-        costs = Costs(means, monkeypatch)
-        assert await run_while_due(means, reconcilers, nodes) == []
+        context = await uneven(driver, store, nodes, dict.fromkeys(nodes.foreign, ""), [("n1", "n2", "n3")])
+        reconcilers = Reconcilers(context)
+        context.facts()  # the view is kept from here on
+        costs = Costs(context, monkeypatch)
+        assert await run_while_due(context, reconcilers, nodes) == []
         assert (costs.queries, costs.commands) == (Counter(), 0)
 
 
@@ -171,11 +173,11 @@ async def test_nothing_moves_to_and_fro_beside_an_empty_node_that_may_have_nothi
     zones = {"n1": "a", "n2": "b", "n3": "c", "n4": "a", "n5": "b"}
     nodes = Nodes({"n1": 0, "n2": 0, "n3": 0, "n4": 40 * GIB, "n5": 0})
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
-        means = await uneven(driver, store, nodes, zones, [("n1", "n2", "n3")])
-        reconcilers = Reconcilers(means)
-        results = await run_while_due(means, reconcilers, nodes)
+        context = await uneven(driver, store, nodes, zones, [("n1", "n2", "n3")])
+        reconcilers = Reconcilers(context)
+        results = await run_while_due(context, reconcilers, nodes)
         held = {
-            name: (await means.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in zones
+            name: (await context.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in zones
         }
     assert sum(held.values()) == 3 * BLOBS
     assert nodes.pulled <= BLOBS
@@ -187,8 +189,8 @@ async def test_node_that_can_give_nothing_does_not_keep_another_from_giving(tmp_
     nodes = Nodes({"n1": 85 * GIB, "n2": 0, "n3": 0, "n4": 0, "n5": 0})
     holders = [("n2", "n3", "n4")]
     async with asyncio.timeout(DEADLINE_S), member(tmp_path) as (driver, store):
-        means = await uneven(driver, store, nodes, dict.fromkeys(nodes.foreign, ""), holders)
-        reconcilers = Reconcilers(means)
-        await run_while_due(means, reconcilers, nodes)
-        counts = await means.ask(GetNodeReplicas(node_id="n5"), NodeReplicas)
+        context = await uneven(driver, store, nodes, dict.fromkeys(nodes.foreign, ""), holders)
+        reconcilers = Reconcilers(context)
+        await run_while_due(context, reconcilers, nodes)
+        counts = await context.ask(GetNodeReplicas(node_id="n5"), NodeReplicas)
     assert counts.replicas > 0

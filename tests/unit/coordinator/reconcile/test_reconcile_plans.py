@@ -222,7 +222,7 @@ def test_a_tenth_of_many_blobs_is_too_many_and_a_few_never_are() -> None:
 
 def beat(health: NodeHealth, at_s: float, *node_ids: str) -> None:
     for node_id in node_ids:
-        health.hear(node_id, HeartbeatCall(1, 2, 0), at_s=at_s)
+        health.receive(node_id, HeartbeatCall(1, 2, 0), at_s=at_s)
 
 
 def test_silent_node_is_marked_down_and_a_node_that_is_heard_again_returning() -> None:
@@ -247,7 +247,7 @@ def test_node_whose_disk_fails_for_long_is_down_and_returns_when_it_works_again(
     for second in range(70):
         for node_id, seconds in failing_at.items():
             heartbeat = HeartbeatCall(0, 0, 0, takes_bytes=False, disk_fails=second in seconds)
-            health.hear(node_id, heartbeat, at_s=float(second))
+            health.receive(node_id, heartbeat, at_s=float(second))
         attention.look(nodes, health, at_s=second + 0.5)
         found.append(attention.marks(nodes, down_after_s=30.0))
         failing.append(sorted(attention.failing))

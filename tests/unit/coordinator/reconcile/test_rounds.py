@@ -11,14 +11,14 @@ from pathlib import Path
 from coordinator.member.driver import Driver
 from coordinator.member.member_clocks import MemberClocks
 from coordinator.model.records import NodeRecord
-from coordinator.model.replica_records import DoomedPage, Dropped, HeldReplica, NodeReplicas, ReplicaCounts
+from coordinator.model.replica_records import DeletionPage, Dropped, HeldReplica, NodeReplicas, ReplicaCounts
 from coordinator.model.safety_limits import CAUTION_BLOBS
 from coordinator.protocol import commands
 from coordinator.protocol.calls import HeartbeatCall
-from coordinator.protocol.queries import GetNodeReplicas, GetReplicaCounts, ListDoomed
-from coordinator.reconcile.context import Means
+from coordinator.protocol.queries import GetNodeReplicas, GetReplicaCounts, ListReplicasToDelete
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.drain import RELEASED_MAX, RELEASES_AT_ONCE, Rounds
-from coordinator.reconcile.job_runs import Progress, applied
+from coordinator.reconcile.job_runs import StepProgress, applied
 from coordinator.reconcile.recount import STEP_ROWS, recount
 from coordinator.reconcile.target_queues import Crew
 from coordinator.reconcile.trim import count_surplus
@@ -46,7 +46,7 @@ class Disks(NodeOrders):
     ) -> None:
         super().__init__("test", ssl.create_default_context)
         self.is_young = is_young
-        self.means: Means | None = None
+        self.context: ReconcileContext | None = None
         self.dead, self.empty = set(dead), set(empty)
 
     async def holds(self, node: NodeRecord, sha256: str, size_bytes: int) -> bool:
@@ -55,12 +55,12 @@ class Disks(NodeOrders):
     async def custody(
         self, node: NodeRecord, kind: Custody, order_id: str, *, yes_really: bool = False
     ) -> PassState:
-        assert self.means is not None
+        assert self.context is not None
         assert (kind, yes_really) == ("collect", False)
         if node.node_id in self.dead:
             raise OrderFailed(node.node_id, "is dead")
-        page = await self.means.ask(ListDoomed(node_id=node.node_id), DoomedPage)
-        held = await self.means.ask(GetNodeReplicas(node_id=node.node_id), NodeReplicas)
+        page = await self.context.ask(ListReplicasToDelete(node_id=node.node_id), DeletionPage)
+        held = await self.context.ask(GetNodeReplicas(node_id=node.node_id), NodeReplicas)
         try:
             Pass().require_few(held.doomed, held.doomed + held.replicas, "are to be deleted")
         except Stopped as stopped:
@@ -70,41 +70,43 @@ class Disks(NodeOrders):
         report = commands.ReportDropped(
             node_id=node.node_id, as_of=page.log_index, dropped=gone, spared=spared
         )
-        await applied(self.means.driver, report, Dropped)
+        await applied(self.context.driver, report, Dropped)
         counts = {"dropped": len(gone), "spared": len(spared)}
         return PassState(order_id=order_id, state="completed", counts=counts)
 
 
-async def surplus(driver: Driver, store: Store, disks: Disks) -> Means:
+async def surplus(driver: Driver, store: Store, disks: Disks) -> ReconcileContext:
     """Four nodes of which each holds every blob, where three are wanted."""
     health = NodeHealth()
     for node_id in NODES:
         await apply(driver, join_token(node_id), join(node_id, node_id))
         await apply(driver, commands.AnnounceNode(node_id=node_id, peer_port=1, zone="", weight=100))
-        health.hear(node_id, HeartbeatCall(50 << 30, 100 << 30, 0), at_s=time.monotonic() + 60)
+        health.receive(node_id, HeartbeatCall(50 << 30, 100 << 30, 0), at_s=time.monotonic() + 60)
     for number in range(BLOBS):
         await apply(driver, create(ADMIN, f"f{number}"))
     completions = [complete(ADMIN, f"f{number}", f"{number:064x}", list(NODES)) for number in range(BLOBS)]
     await asyncio.gather(*(apply(driver, completion) for completion in completions))
-    disks.means = Means(driver, store, StateView(store), health, disks, clocks=MemberClocks(), grace_ms=0)
-    return disks.means
+    disks.context = ReconcileContext(
+        driver, store, StateView(store), health, disks, clocks=MemberClocks(), grace_ms=0
+    )
+    return disks.context
 
 
-async def run(means: Means, run_id: str) -> dict[str, int | str]:
+async def run(context: ReconcileContext, run_id: str) -> dict[str, int | str]:
     """What rounds over all nodes came to, one node after the other, as a run of a job."""
-    await apply(means.driver, trigger("trim", run_id))
-    (record,) = means.store.running_runs()
-    progress = Progress("c1", means.driver, record)
+    await apply(context.driver, trigger("trim", run_id))
+    (record,) = context.store.running_runs()
+    progress = StepProgress("c1", context.driver, record)
     for node_id in NODES:
-        await release_surplus(means, Rounds(means, progress, node_id))
+        await release_surplus(context, Rounds(context, progress, node_id))
     await progress.record("completed")
     return progress.result
 
 
-async def release_surplus(means: Means, rounds: Rounds) -> None:
+async def release_surplus(context: ReconcileContext, rounds: Rounds) -> None:
     def begin(crew: Crew, replica: HeldReplica) -> bool:
-        blob = means.blob(replica.sha256)
-        if not crew.is_at(replica.sha256) and blob is not None and count_surplus(blob, means.facts()):
+        blob = context.blob(replica.sha256)
+        if not crew.is_at(replica.sha256) and blob is not None and count_surplus(blob, context.facts()):
             crew.begin(replica.sha256, lambda: rounds.release(replica.sha256))
         return True
 
@@ -113,30 +115,30 @@ async def release_surplus(means: Means, rounds: Rounds) -> None:
 
 async def test_many_surplus_replicas_go_by_so_few_at_once_that_no_node_hesitates(tmp_path: Path) -> None:
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, Disks())
-        result = await run(means, "r1")
-        counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
-        held = [(await means.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
+        context = await surplus(driver, store, Disks())
+        result = await run(context, "r1")
+        counts = await context.ask(GetReplicaCounts(), ReplicaCounts)
+        held = [(await context.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
     assert (result["released"], result["spared"]) == (BLOBS, 0)
     assert (counts.doomed, counts.short, sum(held)) == ({}, {}, 3 * BLOBS)
 
 
 async def test_node_that_does_not_drop_what_was_released_is_asked_for_no_more(tmp_path: Path) -> None:
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, Disks(dead=NODES))
-        await run(means, "r1")
-        first = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
-        await run(means, "r2")
-        second = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
+        context = await surplus(driver, store, Disks(dead=NODES))
+        await run(context, "r1")
+        first = (await context.ask(GetReplicaCounts(), ReplicaCounts)).doomed
+        await run(context, "r2")
+        second = (await context.ask(GetReplicaCounts(), ReplicaCounts)).doomed
     assert RELEASED_MAX <= max(first.values()) < RELEASED_MAX + RELEASES_AT_ONCE <= CAUTION_BLOBS
     assert second == first
 
 
 async def test_no_replica_is_released_for_the_sake_of_one_that_is_not_there(tmp_path: Path) -> None:
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, Disks(empty={"n2"}))
-        result = await run(means, "r1")
-        held = [(await means.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
+        context = await surplus(driver, store, Disks(empty={"n2"}))
+        result = await run(context, "r1")
+        held = [(await context.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
     assert (held, result["released"]) == (
         [BLOBS, 0, BLOBS, BLOBS],
         BLOBS,

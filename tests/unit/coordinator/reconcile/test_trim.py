@@ -13,10 +13,10 @@ from coordinator.model.safety_limits import CAUTION_BLOBS
 from coordinator.protocol import commands
 from coordinator.protocol.queries import GetNodeReplicas, GetReplicaCounts
 from coordinator.reconcile import trim
-from coordinator.reconcile.context import Means
+from coordinator.reconcile.context import ReconcileContext
 from coordinator.reconcile.drain import RELEASED_MAX
 from coordinator.reconcile.facts import SOURCES_MAX
-from coordinator.reconcile.job_runs import Progress
+from coordinator.reconcile.job_runs import StepProgress
 from coordinator.reconcile.recount import recount
 from coordinator.reconcile.trim import BLOBS_AT_ONCE, TRIED_S, Trimmer, count_surplus, rank_surplus
 from tests.unit.coordinator.reconcile.test_job_runs import apply, member, trigger
@@ -74,56 +74,56 @@ def test_copy_names_no_more_sources_than_a_node_takes() -> None:
     assert len(cluster.sources(names)) == SOURCES_MAX
 
 
-async def run(means: Means, run_id: str, trimmer: Trimmer | None = None) -> dict[str, int | str]:
+async def run(context: ReconcileContext, run_id: str, trimmer: Trimmer | None = None) -> dict[str, int | str]:
     """What a run of the job came to; with `trimmer` one that the schedule has begun."""
     scheduled = commands.StartRun(run_id=run_id, job_name="trim", node_id="c1")
-    await apply(means.driver, trigger("trim", run_id) if trimmer is None else scheduled)
-    (record,) = means.store.running_runs()
-    progress = Progress("c1", means.driver, record)
-    await (trimmer or Trimmer()).trim(means, progress)
+    await apply(context.driver, trigger("trim", run_id) if trimmer is None else scheduled)
+    (record,) = context.store.running_runs()
+    progress = StepProgress("c1", context.driver, record)
+    await (trimmer or Trimmer()).trim(context, progress)
     await progress.record("completed")
     return progress.result
 
 
-async def held_by_nodes(means: Means) -> list[int]:
-    return [(await means.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
+async def held_by_nodes(context: ReconcileContext) -> list[int]:
+    return [(await context.ask(GetNodeReplicas(node_id=name), NodeReplicas)).replicas for name in NODES]
 
 
 async def test_surplus_replicas_of_all_blobs_go_and_no_others(tmp_path: Path) -> None:
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, Disks())
+        context = await surplus(driver, store, Disks())
         trimmer = Trimmer()
-        assert trimmer.is_due(means)
-        result = await run(means, "r1")
-        counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
+        assert trimmer.is_due(context)
+        result = await run(context, "r1")
+        counts = await context.ask(GetReplicaCounts(), ReplicaCounts)
         assert (result["looked_at"], result["released"], result["left"]) == (BLOBS, BLOBS, 0)
         assert (counts.doomed, counts.short) == ({}, {})
-        held = await held_by_nodes(means)
+        held = await held_by_nodes(context)
         assert sum(held) == WANTED * BLOBS
         assert max(held) - min(held) <= BLOBS // 4  # not all from one node
-        assert not trimmer.is_due(means)
-        assert (await run(means, "r2"))["left"] == 0
-        assert sum(await held_by_nodes(means)) == WANTED * BLOBS
+        assert not trimmer.is_due(context)
+        assert (await run(context, "r2"))["left"] == 0
+        assert sum(await held_by_nodes(context)) == WANTED * BLOBS
 
 
 async def test_blobs_are_all_looked_at_page_by_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trim, "PAGE_ROWS", 7)
     monkeypatch.setattr(trim, "REST_S", 0.0)
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, Disks())
-        assert (await run(means, "r1"))["released"] == BLOBS
+        context = await surplus(driver, store, Disks())
+        assert (await run(context, "r1"))["released"] == BLOBS
         trimmer = Trimmer()
-        looks = [trimmer.is_due(means) for _ in range(2 * BLOBS // 7)]
+        looks = [trimmer.is_due(context) for _ in range(2 * BLOBS // 7)]
         assert not any(looks)
 
 
 async def test_node_that_does_not_drop_is_asked_for_no_more_and_what_is_left_is_told(tmp_path: Path) -> None:
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, Disks(dead=NODES))
-        result = await run(means, "r1")
-        first = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
-        await run(means, "r2")
-        second = (await means.ask(GetReplicaCounts(), ReplicaCounts)).doomed
+        context = await surplus(driver, store, Disks(dead=NODES))
+        result = await run(context, "r1")
+        first = (await context.ask(GetReplicaCounts(), ReplicaCounts)).doomed
+        await run(context, "r2")
+        second = (await context.ask(GetReplicaCounts(), ReplicaCounts)).doomed
         assert max(first.values()) < RELEASED_MAX + BLOBS_AT_ONCE <= CAUTION_BLOBS
         assert second == first
         assert int(result["released"]) + int(result["left"]) == BLOBS
@@ -131,31 +131,31 @@ async def test_node_that_does_not_drop_is_asked_for_no_more_and_what_is_left_is_
 
 async def test_no_replica_goes_for_the_sake_of_one_that_is_not_there(tmp_path: Path) -> None:
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, Disks(empty={"n2"}))
-        result = await run(means, "r1")
-        assert await held_by_nodes(means) == [BLOBS, 0, BLOBS, BLOBS]
+        context = await surplus(driver, store, Disks(empty={"n2"}))
+        result = await run(context, "r1")
+        assert await held_by_nodes(context) == [BLOBS, 0, BLOBS, BLOBS]
         assert result["released"] == BLOBS
 
 
 async def test_replica_that_its_node_needs_for_now_stays_and_goes_by_a_later_run(tmp_path: Path) -> None:
     disks = Disks(is_young=True)
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, disks)
-        assert (await run(means, "r1"))["spared"] == BLOBS
-        assert sum(await held_by_nodes(means)) == len(NODES) * BLOBS
+        context = await surplus(driver, store, disks)
+        assert (await run(context, "r1"))["spared"] == BLOBS
+        assert sum(await held_by_nodes(context)) == len(NODES) * BLOBS
         disks.is_young = False
-        assert (await run(means, "r2"))["released"] == BLOBS
-        assert sum(await held_by_nodes(means)) == WANTED * BLOBS
+        assert (await run(context, "r2"))["released"] == BLOBS
+        assert sum(await held_by_nodes(context)) == WANTED * BLOBS
 
 
 async def test_node_that_goes_down_meanwhile_leaves_no_blob_below_its_quorum(tmp_path: Path) -> None:
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, Disks())
-        running = asyncio.create_task(run(means, "r1"))
+        context = await surplus(driver, store, Disks())
+        running = asyncio.create_task(run(context, "r1"))
         await apply(driver, commands.MarkNode(node_id="n1", state="down"))
         await running
         await recount(driver)
-        counts = await means.ask(GetReplicaCounts(), ReplicaCounts)
+        counts = await context.ask(GetReplicaCounts(), ReplicaCounts)
         assert (counts.lost, set(counts.short) <= {1}) == (0, True)
 
 
@@ -164,13 +164,13 @@ async def test_what_was_spared_is_not_tried_again_by_the_schedule_while_it_would
 ) -> None:
     now_s, disks = 1000.0, Disks(is_young=True)
     async with member(tmp_path) as (driver, store):
-        means = await surplus(driver, store, disks)
+        context = await surplus(driver, store, disks)
         trimmer = Trimmer(clock_s=lambda: now_s)
-        assert trimmer.is_due(means)
-        assert (await run(means, "r1", trimmer))["spared"] == BLOBS
-        assert not trimmer.is_due(means)
-        assert "released" not in await run(means, "r2", trimmer)
-        assert (await run(means, "r3"))["released"] == BLOBS  # somebody asks for it
+        assert trimmer.is_due(context)
+        assert (await run(context, "r1", trimmer))["spared"] == BLOBS
+        assert not trimmer.is_due(context)
+        assert "released" not in await run(context, "r2", trimmer)
+        assert (await run(context, "r3"))["released"] == BLOBS  # somebody asks for it
         disks.is_young, now_s = False, now_s + TRIED_S
-        assert trimmer.is_due(means)
-        assert (await run(means, "r4", trimmer))["released"] == BLOBS
+        assert trimmer.is_due(context)
+        assert (await run(context, "r4", trimmer))["released"] == BLOBS

@@ -14,7 +14,7 @@ from coordinator.http.app import json_response, new_application, serve
 from coordinator.model.records import NodeRecord, PlacedUpload
 from coordinator.reconcile.keeper import STOPPED_REST_S, Comparisons
 from coordinator.rpc import node_client
-from coordinator.rpc.node_client import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState, PullState
+from coordinator.rpc.node_client import ANSWER_BYTES_MAX, NodeOrders, OrderFailed, PassState, PullReport
 from node.custody.orders import Orders
 from node.storage.loss_notes import list_lost
 from node.storage.withdrawn import Loss
@@ -140,19 +140,19 @@ async def answering(node: Node, body: bytes | Orders) -> AsyncIterator[NodeRecor
 @pytest.mark.parametrize(
     ("status", "body", "state"),
     [
-        (200, b"", PullState(is_here=True)),  # of an older version
-        (202, b"", PullState()),
+        (200, b"", PullReport(is_here=True)),  # of an older version
+        (202, b"", PullReport()),
         (
             202,
             b'{"is_here":false,"moved":7,"failed_sources":[],"later":1}',
-            PullState(moved=7, failed_sources=[]),
+            PullReport(moved=7, failed_sources=[]),
         ),
         (202, b'{"moved":-1}', None),
         (200, b"[]", None),
     ],
 )
 async def test_state_of_a_pull_is_read(
-    nodes: list[Node], orders: NodeOrders, status: int, body: bytes, state: PullState | None
+    nodes: list[Node], orders: NodeOrders, status: int, body: bytes, state: PullReport | None
 ) -> None:
     async def answer(request: web.Request) -> web.Response:
         await request.read()

@@ -118,7 +118,7 @@ async def test_certificate_that_ends_ends_the_connections_that_it_opened(tmp_pat
         await leader.has_heard(before)
         await is_answered(caller)
         for name in ("n1", "n2"):
-            leader.member.clocks.hear(Identity(CLUSTER, Role.NODE, name), now_ms() + 8 * 24 * HOUR_MS)
+            leader.member.clocks.receive(Identity(CLUSTER, Role.NODE, name), now_ms() + 8 * 24 * HOUR_MS)
         late = Message(MessageKind.HEARTBEAT_REPLY, "c2", "c1", 1, round=7)
         await sender.say(late)
         assert await sender.is_closed()

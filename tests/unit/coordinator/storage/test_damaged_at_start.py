@@ -17,7 +17,7 @@ from ca.identity import Identity, Role
 from ca.keys import UnreadableKey, key_from_pem, key_to_pem, new_key
 from ca.secretfiles import UnsafeSecretFile, read_secret
 from ca.tls import Credential, UnusableCredential, read_roots
-from coordinator.admin.authority import ClusterAuthority, KeyDamaged
+from coordinator.admin.authority import KeyDamaged, SigningAuthority
 from coordinator.admin.setup import init_cluster
 from coordinator.member.state_digests import StateDiverged, check_not_diverged
 from coordinator.model.records import CoordinatorRecord
@@ -140,7 +140,7 @@ def test_key_that_was_damaged_in_the_state_is_told(
         target.execute(f"UPDATE keys SET {change}")
         target.commit()
     with closing(Store(copy)) as store:
-        authority = ClusterAuthority(store, files.read_cluster_key(), config.cluster, read_roots(files.root))
+        authority = SigningAuthority(store, files.read_cluster_key(), config.cluster, read_roots(files.root))
         with pytest.raises(KeyDamaged, match="filestore coordinator rebuild"):
             authority.require_key()
 
@@ -149,7 +149,7 @@ def test_keys_as_they_were_written_are_taken(begun: tuple[CoordinatorFiles, Coor
     files, config = begun
     with closing(Store(files.state)) as store:
         key = files.read_cluster_key()
-        ClusterAuthority(store, key, config.cluster, read_roots(files.root)).require_key()
+        SigningAuthority(store, key, config.cluster, read_roots(files.root)).require_key()
 
 
 def der_flips(pem: bytes, dice: random.Random) -> Iterator[bytes]:

@@ -114,7 +114,7 @@ async def test_disk_without_any_room_takes_no_bytes_and_does_not_fail(tmp_path: 
         assert (told.takes_bytes, told.disk_full, told.disk_fails, told.free_bytes) == (False, True, False, 0)
         assert not watch.is_writable()
         health = NodeHealth()
-        health.hear("n1", told, at_s=0.0)
+        health.receive("n1", told, at_s=0.0)
         assert health.disk("n1") == "full"
         (known,) = health.candidates([node_record("n1")], at_s=1.0)
         assert not known.has_room(0)

@@ -279,7 +279,7 @@ def test_torn_segment_before_the_last_is_damage(tmp_path: Path, keep: int) -> No
 
 def test_later_format_is_refused(tmp_path: Path) -> None:
     paths = fill(tmp_path / "log")
-    header = segment.encode_header(segment.Header(1, 1, 0, bytes(8)))
+    header = segment.encode_header(segment.SegmentHeader(1, 1, 0, bytes(8)))
     body = header[:8] + (99).to_bytes(4, "little") + header[12:-4]
     paths[0].write_bytes(body + zlib.crc32(body).to_bytes(4, "little"))
 

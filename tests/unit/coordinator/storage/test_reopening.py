@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.member.member import Member, configured
+from coordinator.member.member import RaftMember, configured
 from coordinator.member.open_storage import open_ledger
 from coordinator.raft.config import Config
 from coordinator.raft.messages import Entry, EntryKind, HardState, Message, MessageKind, SnapshotMeta
@@ -29,18 +29,18 @@ SYNC = lambda _: None  # noqa: E731 - nothing here outlives a power cut
 Kit = tuple[SnapshotStore, list[str]]
 
 
-def member_of(log: SegmentLog, store: Store, snapshots: SnapshotStore) -> Member:
+def member_of(log: SegmentLog, store: Store, snapshots: SnapshotStore) -> RaftMember:
     config = configured(Config("c1", ("c1",)), store)
     # The state of these tests knows one coordinator: a group of three is what it is held to be here.
     config = dataclasses.replace(config, members=VOTERS)
-    return Member(config, log, store, snapshots, random.Random(1))
+    return RaftMember(config, log, store, snapshots, random.Random(1))
 
 
 def asked(kind: MessageKind, source: str, term: int, *, last: int = 1000, of: int = 0) -> Message:
     return Message(kind, source, "c1", term, log_index=last, log_term=of or term - 1)
 
 
-def persisted(member: Member) -> list[Message]:
+def persisted(member: RaftMember) -> list[Message]:
     """What the member sends, after all that it writes."""
     sent: list[Message] = []
     while (ready := member.begin()) is not None:
@@ -332,5 +332,5 @@ def test_log_forgets_nothing_that_the_database_may_lose(tmp_path: Path) -> None:
     with closing(SegmentLog.open(files.log)) as log, closing(Store(files.state)) as store:
         config = configured(Config("c1", ("c1",)), store)
         snapshots = SnapshotStore(files.snapshots, files.state)
-        member = Member(config, log, store, snapshots, random.Random(1), kept_entries=0)
+        member = RaftMember(config, log, store, snapshots, random.Random(1), kept_entries=0)
         assert [member.compactable(durable) for durable in (2, store.applied_index())] == [2, 7]

@@ -9,7 +9,7 @@ import pytest
 from coordinator.raft.messages import Entry, EntryKind, HardState, SnapshotMeta
 from coordinator.storage.raft_log import SegmentLog
 from coordinator.storage.reopening import recover
-from coordinator.storage.snapshot_store import Disk, SnapshotStore
+from coordinator.storage.snapshot_store import SnapshotDisk, SnapshotStore
 from coordinator.storage.state_store import Store
 from tests.unit.snapshot_files import fetch, meta_of, taken
 from tests.unit.state import ADMIN, State, create, dump
@@ -35,22 +35,22 @@ class Failing:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class FailingDisk(Disk):
+class FailingDisk(SnapshotDisk):
     """A disk under a process that dies."""
 
     failing: Failing
 
     def replace(self, source: Path, target: Path) -> None:
         self.failing.step()
-        Disk.replace(self, source, target)
+        SnapshotDisk.replace(self, source, target)
 
     def remove(self, path: Path) -> None:
         self.failing.step()
-        Disk.remove(self, path)
+        SnapshotDisk.remove(self, path)
 
     def sync(self, directory: Path) -> None:
         self.failing.step()
-        Disk.sync(self, directory)
+        SnapshotDisk.sync(self, directory)
 
 
 def old_member(directory: Path) -> tuple[SegmentLog, Store]:

@@ -192,7 +192,7 @@ def test_finding_tells_since_when_and_what_to_do() -> None:
     health, at_ms = NodeHealth(), 1_800_000_000_000
     beats = [HeartbeatCall(1, 9, 0, takes_bytes=False, at_ms=1), HeartbeatCall(1, 9, 0, at_ms=1)]
     for number, beat in enumerate([beats[1], beats[0], beats[0]]):
-        health.hear("n3", beat, at_s=float(number), at_ms=at_ms + 1000 * number)
+        health.receive("n3", beat, at_s=float(number), at_ms=at_ms + 1000 * number)
     seen = NodeStatus(
         node=node_record("n3"),
         state="suspect",
@@ -210,7 +210,7 @@ def test_finding_tells_since_when_and_what_to_do() -> None:
         ("FilestoreNodeDown", "2027-01-15T08:00:12.000Z"),
         ("FilestoreDiskNotWritable", "2027-01-15T08:00:11.000Z"),
     ]
-    health.hear("n3", beats[1], at_s=9.0, at_ms=at_ms)
+    health.receive("n3", beats[1], at_s=9.0, at_ms=at_ms)
     assert health.since_ms("n3") == {}
 
 

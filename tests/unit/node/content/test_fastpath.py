@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from coordinator.http.rate_limits import Patience
+from coordinator.http.rate_limits import RequestTimeouts
 from node.sending import body_writer
 from tests.unit.hot_node import FILE, UUID, HotNode, asking, exchange, hot_node, record, steady, token
 from tests.unit.peer_nodes import CONTENT, Node
@@ -321,7 +321,7 @@ async def is_answered(running: HotNode, count: int) -> bool:
 
 async def test_idle_connection_is_closed_some_time_after_its_last_hot_answer(nodes: list[Node]) -> None:
     nodes[0].store()
-    patience = Patience(keep_alive_s=0.3, headers_s=0.2)
+    patience = RequestTimeouts(keep_alive_s=0.3, headers_s=0.2)
     async with hot_node(nodes[0], record(["n1"]), patience=patience) as running:
         await running.warm()
         reader, writer = await running.connect()
@@ -336,7 +336,7 @@ async def test_idle_connection_is_closed_some_time_after_its_last_hot_answer(nod
 
 async def test_idle_client_that_never_took_its_last_answer_is_cut_off(nodes: list[Node]) -> None:
     nodes[0].store()
-    async with hot_node(nodes[0], record(["n1"]), patience=Patience(keep_alive_s=0.2)) as running:
+    async with hot_node(nodes[0], record(["n1"]), patience=RequestTimeouts(keep_alive_s=0.2)) as running:
         await running.warm()
         reader, writer = await slow_connection(running)
         writer.write(HOT[0])

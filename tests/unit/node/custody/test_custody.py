@@ -35,7 +35,7 @@ async def test_doomed_replica_is_dropped_and_reported(keeper: Keeper) -> None:
 async def test_doomed_replica_goes_from_quarantine_too(keeper: Keeper) -> None:
     name = keeper.store()
     keeper.doom(name)
-    assert keeper.means.quarantine.take(name)
+    assert keeper.context.quarantine.take(name)
     assert (await keeper.collect())["dropped"] == 1
     assert keeper.quarantined() == []
 
@@ -192,7 +192,7 @@ async def test_replica_that_cannot_be_opened_is_found_by_comparing(keeper: Keepe
 
 async def test_missing_replica_that_lies_sound_in_quarantine_is_put_back(keeper: Keeper) -> None:
     name = keeper.store()
-    assert keeper.means.quarantine.take(name)
+    assert keeper.context.quarantine.take(name)
     assert (await keeper.compare())["restored"] == 1
     assert keeper.held() == keeper.on_disk() == [name]
     assert keeper.quarantined() == []
@@ -201,7 +201,7 @@ async def test_missing_replica_that_lies_sound_in_quarantine_is_put_back(keeper:
 
 
 async def test_damaged_copy_in_quarantine_is_read_once_and_again_when_it_has_changed(keeper: Keeper) -> None:
-    name, budget = keeper.store(), keeper.means.budget
+    name, budget = keeper.store(), keeper.context.budget
     told: list[int] = []
     sound = keeper.path(name).read_bytes()
     keeper.rot(name)
@@ -351,7 +351,7 @@ async def test_damaged_blob_that_the_log_wants_becomes_none(keeper: Keeper, how:
 
 async def test_wanted_blob_in_quarantine_is_put_back_and_added(keeper: Keeper) -> None:
     name = keeper.store(nodes=("n2", "n3"))
-    assert keeper.means.quarantine.take(name)
+    assert keeper.context.quarantine.take(name)
     keeper.later_s = WEEK_S + 60
     assert (await keeper.compare())["added"] == 1
     assert keeper.held() == keeper.on_disk() == [name]
@@ -374,7 +374,7 @@ async def test_damaged_bytes_are_kept_while_nobody_has_better_ones(keeper: Keepe
 async def test_damaged_copy_beside_a_whole_replica_goes_after_a_week(keeper: Keeper) -> None:
     content = keeper.content()
     name = keeper.store(content)
-    assert keeper.means.quarantine.take(name)
+    assert keeper.context.quarantine.take(name)
     keeper.put(content)
     await keeper.compare()
     assert keeper.quarantined() == [name]
@@ -466,7 +466,7 @@ async def test_disk_and_log_agree_after_everything(keeper: Keeper) -> None:
     keeper.doom(*names[:4])
     keeper.path(names[5]).unlink()
     cut(keeper.path(names[6]), 2)
-    keeper.means.quarantine.take(names[7])
+    keeper.context.quarantine.take(names[7])
     keeper.age(*names[:5], *strays)
     await keeper.collect()
     await keeper.compare()

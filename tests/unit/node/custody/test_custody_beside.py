@@ -25,7 +25,7 @@ class Gate:
     def __init__(self, keeper: Keeper, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = asyncio.Event()
         self.waiting = 0
-        monkeypatch.setattr(keeper.means.budget, "take", self.take)
+        monkeypatch.setattr(keeper.context.budget, "take", self.take)
 
     async def take(self, _size_bytes: int) -> None:
         self.waiting += 1
@@ -130,7 +130,7 @@ async def test_comparison_that_nobody_has_ordered_gives_way_to_an_order(
         taken.append(size_bytes)
         await gate.take(size_bytes)
 
-    monkeypatch.setattr(keeper.means.budget, "take", take)
+    monkeypatch.setattr(keeper.context.budget, "take", take)
     for name in names:
         acts.put(keeper.state, f"file-{name}", name, "n2", "n3", as_of=keeper.state.log_index)
     async with kept(keeper, monkeypatch):

@@ -69,7 +69,7 @@ class Storm:
 
     async def set_aside(self, name: str) -> None:
         if name:
-            self.keeper.means.quarantine.take(name)
+            self.keeper.context.quarantine.take(name)
 
     async def release(self, name: str) -> None:
         if name and not isinstance(acts.release(self.keeper.state, name, "n1"), Refusal):

@@ -81,7 +81,7 @@ def acts_nodes() -> tuple[str, str]:
 async def test_blob_that_a_completion_claims_just_before_stays(keeper: Keeper) -> None:
     name = keeper.put(keeper.content())
     keeper.later_s = PIN_OVER_S
-    known = await keeper.means.known([name])
+    known = await keeper.context.known([name])
     assert known == {}
     acts.put(keeper.state, "file", name, "n1", "n2", as_of=keeper.state.log_index)
     assert await keeper.custody.orphans.look() == 0

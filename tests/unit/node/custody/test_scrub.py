@@ -26,7 +26,7 @@ def keeper(tmp_path: Path) -> Iterator[Keeper]:
 
 
 def begun(keeper: Keeper, *, after: str = "") -> Cycle:
-    return Cycle(began_at_ms=int(keeper.means.clock_s() * 1000), after=after)
+    return Cycle(began_at_ms=int(keeper.context.clock_s() * 1000), after=after)
 
 
 def scrubbed_bytes(keeper: Keeper) -> float:
@@ -162,7 +162,7 @@ async def test_cycle_that_stopped_is_told_of_by_the_next_process_too(keeper: Kee
     await keeper.custody.scrubber.look(begun(keeper))
     keeper.restart()
     assert stopped_itself(keeper) == 0
-    keeper.means.view._confirmed_at = time.monotonic() + 60
+    keeper.context.view._confirmed_at = time.monotonic() + 60
     running = asyncio.create_task(keeper.custody.scrubber.run())
     try:
         async with asyncio.timeout(TOLD_S):
@@ -171,7 +171,7 @@ async def test_cycle_that_stopped_is_told_of_by_the_next_process_too(keeper: Kee
     finally:
         running.cancel()
         await asyncio.wait({running})
-    assert keeper.means.metrics.custody_stops.kinds() == ["scrub"]
+    assert keeper.context.metrics.custody_stops.kinds() == ["scrub"]
 
 
 def test_budget_gives_way_to_clients_down_to_its_floor_and_comes_back() -> None:
@@ -231,7 +231,7 @@ async def test_order_does_not_wait_for_a_large_blob_and_its_counts_move_while_on
         standing = scrubber.orders.give("now", yes_really=False)  # from the first segment on
         told.append(standing.counts.get("bytes", 0))
 
-    monkeypatch.setattr(keeper.means.budget, "take", take)
+    monkeypatch.setattr(keeper.context.budget, "take", take)
     monkeypatch.setattr(scrubber._unhurried, "take", take)
     cycle = begun(keeper)
     while scrubber.orders.give("now", yes_really=False).state == "running" and len(told) < 20:

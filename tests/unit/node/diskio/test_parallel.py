@@ -5,24 +5,24 @@ from collections.abc import Iterator
 
 import pytest
 
-from node.diskio.parallel import Lanes
+from node.diskio.parallel import ParallelParts
 
 
 @pytest.fixture
-def lanes(monkeypatch: pytest.MonkeyPatch) -> Iterator[Lanes]:
+def lanes(monkeypatch: pytest.MonkeyPatch) -> Iterator[ParallelParts]:
     monkeypatch.setattr("os.cpu_count", lambda: 2)
-    made = Lanes()
+    made = ParallelParts()
     yield made
     made.close()
 
 
-def test_parts_run_at_the_same_time(lanes: Lanes) -> None:
+def test_parts_run_at_the_same_time(lanes: ParallelParts) -> None:
     met = threading.Barrier(2, timeout=30)
     lanes.run(met.wait, met.wait)
     assert not met.broken
 
 
-def test_part_runs_in_the_callers_thread_where_none_is_free(lanes: Lanes) -> None:
+def test_part_runs_in_the_callers_thread_where_none_is_free(lanes: ParallelParts) -> None:
     ran: list[threading.Thread] = []
 
     def run_both() -> None:
@@ -45,7 +45,7 @@ def test_part_runs_in_the_callers_thread_where_none_is_free(lanes: Lanes) -> Non
     assert ran[1] != threading.current_thread()
 
 
-def test_failure_is_told_when_both_have_ended(lanes: Lanes) -> None:
+def test_failure_is_told_when_both_have_ended(lanes: ParallelParts) -> None:
     ended: list[str] = []
 
     def fail(error: Exception) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from node.peer import client
 from node.peer.client import PeerFailed
-from node.peer.request_body import Piece, Stretch
+from node.peer.request_body import ByteSpan, Piece
 from tests.unit.peer_nodes import Answering, Node, impostor, introduce
 
 UNTAKEN_BYTES_MAX = 16 << 20  # in the buffers of two processes and of the kernel
@@ -42,7 +42,7 @@ class Bytes:
         return piece
 
 
-async def each(*parts: Piece | Stretch) -> AsyncIterator[Piece | Stretch]:
+async def each(*parts: Piece | ByteSpan) -> AsyncIterator[Piece | ByteSpan]:
     for part in parts:
         yield part
 
@@ -64,7 +64,9 @@ def keeping(bodies: list[bytes]) -> Answering:
     return serve
 
 
-async def put(node: Node, body: AsyncIterator[Piece | Stretch], headers: dict[str, str] | None = None) -> int:
+async def put(
+    node: Node, body: AsyncIterator[Piece | ByteSpan], headers: dict[str, str] | None = None
+) -> int:
     asking = node.services.peers.request("n3", "PUT", "/anything", headers=headers, body=body)
     async with asking as answer:
         return answer.status
@@ -75,7 +77,7 @@ async def test_bytes_and_stretches_are_chunks_of_one_body(nodes: list[Node]) -> 
     bodies: list[bytes] = []
     async with impostor(nodes[2], keeping(bodies)) as port:
         introduce(nodes, ports={"n3": port})
-        parts: list[Piece | Stretch] = [contents[0], Bytes(contents[1], 65536), b"", bytearray(contents[2])]
+        parts: list[Piece | ByteSpan] = [contents[0], Bytes(contents[1], 65536), b"", bytearray(contents[2])]
         assert await put(nodes[0], each(*parts, Bytes(contents[3], 99_999))) == 200
         assert await put(nodes[0], each(Bytes(contents[1], 7777))) == 200  # nothing to send the head with
         assert await put(nodes[0], each()) == 200
@@ -114,10 +116,10 @@ async def test_stretch_waits_for_a_peer_that_takes_nothing(
 
     async with impostor(nodes[2], take_nothing) as port:
         introduce(nodes, ports={"n3": port})
-        stretch = Bytes(bytes(64 << 20), 65536)
+        span = Bytes(bytes(64 << 20), 65536)
         with pytest.raises(PeerFailed):
-            await put(nodes[0], each(stretch))
-        assert 0 < stretch.read_bytes < UNTAKEN_BYTES_MAX
+            await put(nodes[0], each(span))
+        assert 0 < span.read_bytes < UNTAKEN_BYTES_MAX
 
 
 async def test_request_whose_body_was_begun_is_not_repeated_without_it(nodes: list[Node]) -> None:
@@ -137,7 +139,7 @@ async def test_request_whose_body_was_begun_is_not_repeated_without_it(nodes: li
             pass
         writer.write(_DONE)
 
-    async def slowly() -> AsyncIterator[Piece | Stretch]:
+    async def slowly() -> AsyncIterator[Piece | ByteSpan]:
         yield b""
         for number in range(5):
             yield bytes([number]) * 1000
@@ -156,7 +158,7 @@ async def test_request_whose_body_was_begun_is_not_repeated_without_it(nodes: li
 async def test_body_that_is_given_up_closes_what_it_reads_from(nodes: list[Node]) -> None:
     closed = asyncio.Event()
 
-    async def reading() -> AsyncIterator[Piece | Stretch]:
+    async def reading() -> AsyncIterator[Piece | ByteSpan]:
         try:
             while True:
                 yield bytes(1000)

@@ -15,7 +15,7 @@ from node.peer.client import PeerFailed
 from node.peer.silence import SilentPeers
 from node.storage.segments import FinishedBlob
 from node.uploads.chain import Chain
-from node.uploads.chain_link import END_S, Link, LinkTerms, Source
+from node.uploads.chain_link import END_S, Link, LinkSource, LinkTerms
 from node.uploads.takeover import has_prefix, who_has_prefix
 from tests.unit.peer_nodes import Node, impostor, introduce
 from tests.unit.upload_records import CONTENT, UUID, chain_of_all, record_of, store_upload
@@ -133,7 +133,7 @@ async def test_one_that_falls_silent_again_is_left_out_for_longer(monkeypatch: p
 
 async def linked(node: Node, member: str) -> None:
     with node.services.uploads.open(UUID, None) as upload:
-        source = Source(node.services.disk, upload)
+        source = LinkSource(node.services.disk, upload)
         terms = LinkTerms(UUID, 0, with_md5=False, proposed_offset=LARGE_BYTES)
         sent = node.services.metrics.replica_bytes.labels("sent")
         link = Link(node.services.peers, source, terms, [member], on_change=lambda: None, sent=sent)

@@ -25,7 +25,7 @@ class Node:
         self.records = CachedRecords(records_max=records_max)
         self.at_s = 100.0
 
-    def hear(
+    def receive(
         self, *blocked: str, version: int = 1, term: int = 3, lease_s: float = LEASE_S, late_s: float = 0.0
     ) -> None:
         reply = FollowReply(term, version, list(blocked), lease_s)
@@ -53,7 +53,7 @@ class Node:
 def node() -> Node:
     """One with a lease."""
     made = Node()
-    made.hear()
+    made.receive()
     return made
 
 
@@ -80,12 +80,12 @@ def test_record_that_ends_by_time_is_not_kept(node: Node) -> None:
 
 def test_lease_counts_from_when_the_call_was_sent(node: Node) -> None:
     node.fill()
-    node.hear(version=2, late_s=0.5)
+    node.receive(version=2, late_s=0.5)
 
     node.at_s += LEASE_S - 0.01
     assert node.has()  # by the first
     node = Node()
-    node.hear(late_s=0.5)
+    node.receive(late_s=0.5)
     node.fill()
     node.at_s += LEASE_S - 0.5
     assert not node.has()
@@ -96,7 +96,7 @@ def test_lapse_forgets_everything_even_if_the_next_lease_comes(node: Node) -> No
     node.at_s += LEASE_S
     assert not node.has()
 
-    node.hear(version=2)
+    node.receive(version=2)
 
     assert not node.has()
     assert len(node.records) == 0
@@ -104,7 +104,7 @@ def test_lapse_forgets_everything_even_if_the_next_lease_comes(node: Node) -> No
 
 def test_answer_that_comes_after_its_own_lease_gives_none(node: Node) -> None:
     node.at_s += 10
-    node.hear(version=2, late_s=LEASE_S)
+    node.receive(version=2, late_s=LEASE_S)
 
     assert node.records.begin(now_s=node.at_s) is None
 
@@ -113,7 +113,7 @@ def test_another_term_forgets_everything(node: Node) -> None:
     node.fill()
     reading = node.begin()
 
-    node.hear(term=4)
+    node.receive(term=4)
 
     assert not node.has()
     assert not node.keep(reading)
@@ -123,7 +123,7 @@ def test_another_term_forgets_everything(node: Node) -> None:
 def test_blocked_key_drops_the_record(node: Node, key: str) -> None:
     node.fill()
 
-    node.hear(key, version=2)
+    node.receive(key, version=2)
 
     assert not node.has()
 
@@ -132,25 +132,25 @@ def test_blocked_key_drops_the_record(node: Node, key: str) -> None:
 def test_block_of_another_key_leaves_the_record(node: Node, key: str) -> None:
     node.fill()
 
-    node.hear(key, version=2)
+    node.receive(key, version=2)
 
     assert node.has()
 
 
 def test_record_is_not_kept_while_its_key_is_blocked(node: Node) -> None:
-    node.hear("file:f", version=2)
+    node.receive("file:f", version=2)
     assert not node.fill()
 
-    node.hear(version=3)
+    node.receive(version=3)
 
     assert node.fill()
 
 
 def test_read_during_which_its_key_was_blocked_is_not_kept_after_the_block(node: Node) -> None:
     before = node.begin()
-    node.hear("file:f", version=2)
+    node.receive("file:f", version=2)
     during = node.begin()
-    node.hear(version=3)
+    node.receive(version=3)
 
     assert not node.keep(before)
     assert not node.keep(during)
@@ -160,7 +160,7 @@ def test_read_during_which_its_key_was_blocked_is_not_kept_after_the_block(node:
 def test_read_that_began_before_a_lapse_is_not_kept_after_it(node: Node) -> None:
     reading = node.begin()
     node.at_s += LEASE_S
-    node.hear(version=2)
+    node.receive(version=2)
 
     assert not node.keep(reading)
 
@@ -168,7 +168,7 @@ def test_read_that_began_before_a_lapse_is_not_kept_after_it(node: Node) -> None
 def test_news_without_a_lease_prolongs_nothing(node: Node) -> None:
     node.fill()
     node.at_s += 1.0
-    node.hear(version=2, lease_s=0.0)
+    node.receive(version=2, lease_s=0.0)
     assert node.has()
 
     node.at_s += LEASE_S - 1.0
@@ -189,7 +189,7 @@ def test_forgotten_file_is_asked_for_again_also_by_reads_under_way(node: Node) -
 
 def test_longest_unused_record_goes_first() -> None:
     node = Node(records_max=2)
-    node.hear()
+    node.receive()
     node.fill(found=record("a")), node.fill(found=record("b"))
     assert node.has(file_uuid="a")
 
@@ -204,5 +204,5 @@ def test_record_that_is_kept_again_counts_once(node: Node) -> None:
     node.fill(), node.fill()
 
     assert len(node.records) == 1
-    node.hear("file:f", version=2)
+    node.receive("file:f", version=2)
     assert len(node.records) == 0

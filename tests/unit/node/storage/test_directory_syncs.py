@@ -100,7 +100,7 @@ async def test_doomed_replica_is_not_reported_as_dropped_before_that_is_durable(
 ) -> None:
     name, aside = keeper.store(), keeper.directory / "quarantine"
     keeper.doom(name)
-    assert keeper.means.quarantine.take(name)
+    assert keeper.context.quarantine.take(name)
     syncs.failing.add(aside)
     for _ in range(2):
         counts = await keeper.collect()

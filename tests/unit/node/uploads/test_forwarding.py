@@ -10,10 +10,10 @@ import pytest
 from aiohttp import web
 
 from coordinator.http.app import Listener, body_chunks, new_application, serve
-from coordinator.http.rate_limits import BodyPace, Patience
+from coordinator.http.rate_limits import BodyPace, RequestTimeouts
 from node.peer.client import open_request
 from node.uploads import forwarding
-from node.uploads.forwarding import PASSED_WITHIN, Holder, pass_on
+from node.uploads.forwarding import PASSED_WITHIN, HolderAddress, pass_on
 
 ANSWER_S = 0.25  # for those that have nothing to complete
 TOLD = b"told\n"
@@ -34,8 +34,8 @@ class Passed:
 
     async def __aenter__(self) -> "Passed":
         self.session = aiohttp.ClientSession(skip_auto_headers={"Content-Type"})
-        self._owner = await self._serve(self._take, Patience())
-        forwarding = await self._serve(self._pass, Patience(body_stall_s=STALL_S))
+        self._owner = await self._serve(self._take, RequestTimeouts())
+        forwarding = await self._serve(self._pass, RequestTimeouts(body_stall_s=STALL_S))
         self.url = f"http://127.0.0.1:{forwarding.port}/link"
         return self
 
@@ -44,7 +44,7 @@ class Passed:
         for listener in reversed(self._listeners):
             await listener.close(1.0)
 
-    async def _serve(self, handler: Any, patience: Patience) -> Listener:
+    async def _serve(self, handler: Any, patience: RequestTimeouts) -> Listener:
         app = new_application([web.route("*", "/link", handler)], component="test")
         listener = await serve(app, host="127.0.0.1", port=0, ssl_context=None, patience=patience)
         self._listeners.append(listener)
@@ -79,7 +79,7 @@ class Passed:
             answer.close()
 
     async def _pass(self, request: web.Request) -> web.StreamResponse:
-        return await pass_on(request, Holder("Worker 1", PASSED_WITHIN, self._request), pace=self.pace)
+        return await pass_on(request, HolderAddress("Worker 1", PASSED_WITHIN, self._request), pace=self.pace)
 
 
 async def test_body_may_wait_for_the_head_of_the_answer() -> None:

@@ -16,8 +16,8 @@ from node.diskio import pagecache
 from node.peer.client import PeerFailed
 from node.staging.upload_file import Upload
 from node.uploads import chain_link
-from node.uploads.chain_link import OFFSET_HEADER, Link, LinkTerms, Source
-from node.uploads.link_fencing import LaidLinks, next_laid
+from node.uploads.chain_link import OFFSET_HEADER, Link, LinkSource, LinkTerms
+from node.uploads.link_fencing import LinkFences, next_fencing_token
 from tests.unit.peer_nodes import Node
 
 UUID = "0199c5a2-0000-7000-8000-000000000001"
@@ -48,10 +48,16 @@ def held(node: Node) -> bytes:
 
 
 async def agree(
-    node: Node, member: str, *, epoch: int = 0, limit: int = 0, laid: str = "", is_relayed: bool = False
+    node: Node,
+    member: str,
+    *,
+    epoch: int = 0,
+    limit: int = 0,
+    fencing_token: str = "",
+    is_relayed: bool = False,
 ) -> tuple[int, str]:
     """Status and offset of the answer to the question that begins a link."""
-    terms = LinkTerms(UUID, epoch, with_md5=False, laid=laid, is_relayed=is_relayed)
+    terms = LinkTerms(UUID, epoch, with_md5=False, fencing_token=fencing_token, is_relayed=is_relayed)
     path = terms.path("agree", limit=str(limit))
     async with node.services.peers.request(member, "POST", path) as answer:
         return answer.status, answer.headers.get(OFFSET_HEADER, "")
@@ -65,7 +71,7 @@ async def test_member_behind_one_that_lacks_acknowledged_bytes_keeps_its_own(
     store(last, ACKNOWLEDGED)
     sent = middle.services.metrics.replica_bytes.labels("sent")
     with upload_at(middle, b"") as upload:
-        source = Source(middle.services.disk, upload)
+        source = LinkSource(middle.services.disk, upload)
         laying = link_to_last(middle, source, sent, **{name: len(ACKNOWLEDGED)})
         running = asyncio.create_task(laying.run())
         await until_answered(last)
@@ -86,7 +92,7 @@ async def test_member_with_other_bytes_starts_over_once_that_is_known(nodes: lis
     middle, last = nodes[1], nodes[2]
     store(last, bytes(len(ACKNOWLEDGED)))
     with upload_at(middle, b"") as upload:
-        source = Source(middle.services.disk, upload)
+        source = LinkSource(middle.services.disk, upload)
         sent = middle.services.metrics.replica_bytes.labels("sent")
         laying = link_to_last(middle, source, sent, acknowledged=len(ACKNOWLEDGED))
         running = asyncio.create_task(laying.run())
@@ -106,7 +112,7 @@ async def test_what_the_page_cache_has_not_is_read_from_the_disk(
     middle, last = nodes[1], nodes[2]
     content = os.urandom(2_000_001)
     with upload_at(middle, content) as upload:
-        source = Source(middle.services.disk, upload)
+        source = LinkSource(middle.services.disk, upload)
         assert not pagecache.read_cached(source._fd, 1_000_000, 65536)
         source.end()
         await link_to_last(middle, source, middle.services.metrics.replica_bytes.labels("sent")).run()
@@ -126,7 +132,7 @@ async def test_member_whose_disk_hangs_at_the_end_is_given_up(
     hanging = dataclasses.replace(nodes[2].services.blobs.disk, fdatasync=hang)
     monkeypatch.setattr(nodes[2].services.blobs, "disk", hanging)
     with upload_at(nodes[1], MORE) as upload:
-        source = Source(nodes[1].services.disk, upload)
+        source = LinkSource(nodes[1].services.disk, upload)
         source.end()
         running = link_to_last(nodes[1], source, nodes[1].services.metrics.replica_bytes.labels("sent"))
         try:
@@ -139,7 +145,7 @@ async def test_member_whose_disk_hangs_at_the_end_is_given_up(
 
 
 def link_to_last(
-    middle: Node, source: Source, sent: Counter, *, acknowledged: int = 0, proposed: int = 0
+    middle: Node, source: LinkSource, sent: Counter, *, acknowledged: int = 0, proposed: int = 0
 ) -> Link:
     """From the middle of the chain to its end."""
     return Link(
@@ -154,9 +160,12 @@ def link_to_last(
 
 async def test_link_that_a_newer_one_went_around_takes_nothing_back(nodes: list[Node]) -> None:
     store(nodes[2], ACKNOWLEDGED)
-    older, newer = next_laid(), next_laid()
-    assert await agree(nodes[0], "n3", limit=len(ACKNOWLEDGED), laid=newer) == (200, str(len(ACKNOWLEDGED)))
-    status, _ = await agree(nodes[1], "n3", limit=1000, laid=older)
+    older, newer = next_fencing_token(), next_fencing_token()
+    assert await agree(nodes[0], "n3", limit=len(ACKNOWLEDGED), fencing_token=newer) == (
+        200,
+        str(len(ACKNOWLEDGED)),
+    )
+    status, _ = await agree(nodes[1], "n3", limit=1000, fencing_token=older)
     assert status == 409
     assert held(nodes[2]) == ACKNOWLEDGED
 
@@ -165,22 +174,27 @@ async def test_link_that_a_newer_one_went_around_takes_nothing_back_from_a_membe
     nodes: list[Node],
 ) -> None:
     store(nodes[2], ACKNOWLEDGED)
-    older, newer = next_laid(), next_laid()
-    status, _ = await agree(nodes[1], "n3", limit=1000, laid=older, is_relayed=True)  # it knows no number
+    older, newer = next_fencing_token(), next_fencing_token()
+    status, _ = await agree(
+        nodes[1], "n3", limit=1000, fencing_token=older, is_relayed=True
+    )  # it knows no number
     assert status == 409
     assert held(nodes[2]) == ACKNOWLEDGED
-    assert await agree(nodes[0], "n3", limit=len(ACKNOWLEDGED), laid=newer) == (200, str(len(ACKNOWLEDGED)))
-    assert (await agree(nodes[1], "n3", limit=1000, laid=older, is_relayed=True))[0] == 409
-    latest = next_laid()  # the chain of the next request
-    status, _ = await agree(nodes[1], "n3", limit=len(ACKNOWLEDGED), laid=latest, is_relayed=True)
+    assert await agree(nodes[0], "n3", limit=len(ACKNOWLEDGED), fencing_token=newer) == (
+        200,
+        str(len(ACKNOWLEDGED)),
+    )
+    assert (await agree(nodes[1], "n3", limit=1000, fencing_token=older, is_relayed=True))[0] == 409
+    latest = next_fencing_token()  # the chain of the next request
+    status, _ = await agree(nodes[1], "n3", limit=len(ACKNOWLEDGED), fencing_token=latest, is_relayed=True)
     assert status == 200
 
 
 async def test_first_link_of_an_upload_and_of_an_epoch_may_come_along_the_chain(nodes: list[Node]) -> None:
-    assert await agree(nodes[1], "n3", laid=next_laid(), is_relayed=True) == (200, "0")
+    assert await agree(nodes[1], "n3", fencing_token=next_fencing_token(), is_relayed=True) == (200, "0")
     store(nodes[2], ACKNOWLEDGED)
-    laid_now, limit = next_laid(), len(ACKNOWLEDGED)
-    status, _ = await agree(nodes[1], "n3", epoch=1, limit=limit, laid=laid_now, is_relayed=True)
+    laid_now, limit = next_fencing_token(), len(ACKNOWLEDGED)
+    status, _ = await agree(nodes[1], "n3", epoch=1, limit=limit, fencing_token=laid_now, is_relayed=True)
     assert status == 200
 
 
@@ -210,49 +224,49 @@ async def until_asked(node: Node) -> None:
         await asyncio.sleep(0.01)
 
 
-def laid(run: int, number: int) -> str:
+def fencing_token(run: int, number: int) -> str:
     return f"{run:016x}-{number}"
 
 
 def test_older_link_of_a_run_is_refused_and_the_same_again_is_not() -> None:
-    links = LaidLinks()
-    links.require_newest(UUID, 3, laid(1, 5))
-    links.require_newest(UUID, 3, laid(1, 5))
+    links = LinkFences()
+    links.require_newest(UUID, 3, fencing_token(1, 5))
+    links.require_newest(UUID, 3, fencing_token(1, 5))
     with pytest.raises(Conflict):
-        links.require_newest(UUID, 3, laid(1, 4))
-    links.require_newest(UUID, 3, laid(1, 6))
+        links.require_newest(UUID, 3, fencing_token(1, 4))
+    links.require_newest(UUID, 3, fencing_token(1, 6))
 
 
 def test_run_that_another_followed_is_over_for_this_epoch_only() -> None:
-    links = LaidLinks()
-    links.require_newest(UUID, 3, laid(1, 5))
-    links.require_newest(UUID, 3, laid(2, 1))
+    links = LinkFences()
+    links.require_newest(UUID, 3, fencing_token(1, 5))
+    links.require_newest(UUID, 3, fencing_token(2, 1))
     with pytest.raises(Conflict):
-        links.require_newest(UUID, 3, laid(1, 6))
-    links.require_newest(UUID, 4, laid(1, 7))
+        links.require_newest(UUID, 3, fencing_token(1, 6))
+    links.require_newest(UUID, 4, fencing_token(1, 7))
     with pytest.raises(Conflict):
-        links.require_newest(UUID, 3, laid(2, 2))
+        links.require_newest(UUID, 3, fencing_token(2, 2))
 
 
 def test_link_without_a_name_is_of_an_older_version_and_passes() -> None:
-    links = LaidLinks()
-    links.require_newest(UUID, 3, laid(1, 5))
+    links = LinkFences()
+    links.require_newest(UUID, 3, fencing_token(1, 5))
     links.require_newest(UUID, 3, "")
 
 
-@pytest.mark.parametrize("name", ["5", "x-5", laid(1, 5) + "\n", laid(1, 10**15)])
+@pytest.mark.parametrize("name", ["5", "x-5", fencing_token(1, 5) + "\n", fencing_token(1, 10**15)])
 def test_name_of_a_link_is_checked(name: str) -> None:
     with pytest.raises(InvalidRequest):
-        LaidLinks().require_newest(UUID, 3, name)
+        LinkFences().require_newest(UUID, 3, name)
 
 
 def test_uploads_are_remembered_up_to_a_bound() -> None:
-    links = LaidLinks(uploads_max=2)
+    links = LinkFences(uploads_max=2)
     for name in ("a", "b", "c"):
-        links.require_newest(name, 0, laid(1, 5))
-    links.require_newest("a", 0, laid(1, 4))  # forgotten
+        links.require_newest(name, 0, fencing_token(1, 5))
+    links.require_newest("a", 0, fencing_token(1, 4))  # forgotten
     with pytest.raises(Conflict):
-        links.require_newest("c", 0, laid(1, 4))
+        links.require_newest("c", 0, fencing_token(1, 4))
 
 
 async def test_member_that_had_finished_the_content_keeps_what_is_acknowledged_of_it(

@@ -42,7 +42,7 @@ def test_counters_and_histograms_are_summed_by_label_and_bucket() -> None:
     other.hits.labels("/b").inc()
     own.times.observe(0.5)
     other.times.observe(1.5)
-    tally.hear(1, other.tell())
+    tally.receive(1, other.tell())
     found = total(tally, own, {1})
     assert found['hits_total{route="/a"}'] == 7
     assert found['hits_total{route="/b"}'] == 1
@@ -57,7 +57,7 @@ def test_gauges_are_summed_and_what_a_node_has_once_is_told_once() -> None:
         Worker("b", hits=2, uploads=3, free_bytes=60),
         Tally(),
     )
-    tally.hear(1, other.tell())
+    tally.receive(1, other.tell())
     found = total(tally, own, {1})
     assert found["uploads"] == 5
     assert tally.gauge("uploads", {1}) == 3
@@ -68,7 +68,7 @@ def test_gauges_are_summed_and_what_a_node_has_once_is_told_once() -> None:
 
 def test_silent_worker_keeps_its_counts_and_loses_its_gauges() -> None:
     own, other, tally = Worker("a", hits=1, uploads=2), Worker("b", hits=2, uploads=3), Tally()
-    tally.hear(1, other.tell())
+    tally.receive(1, other.tell())
     found = total(tally, own, set())
     assert found['hits_total{route="/a"}'] == 3
     assert found["uploads"] == 2
@@ -78,8 +78,8 @@ def test_silent_worker_keeps_its_counts_and_loses_its_gauges() -> None:
 def test_counts_of_ended_processes_stay_when_others_take_their_place() -> None:
     own, tally = Worker("a", hits=1), Tally()
     for life in ("b", "c", "d"):
-        tally.hear(1, Worker(life, hits=9).tell())  # an older look of the same life
-        tally.hear(1, Worker(life, hits=10, uploads=1).tell())
+        tally.receive(1, Worker(life, hits=9).tell())  # an older look of the same life
+        tally.receive(1, Worker(life, hits=10, uploads=1).tell())
     found = total(tally, own, {1})
     assert found['hits_total{route="/a"}'] == 31
     assert found["uploads"] == 1
@@ -92,7 +92,7 @@ def test_counter_is_told_over_all_that_ever_ran() -> None:
     for worker, life, hits in ((1, "b", 4), (2, "c", 1), (1, "d", 2)):
         told = Worker(life, hits=hits)
         told.hits.labels("/b").inc()
-        tally.hear(worker, told.tell())
+        tally.receive(worker, told.tell())
     assert tally.counter("hits") == 5 + 2 + 3
 
 
@@ -102,7 +102,7 @@ def test_sum_is_well_formed_openmetrics(answering: set[int]) -> None:
     for number, life in ((1, "b"), (2, "c"), (2, "d")):
         worker = Worker(life, hits=number)
         worker.hits.labels(f"/{life}").inc()
-        tally.hear(number, worker.tell())
+        tally.receive(number, worker.tell())
     text = openmetrics.generate_latest(  # type: ignore[no-untyped-call]
         tally.total(collected(own.registry), answering)
     ).decode()
