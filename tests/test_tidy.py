@@ -244,6 +244,17 @@ def test_list_check_takes_whole_lists(text: str) -> None:
     assert not list_fault(text)
 
 
+def test_no_two_public_classes_have_one_name() -> None:
+    places: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for path in sources_of(package):
+            for found in tree_of(path).body:
+                if isinstance(found, ast.ClassDef) and not found.name.startswith("_"):
+                    places.setdefault(found.name, []).append(name_of(path))
+    twice = {name: found for name, found in places.items() if len(found) > 1}
+    assert not twice, "; ".join(f"{name}: {', '.join(found)}" for name, found in twice.items())
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_imports_run_one_way(package: str) -> None:
     later = PACKAGES[PACKAGES.index(package) + 1 :]

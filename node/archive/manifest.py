@@ -17,10 +17,10 @@ from msgspec import Raw, Struct
 from coordinator.model.bounds import IMAGES_MAX, LABEL_CHARS_MAX
 from coordinator.model.records import Manifest, ManifestImage
 from node.archive.zip_reader import (
-    Directory,
-    Entry,
+    CentralDirectory,
     TooLarge,
     ZipDamaged,
+    ZipEntry,
     entries,
     find_directory,
     read_entry,
@@ -98,8 +98,8 @@ def read_manifest(descriptor: int, size_bytes: int) -> Manifest:
         return Manifest(archive="damaged")
 
 
-def _read(descriptor: int, directory: Directory) -> Manifest:
-    topology: Entry | None = None
+def _read(descriptor: int, directory: CentralDirectory) -> Manifest:
+    topology: ZipEntry | None = None
     images: Images = {}
     truncated = False
     try:

@@ -41,7 +41,7 @@ class TooLarge(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Directory:
+class CentralDirectory:
     """Where the central directory lies. `base`: what precedes the zip in the file (a program, for one)."""
 
     start: int
@@ -50,7 +50,7 @@ class Directory:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class ZipEntry:
     """What the directory says of one file: claims, all of them."""
 
     name: bytes
@@ -67,7 +67,7 @@ class Entry:
         return self.name.decode("utf-8" if self.flags & _UTF8 else "cp437", "replace")
 
 
-def find_directory(descriptor: int, size_bytes: int) -> Directory | None:
+def find_directory(descriptor: int, size_bytes: int) -> CentralDirectory | None:
     """The central directory, or None for what is no zip. Raises ZipDamaged when it looks like one.
 
     A file is taken for a zip when it begins as one, or ends in an end record whose comment fits to the byte.
@@ -89,10 +89,10 @@ def find_directory(descriptor: int, size_bytes: int) -> Directory | None:
     start = end - length_bytes
     if start < 0 or start < offset:
         raise ZipDamaged("has a directory that is larger than what precedes it")
-    return Directory(start, end, start - offset)
+    return CentralDirectory(start, end, start - offset)
 
 
-def entries(descriptor: int, directory: Directory) -> Iterator[Entry]:
+def entries(descriptor: int, directory: CentralDirectory) -> Iterator[ZipEntry]:
     """The entries in the order of the directory. Raises ZipDamaged, TooLarge."""
     position, window, window_start = directory.start, b"", directory.start
     for _ in range(ENTRIES_MAX):
@@ -113,7 +113,9 @@ def entries(descriptor: int, directory: Directory) -> Iterator[Entry]:
         raise TooLarge
 
 
-def read_entry(descriptor: int, directory: Directory, entry: Entry, *, size_bytes_max: int) -> bytes:
+def read_entry(
+    descriptor: int, directory: CentralDirectory, entry: ZipEntry, *, size_bytes_max: int
+) -> bytes:
     """The content of one entry, checked against its CRC-32. Raises ZipDamaged, TooLarge."""
     if entry.flags & _ENCRYPTED:
         raise ZipDamaged("has an entry that is encrypted")
@@ -188,7 +190,7 @@ def _entry_bytes(window: bytes, at: int) -> int:
     return int(_ENTRY.size + name_bytes + extra_bytes + comment_bytes)
 
 
-def _decode_entry(window: bytes, at: int, directory: Directory) -> Entry:
+def _decode_entry(window: bytes, at: int, directory: CentralDirectory) -> ZipEntry:
     fields = _ENTRY.unpack_from(window, at)
     flags, method, crc32 = fields[3], fields[4], fields[7]
     name_bytes, extra_bytes = fields[10], fields[11]
@@ -198,7 +200,7 @@ def _decode_entry(window: bytes, at: int, directory: Directory) -> Entry:
     if directory.base + header_offset + _LOCAL.size + compressed_bytes > directory.start:
         raise ZipDamaged("has an entry that reaches into its directory")
     name = window[names_at : names_at + name_bytes]
-    return Entry(name, flags, method, crc32, compressed_bytes, size_bytes, header_offset)
+    return ZipEntry(name, flags, method, crc32, compressed_bytes, size_bytes, header_offset)
 
 
 def _sizes(size_bytes: int, compressed_bytes: int, header_offset: int, extra: bytes) -> tuple[int, int, int]:

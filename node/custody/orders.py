@@ -19,7 +19,7 @@ REMEMBERED_MAX: Final = 8  # whoever has given one asks each second
 State = Literal["running", "completed", "stopped"]
 
 
-class PassState(Struct, frozen=True, kw_only=True):
+class PassStanding(Struct, frozen=True, kw_only=True):
     """How an order stands. `stopped`: nothing more is done, `reason` says to an operator why."""
 
     order_id: str
@@ -38,9 +38,9 @@ class Order:
     reason: str = ""
     has_begun: bool = field(default=False)
 
-    def standing(self) -> PassState:
+    def standing(self) -> PassStanding:
         """How it stands."""
-        return PassState(
+        return PassStanding(
             order_id=self.order_id, state=self.state, reason=self.reason, counts=dict(self.run.counts)
         )
 
@@ -57,7 +57,7 @@ class Orders:
         self._wake = wake
         self._orders: OrderedDict[str, Order] = OrderedDict()
 
-    def give(self, order_id: str, *, yes_really: bool) -> PassState:
+    def give(self, order_id: str, *, yes_really: bool) -> PassStanding:
         """Queue it, unless it is known; how it stands."""
         order = self._orders.get(order_id)
         if order is None:

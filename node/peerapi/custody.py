@@ -16,7 +16,7 @@ from msgspec import Meta, Struct
 
 from ca.errors import NotFound, Unavailable
 from coordinator.http.app import json_response, read_json
-from node.custody.orders import PassState
+from node.custody.orders import PassStanding
 from node.peerapi.context import PEER
 
 OrderId = Annotated[str, Meta(min_length=1, max_length=64)]
@@ -43,5 +43,5 @@ async def _order(request: web.Request) -> web.StreamResponse:
     orders = custody.orders.get(request.match_info["kind"])
     if orders is None:
         raise NotFound("There is no such order.")
-    standing: PassState = orders.give(body.order_id, yes_really=body.yes_really)
+    standing: PassStanding = orders.give(body.order_id, yes_really=body.yes_really)
     return json_response(standing)

@@ -77,7 +77,7 @@ def collected(registry: CollectorRegistry) -> list[Family]:
     ]
 
 
-class Collected(CollectorRegistry):
+class SummedMetrics(CollectorRegistry):
     """Metrics that were made elsewhere, for an encoder."""
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
@@ -123,7 +123,7 @@ class Tally:
             if value.name == name + _TOTAL
         )
 
-    def total(self, own: list[Family], answering: Collection[int]) -> Collected:
+    def total(self, own: list[Family], answering: Collection[int]) -> SummedMetrics:
         """The numbers of the node: `own` are those of the process that sums, `answering` who told now."""
         sums = _Sums()
         sums.add(own)
@@ -133,7 +133,7 @@ class Tally:
             else:
                 sums.add(numbers.families, kinds=_RISING)
         sums.add(self._ended.families())
-        return Collected(sums.metrics())
+        return SummedMetrics(sums.metrics())
 
 
 class _Sums:
