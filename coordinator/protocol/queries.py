@@ -231,7 +231,7 @@ class ListNodeUploads(Query, frozen=True, kw_only=True, tag="list_node_uploads")
 
 
 class ListReplicasToDelete(Query, frozen=True, kw_only=True, tag="list_doomed"):
-    """For members only: a DoomedPage, what a node shall delete, after the sha256 `after`."""
+    """For members only: a DeletionPage, what a node shall delete, after the sha256 `after`."""
 
     node_id: Text
     after: Text = ""
