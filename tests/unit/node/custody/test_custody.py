@@ -137,7 +137,8 @@ async def test_no_list_is_read_before_an_answer_to_the_report(keeper: Keeper) ->
     keeper.age(*names)
     keeper.log.lost_reports = 2
     await keeper.collect()
-    asked = "".join({"ReportDropped": "R", "ListReplicasToDelete": "L"}.get(name, "") for name in keeper.log.asked)
+    letters = {"ReportDropped": "R", "ListReplicasToDelete": "L"}
+    asked = "".join(letters.get(name, "") for name in keeper.log.asked)
     assert asked == "LRRRLLRL"
 
 
