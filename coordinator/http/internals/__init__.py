@@ -1,8 +1,8 @@
 """The fence around names that are private to aiohttp and asyncio: nothing else in the product touches one.
 
-Whoever raises a version reads this list first, then runs `tests/unit/coordinator/http/test_internals.py`,
-which tries all of it over real sockets. `tests/test_tidy.py` keeps the fence closed. Each name stands
-with what it is for, and with what happens should it change.
+Whoever raises a version reads this list first, then runs `tests/unit/coordinator/http/test_internals.py`
+and `test_internals_client.py`, which try all of it over real sockets. `tests/test_tidy.py` keeps the
+fence closed. Each name stands with what it is for, and with what happens should it change.
 
 aiohttp, a server's connection (`RequestHandler` and its base `BaseProtocol`), in `aiohttp_server.py`:
 

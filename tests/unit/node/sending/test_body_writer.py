@@ -5,11 +5,14 @@ from collections.abc import AsyncIterator
 
 import pytest
 from aiohttp import web
+from aiohttp.http_writer import StreamWriter
 
 from ca.errors import Unavailable
 from coordinator.http.app import new_application, serve
 from node.sending import body_writer
 from node.sending.body_writer import send_body
+from tests.unit.hot_node import asking, exchange, hot_node, record
+from tests.unit.peer_nodes import CONTENT, Node
 from tests.unit.standstill import again_after_standstill
 
 SIZE_BYTES = 64 << 20  # more than the kernel's buffers on both sides take
@@ -100,3 +103,26 @@ async def test_body_that_fails_at_once_is_an_error_answer() -> None:
     assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
     writer.close()
     await listener.close()
+
+
+@pytest.mark.parametrize("name", ["send_headers", "write_eof"])
+async def test_file_whose_head_aiohttp_sends_again_breaks_the_connection_and_is_told(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    """As a release of aiohttp would have it that keeps the head in another place."""
+    nodes[0].store()
+    async with hot_node(nodes[0], record(["n1"])) as running:
+        whole = await exchange(running.ordinary, [asking("Connection: close")])
+        assert whole.endswith(b"\r\n\r\n" + CONTENT)
+        ordinary = getattr(StreamWriter, name)
+        again = b"HTTP/1.1 200 OK\r\n\r\n"
+
+        def changed(writer: StreamWriter, *arguments: bytes) -> object:
+            writer._write(again)
+            return ordinary(writer, *arguments)
+
+        monkeypatch.setattr(StreamWriter, name, changed)
+        spoilt = await exchange(running.ordinary, [asking("Connection: close")])
+        assert spoilt.count(again) == 1
+        assert spoilt.count(CONTENT) == (1 if name == "write_eof" else 0), "what is out is out"
+    assert "aiohttp sent the head of an answer again" in "".join(str(vars(told)) for told in caplog.records)
