@@ -121,7 +121,7 @@ MUTANTS: Final = (
         "completion names what is doomed",
         (*LOOKED_AT_TWO, ("complete", 0)),
         replicas,
-        "require_undoomed",
+        "require_unmarked",
     ),
     Mutant(
         "report of an ended process counts",
