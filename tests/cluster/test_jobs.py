@@ -35,6 +35,7 @@ def run_job(cluster: Cluster, name: str) -> Any:
     return json.loads(cluster.filestore("job", "show", run_id).stdout)
 
 
+@pytest.mark.long
 def test_file_past_its_retention_is_tombstoned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clocks = Clocks(tmp_path, monkeypatch)
     with Cluster(tmp_path / "cluster") as cluster:

@@ -162,6 +162,7 @@ def is_known_by_all(cluster: Cluster, member: Member) -> bool:
     return all(each["content"].get(member.id) == own for each in known)
 
 
+@pytest.mark.long
 def test_coordinator_that_was_made_anew_under_its_old_name_is_refused(
     own_cluster: Cluster, tmp_path: Path
 ) -> None:

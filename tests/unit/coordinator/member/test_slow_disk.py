@@ -108,6 +108,7 @@ async def test_member_whose_disk_hangs_falls_silent(group: Group) -> None:
         assert second._writing is not None
 
 
+@pytest.mark.long
 async def test_leader_whose_disk_hangs_loses_the_lead(group: Group) -> None:
     """However many reads confirm that it leads, and though it has just come to lead."""
     seats = [group.seat(name) for name in ("c1", "c2", "c3")]
