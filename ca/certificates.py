@@ -110,21 +110,24 @@ def new_intermediate(
 ) -> tuple[str, ec.EllipticCurvePrivateKey]:
     """An intermediate that may sign leaves and no further authority (pathLen 0): PEM and key.
 
-    Raises UntrustedCertificate for the key of another root.
+    Raises UntrustedCertificate for the key of another root, and for a damaged root.
     """
     root = certificates_in(root_cert_pem)[0]
     if not is_for(root, root_key):
         raise UntrustedCertificate("the root key is not the one of this cluster's root certificate")
     key = new_key()
-    not_after = min(_whole_seconds(now) + INTERMEDIATE_LIFE, root.not_valid_after_utc)
     subject = _ca_subject(cluster, "Filestore intermediate")
-    certificate = (
-        _builder(subject, root.subject, key.public_key(), now, not_after)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(ca=True), critical=True)
-        .add_extension(_authority_key_identifier(root), critical=False)
-        .sign(root_key, hashes.SHA256())
-    )
+    try:
+        not_after = min(_whole_seconds(now) + INTERMEDIATE_LIFE, root.not_valid_after_utc)
+        certificate = (
+            _builder(subject, root.subject, key.public_key(), now, not_after)
+            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+            .add_extension(_key_usage(ca=True), critical=True)
+            .add_extension(_authority_key_identifier(root), critical=False)
+            .sign(root_key, hashes.SHA256())
+        )
+    except X509_FAILURES as error:
+        raise UntrustedCertificate(f"the root certificate can sign nothing: {error}") from error
     return _pem(certificate), key
 
 

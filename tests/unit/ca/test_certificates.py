@@ -1,6 +1,7 @@
 """The authority's certificates: their shape, what OpenSSL in strict mode says, and the joiner's checks."""
 
 import shutil
+import ssl
 import subprocess
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import TypeVar
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
@@ -184,6 +186,23 @@ def test_authority_whose_leaves_nobody_would_trust_is_refused(authority: Authori
 def test_root_key_of_another_root_signs_no_intermediate() -> None:
     with pytest.raises(UntrustedCertificate, match="root key"):
         new_intermediate(ROOT, OTHER_ROOT_KEY, "lab", now=NOW)
+
+
+@pytest.mark.filterwarnings("ignore::cryptography.utils.CryptographyDeprecationWarning")  # of serials < 1
+def test_root_of_which_any_bit_has_flipped_signs_or_is_refused_with_a_reason() -> None:
+    encoded = bytearray(certificates_in(ROOT)[0].public_bytes(serialization.Encoding.DER))
+    refusals = set()
+    for index in range(len(encoded)):
+        flipped = encoded.copy()
+        flipped[index] ^= 1 << index % 8
+        pem = ssl.DER_cert_to_PEM_cert(bytes(flipped))
+        try:
+            intermediate_pem, _ = new_intermediate(pem, ROOT_KEY, "lab", now=NOW)
+        except UntrustedCertificate as refusal:
+            refusals.add(str(refusal).split(":")[0])
+        else:
+            assert len(certificates_in(intermediate_pem)) == 1
+    assert "the root certificate can sign nothing" in refusals
 
 
 def test_keys_are_not_in_the_repr() -> None:
