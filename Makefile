@@ -51,11 +51,11 @@ run: $(INSTALLED)
 install: $(INSTALLED)
 
 # Versions and hashes come from constraints.txt alone; the product itself is installed without looking further.
-$(INSTALLED): constraints.txt pyproject.toml
+$(INSTALLED): constraints.txt pyproject.toml client/pyproject.toml
 	@set -eu; \
 	if ! $(BIN)/python -c '' 2>/dev/null; then $(FIND_PYTHON); "$$found" -m venv --clear $(VENV); fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e client -e .
 	@touch $@
 
 test: $(INSTALLED)
@@ -113,7 +113,7 @@ bench: $(INSTALLED)
 constraints: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
-		--no-annotate --all-extras pyproject.toml -o constraints.txt
+		--no-annotate --no-emit-package filestore-client --all-extras pyproject.toml -o constraints.txt
 
 clean:
 	rm -rf $(VENV) .filestore .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis dist build

@@ -21,7 +21,6 @@ from coordinator.runtime.config import CoordinatorFiles
 from deploy.dev.cluster import CLUSTER_NAME, DevelopmentCluster, Member
 from deploy.dev.processes import wait_until
 from node.base.config import NodeFiles
-from node.client.upload import FileSource, upload
 
 NODES, REPLICAS = 4, 3
 DOWN_AFTER_S = 3
@@ -93,15 +92,11 @@ class HealingCluster:
             for start in range(0, size_bytes, 1 << 20):
                 file.write(os.urandom(min(1 << 20, size_bytes - start)))
             file.seek(0)
-            return asyncio.run(self._upload(file, size_bytes))
+            return asyncio.run(self._upload(file))
 
-    async def _upload(self, file: io.BufferedRandom, size_bytes: int) -> str:
+    async def _upload(self, file: io.BufferedRandom) -> str:
         async with self._cluster.client() as client:
-            fields = {"filename": "bench", "project_id": "bench", "size_bytes": size_bytes}
-            created = await client.create_project_file(fields)
-            client.prefer(created["upload_url"].partition("/api/v1/")[0])
-            await upload(client, created["file_uuid"], FileSource(file))
-        return str(created["file_uuid"])
+            return (await client.files.upload(file, kind="project", filename="bench")).file_uuid
 
     def delete(self, file_uuid: str) -> None:
         """Its bytes stay: nobody waits for them."""

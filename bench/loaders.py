@@ -171,7 +171,7 @@ class CoordinatorGroup:
 
     async def _status(self) -> dict[str, Any]:
         async with self.cluster.client() as client:
-            return await client.status()
+            return await client.cluster.status()
 
     def loaders(self, count: int) -> Loaders:
         """Start so many load processes, each of which joins as a node."""
@@ -191,10 +191,10 @@ class CoordinatorGroup:
     async def _join(self, data: Path, node_id: str) -> None:
         api_port, peer_port = free_ports(2)
         async with self.cluster.client() as client:
-            answer = await client.create_join_token(node_id=node_id)
+            minted = await client.join_tokens.create(node_id=node_id)
         await join(
             data,
-            token=str(answer["token"]),
+            token=minted.token,
             node_id=node_id,
             coordinator_url=self.members[0].url,
             address=LOOPBACK,

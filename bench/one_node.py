@@ -9,7 +9,6 @@ from pathlib import Path
 
 from deploy.dev.cluster import DevelopmentCluster
 from deploy.dev.processes import LOOPBACK, free_ports
-from node.client.upload import FileSource, upload
 
 
 def remove_blobs(blobs: Path) -> None:
@@ -59,7 +58,8 @@ class OneNode:
         """A file without content yet; its file_uuid."""
         async with self._cluster.client() as client:
             fields = {"filename": "bench", "project_id": "bench", "size_bytes": size_bytes}
-            return str((await client.create_project_file(fields))["file_uuid"])
+            created = await client.call("POST", "/api/v1/project-files", dict[str, str], body=fields)
+            return created["file_uuid"]
 
     async def _store_all(self, counts: Mapping[int, int]) -> dict[int, list[tuple[str, str]]]:
         return {size: [await self._store(size) for _ in range(count)] for size, count in counts.items()}
@@ -71,9 +71,7 @@ class OneNode:
                 block = os.urandom(min(left_bytes, 1 << 20))
                 digest.update(block)
                 file.write(block)
-        file_uuid = await self.create(size_bytes)
         async with self._cluster.client() as client:
-            with path.open("rb") as file:
-                await upload(client, file_uuid, FileSource(file))
+            stored = await client.files.upload(path, kind="project", resume=False)
         path.unlink()
-        return file_uuid, digest.hexdigest()
+        return stored.file_uuid, digest.hexdigest()

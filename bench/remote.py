@@ -24,7 +24,6 @@ from bench.receiver import Order, request_of
 from bench.rows import Figure, Row, as_json, show
 from ca.tls import client_context
 from deploy.dev.cluster import DevelopmentCluster, Member
-from node.client.upload import FileSource, upload
 
 RUNS = 15
 FILE_BYTES = int(os.environ.get("REMOTE_MIB", "1024")) << 20
@@ -49,12 +48,7 @@ class Nodes:
             for _ in range(FILE_BYTES >> 20):
                 file.write(os.urandom(1 << 20))
         async with self._cluster.client() as client:
-            fields = {"filename": "bench", "project_id": "bench", "size_bytes": FILE_BYTES}
-            created = await client.create_project_file(fields)
-            client.prefer(created["upload_url"].partition("/api/v1/")[0])
-            with path.open("rb") as content:
-                await upload(client, created["file_uuid"], FileSource(content))
-        return str(created["file_uuid"])
+            return (await client.files.upload(path, kind="project", resume=False)).file_uuid
 
     def by_copy(self) -> tuple[Member, Member]:
         """The node that has the copy, then the one that has none. Raises RuntimeError unless it is one."""

@@ -26,7 +26,6 @@ from rich.table import Table
 from bench import yardstick
 from ca.tls import client_context
 from deploy.dev.cluster import DevelopmentCluster, Member
-from node.client.upload import FileSource, upload
 
 RUNS = 5
 CREATE_SECONDS = 3.0
@@ -84,13 +83,9 @@ class Bench:
 
     async def _store(self, path: Path) -> tuple[str, float]:
         async with self._cluster.client() as client:
-            fields = {"filename": path.name, "project_id": "bench", "size_bytes": FILE_BYTES}
-            created = await client.create_project_file(fields)
-            client.prefer(created["upload_url"].partition("/api/v1/")[0])
             start = time.perf_counter()
-            with path.open("rb") as file:
-                await upload(client, created["file_uuid"], FileSource(file))
-            return created["file_uuid"], FILE_BYTES / (time.perf_counter() - start)
+            file = await client.files.upload(path, kind="project", resume=False)
+            return file.file_uuid, FILE_BYTES / (time.perf_counter() - start)
 
     def fetch_bytes_per_s(self, file_uuid: str, node: Member) -> float:
         """One whole download through a node."""

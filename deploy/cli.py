@@ -1,36 +1,55 @@
 """The `filestore` command.
 
-Errors are one line on stderr with code and details; no traceback for what users meet.
-
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 130 interrupted. Of `status`: 0 healthy, 1 degraded,
-2 unavailable, 3 not asked: the token may not see it, or a file is missing.
+Errors are one line on stderr with code and details; no traceback for what users meet. The exit codes are
+those of `deploy/base/failures.py`.
 """
 
 import importlib
+import io
 import os
 import sys
-from typing import Final
+from typing import Final, NoReturn
 
 import click
 
-from ca.errors import FilestoreError
-
 STDERR_FILENO: Final = 2
-MODULES: Final = {  # below deploy.commands
-    "coordinator": "coordinator",
-    "damaged": "damaged",
-    "dev": "cluster",
-    "doctor": "doctor",
-    "get": "files",
-    "job": "jobs",
-    "ls": "files",
-    "node": "node",
-    "put": "files",
-    "rm": "files",
-    "status": "status",
-    "token": "token",
-    "user": "user",
+SECTIONS: Final = {  # what people look for; the modules lie below deploy.commands
+    "Files": {
+        "put": "put",
+        "get": "files",
+        "cat": "files",
+        "ls": "files",
+        "show": "files",
+        "find": "files",
+        "mv": "files",
+        "du": "files",
+        "rm": "files",
+        "share": "buckets",
+        "serve": "serve",
+    },
+    "Who and where": {
+        "login": "account",
+        "logout": "account",
+        "context": "account",
+        "whoami": "account",
+        "bucket": "buckets",
+        "grant": "buckets",
+        "user": "user",
+        "token": "token",
+        "audit": "audit",
+    },
+    "The cluster": {
+        "status": "status",
+        "damaged": "damaged",
+        "job": "jobs",
+        "node": "node",
+        "coordinator": "coordinator",
+        "doctor": "doctor",
+        "dev": "cluster",
+    },
+    "Tools": {"api": "api", "completion": "api"},
 }
+MODULES: Final = {name: module for section in SECTIONS.values() for name, module in section.items()}
 
 
 class Commands(click.Group):
@@ -48,36 +67,55 @@ class Commands(click.Group):
         assert isinstance(found, click.Command)
         return found
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The commands of `--help`, by sections."""
+        width = max(map(len, MODULES))
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                rows = []
+                for name in names:
+                    command = self.get_command(ctx, name)
+                    assert command is not None
+                    limit = formatter.width - 6 - width
+                    rows.append((name.ljust(width), command.get_short_help_str(limit)))
+                formatter.write_dl(rows)
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="filestore", prog_name="filestore")
 def cli() -> None:
-    """Filestore: a store for the big files of network-emulation labs, on a handful of machines."""
+    """Filestore: a store for the big files of network-emulation labs, on a handful of machines.
+
+    `filestore login URL` signs in to a cluster; `filestore put FILE` and `filestore get NAME` move files.
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not allowed, 4 not found, 5 conflict, 6 unavailable,
+    10 needs attention, 130 interrupted.
+    """
 
 
 def main() -> None:
     """What `deploy.entry` calls; never returns, except for an interrupt outside of click."""
     _open_standard_streams()
     try:
-        answer = cli.main(standalone_mode=False)
+        answer = cli.main(prog_name="filestore", standalone_mode=False)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except FilestoreError as error:
-        from deploy.base.connection import line_of
-
-        fail(line_of(error))
     except BrokenPipeError:
         # The reader of our output has gone; Python would complain again when it flushes at exit.
         sys.stdout = None
         sys.exit(1)
-    except OSError as error:
-        from deploy.base.connection import reason_of
-
-        fail(f"{error.filename or 'system'}: {reason_of(error)}")
     except click.Abort:  # of an interrupt, for which click has begun a new line
         click.echo("interrupted", err=True)
         sys.exit(130)
+    except Exception as error:
+        from deploy.base.failures import FAILURES, exit_code_of, line_of, reason_of
+
+        if isinstance(error, FAILURES):
+            fail(line_of(error), exit_code_of(error))
+        elif isinstance(error, OSError):
+            fail(f"{error.filename or 'system'}: {reason_of(error)}")
+        raise
     sys.exit(answer if isinstance(answer, int) else 0)
 
 
@@ -89,9 +127,14 @@ def _open_standard_streams() -> None:
     sys.stdin = sys.stdin or open(0)  # noqa: SIM115  # they stay open; Python has none then
     sys.stdout = sys.stdout or open(1, "w")  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w")  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(
+            stream, io.TextIOWrapper
+        ):  # a name with an emoji on a terminal of Latin-1 is shown as ?
+            stream.reconfigure(errors="replace")
 
 
-def fail(line: str) -> None:
-    """One line on stderr, exit code 1."""
+def fail(line: str, code: int = 1) -> NoReturn:
+    """One line on stderr, and the end."""
     click.echo(f"filestore: {line}", err=True)
-    sys.exit(1)
+    sys.exit(code)

@@ -1,4 +1,4 @@
-"""Which cluster a command talks to: options, then environment, then ./.filestore/cluster.json.
+"""Which cluster a command talks to: options, environment, ./.filestore/cluster.json, and then a context.
 
 A token is never taken from the command line or the environment itself, only from a file: arguments and
 environments are visible to others on the machine.
@@ -13,13 +13,18 @@ from typing import Any, TypeVar
 
 import click
 import uvloop
+from filestore_client import AsyncClient
+from filestore_client.errors import InvalidRequest as UnusableFile
+from filestore_client.errors import Unauthorized
+from filestore_client.retry import DEADLINE_S
+from filestore_client.transport import require_token
 
-from ca.errors import FilestoreError, Internal, InvalidRequest
+from ca.errors import InvalidRequest
 from deploy.base.cluster_file import read_cluster_file
-from node.client.client import DEADLINE_S, Client, require_token
+from deploy.base.contexts import read_contexts
+from deploy.base.failures import explained, reason_of
 
 CLUSTER_FILE = Path(".filestore/cluster.json")
-NOT_ASKED = 3  # the exit code of a `status` that tells nothing of the cluster
 TEXT_CHARS_MAX = 1 << 20  # a bound on what a wrong path costs
 
 T = TypeVar("T")
@@ -34,23 +39,33 @@ class Connection:
     token_file: Path
     deadline_s: float
 
-    def client(self) -> Client:
+    def client(self) -> AsyncClient:
         """A client for this cluster. Raises InvalidRequest when a file cannot be read or used."""
-        root_pem, token = read_text(self.ca, "the CA certificate"), _read_token(self.token_file)
+        root_pem, token = read_text(self.ca, "the CA certificate"), self.token()
         try:
-            return Client(self.urls, root_pem=root_pem, token=token, deadline_s=self.deadline_s)
-        except Internal as error:
+            return AsyncClient(self.urls, root_pem=root_pem, token=token, deadline_s=self.deadline_s)
+        except UnusableFile as error:
             raise InvalidRequest(f"{self.ca}: {error.details}") from error
 
-    def run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
-        """Run one piece of work with a client, and close the client whatever happens."""
+    def token(self) -> str:
+        """The token, from its file. Raises InvalidRequest naming the file."""
+        return _read_token(self.token_file)
+
+    def run(self, work: Callable[[AsyncClient], Coroutine[Any, Any, T]]) -> T:
+        """Run one piece of work with a client, and close the client whatever happens.
+
+        Raises what the work does; Unauthorized says what can be seen of the token.
+        """
 
         async def session() -> T:
             async with self.client() as client:
                 return await work(client)
 
-        # The loop that the servers run on: see pyproject.toml.
-        return uvloop.run(session())
+        try:
+            # The loop that the servers run on: see pyproject.toml.
+            return uvloop.run(session())
+        except Unauthorized as error:
+            raise explained(self.token(), str(self.token_file)) from error
 
 
 def _read_token(path: Path) -> str:
@@ -59,7 +74,7 @@ def _read_token(path: Path) -> str:
         raise InvalidRequest(f"{path}: is empty, a token is wanted.")
     try:
         require_token(token)
-    except InvalidRequest as error:
+    except UnusableFile as error:
         raise InvalidRequest(f"{path}: {error.details}") from error
     mode = path.stat().st_mode
     if stat.S_ISREG(mode) and mode & stat.S_IROTH:
@@ -82,13 +97,8 @@ def read_text(path: Path, what: str) -> str:
     return text.strip()
 
 
-def reason_of(error: Exception) -> str:
-    """The short text of an operating system error."""
-    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
-
-
 def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command --url, --ca, --token-file and --deadline; it receives one `connection`."""
+    """Give a command --url, --ca, --token-file, --context and --deadline; it receives one `connection`."""
 
     @click.option(
         "--url",
@@ -111,6 +121,11 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="A file that holds a user token.  [FILESTORE_TOKEN_FILE]",
     )
     @click.option(
+        "--context",
+        envvar="FILESTORE_CONTEXT",
+        help="A cluster that `filestore login` knows.  [FILESTORE_CONTEXT; default: the current one]",
+    )
+    @click.option(
         "--deadline",
         "deadline_s",
         type=click.FloatRange(min=0),
@@ -121,43 +136,47 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @functools.wraps(command)
     def wrapped(
-        urls: tuple[str, ...], ca: Path | None, token_file: Path | None, deadline_s: float, **rest: Any
+        urls: tuple[str, ...],
+        ca: Path | None,
+        token_file: Path | None,
+        context: str | None,
+        deadline_s: float,
+        **rest: Any,
     ) -> Any:
-        return command(connection=find_connection(urls, ca, token_file, deadline_s), **rest)
+        return command(connection=find_connection(urls, ca, token_file, context, deadline_s), **rest)
 
     return wrapped
 
 
 def find_connection(
-    urls: tuple[str, ...], ca: Path | None, token_file: Path | None, deadline_s: float
+    urls: tuple[str, ...],
+    ca: Path | None,
+    token_file: Path | None,
+    context: str | None,
+    deadline_s: float,
 ) -> Connection:
-    """Fill what was not given from ./.filestore/cluster.json.
+    """Fill what was not given: from a context that is named, ./.filestore/cluster.json, or the current one.
 
-    Raises click.UsageError when something is missing.
+    Raises click.UsageError when something is missing, InvalidRequest for a context that there is not.
     """
-    if not (urls and ca and token_file) and CLUSTER_FILE.is_file():
-        cluster = read_cluster_file(CLUSTER_FILE)
-        urls = urls or tuple(node.url for node in cluster.nodes)
-        ca = ca or Path(cluster.ca)
-        token_file = token_file or Path(cluster.admin_token_file)
+    if not (urls and ca and token_file):
+        if context is None and CLUSTER_FILE.is_file():
+            cluster = read_cluster_file(CLUSTER_FILE)
+            urls = urls or tuple(node.url for node in cluster.nodes)
+            ca = ca or Path(cluster.ca)
+            token_file = token_file or Path(cluster.admin_token_file)
+        elif name := context or read_contexts().current:
+            found = read_contexts().find(name)
+            urls = urls or tuple(found.urls)
+            ca = ca or Path(found.ca)
+            token_file = token_file or Path(found.token_file)
     if not urls or ca is None or token_file is None:
         missing = [
             name for name, value in (("--url", urls), ("--ca", ca), ("--token-file", token_file)) if not value
         ]
         raise click.UsageError(
-            f"{', '.join(missing)} missing: give options, or set FILESTORE_URL, FILESTORE_CA and"
-            f" FILESTORE_TOKEN_FILE, or work where {CLUSTER_FILE} is, which `filestore dev`"
-            " (`make run`) makes, and removes when it stops."
+            f"{', '.join(missing)} missing: sign in with `filestore login URL`, give options, set"
+            f" FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE, or work where {CLUSTER_FILE} is, which"
+            " `filestore dev` (`make run`) makes, and removes when it stops."
         )
     return Connection(urls=urls, ca=ca, token_file=token_file, deadline_s=deadline_s)
-
-
-def line_of(error: FilestoreError) -> str:
-    """An error on one line: its code and details. What the API never answers has no code: a sentence does."""
-    details = " ".join(error.details.split())
-    return details if is_local(error) else f"{error.code}: {details}"
-
-
-def is_local(error: FilestoreError) -> bool:
-    """Whether it says what is wrong with a file or a certificate, and not that a server failed."""
-    return error.code == Internal.code and type(error) is not Internal

@@ -2,11 +2,16 @@
 
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
+from coordinator.model.clock import now_ms
+from coordinator.model.timestamps import rfc3339
+
+_SHIFTS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -37,3 +42,35 @@ http_option = click.option(
     metavar="127.0.0.1:PORT",
     help="Also serve plain HTTP on loopback, for a proxy on this host.",
 )
+
+
+class Size(click.ParamType[int]):
+    """A number of bytes, with K, M, G or T (powers of 1024) behind it."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """Bytes; fails the command for anything else."""
+        if isinstance(value, int):
+            return value
+        found = re.fullmatch(r"([0-9]{1,15})([KMGT]?)(?:i?B)?", str(value), re.ASCII | re.IGNORECASE)
+        if found is None:
+            self.fail(f"{value!r} is no size: 500M or 20G are.", param, ctx)
+        return int(found[1]) << _SHIFTS[found[2].upper()]
+
+
+class Expiry(click.ParamType[str]):
+    """A moment to come: a duration from now, or an RFC 3339 time, as RFC 3339."""
+
+    name = "expiry"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """RFC 3339 in UTC; fails the command for anything else."""
+        text = str(value)
+        if re.fullmatch(r"[0-9]{1,9}[smhd]", text, re.ASCII):
+            return rfc3339(now_ms() + 1000 * Duration().convert(text, param, ctx))
+        try:
+            moment = datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"{value!r} is neither a duration (7d) nor a time (2026-12-24T18:00:00Z).", param, ctx)
+        return rfc3339(int(moment.astimezone(UTC).timestamp() * 1000))

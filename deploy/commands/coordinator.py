@@ -16,7 +16,7 @@ from deploy.commands.coordinator_data import (
     restore,
     snapshot,
 )
-from deploy.commands.coordinator_group import add, remove, status, transfer_leader
+from deploy.commands.coordinator_group import add, list_coordinators, remove, status, transfer_leader
 
 
 @click.group()
@@ -138,6 +138,7 @@ def run(data: Path, http: str | None, down_after: float | None) -> None:
 
 
 for _command in (
+    list_coordinators,
     add,
     remove,
     transfer_leader,

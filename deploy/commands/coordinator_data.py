@@ -7,13 +7,13 @@ import base64
 from pathlib import Path
 
 import click
+from filestore_client import AsyncClient
 
 from ca.errors import InvalidRequest
 from deploy.base.addresses import METAVAR, member_of
 from deploy.base.connection import Connection, connection_options
 from deploy.base.options import data_option
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
-from node.client.client import Client
 
 _data = data_option("The directory of a coordinator.")
 _output = click.option(
@@ -58,7 +58,7 @@ def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> No
     made = setup.new_intermediate(data, root_key)
     body = {"certificate": made.pem, "wrapped_key": base64.b64encode(made.wrapped).decode("ascii")}
 
-    async def work(client: Client) -> str:
+    async def work(client: AsyncClient) -> str:
         answer = await client.call("POST", "/api/v1/cluster/intermediates", dict[str, str], body=body)
         return answer["expires_at"]
 

@@ -1,16 +1,18 @@
 """`filestore coordinator add|remove|transfer-leader|status`: the group of coordinators, through the API."""
 
 import json
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
 
 import click
+from filestore_client import AsyncClient
 
-from ca.errors import FilestoreError, Unavailable
 from coordinator.model.records import CoordinatorRecord
 from deploy.base.addresses import METAVAR, member_of
-from deploy.base.connection import NOT_ASKED, Connection, connection_options, line_of
-from node.client.client import Client, UntrustedServer
+from deploy.base.connection import Connection, connection_options
+from deploy.base.failures import NEEDS_ATTENTION
+from deploy.base.output import json_option, print_records
 
 PATH = "/api/v1/cluster/coordinators"
 COLUMNS = (
@@ -58,7 +60,7 @@ def remove(connection: Connection, coordinator_id: str) -> None:
 def transfer_leader(connection: Connection, target: str) -> None:
     """Hand the lead to another coordinator, for instance before this machine is serviced."""
 
-    async def work(client: Client) -> str:
+    async def work(client: AsyncClient) -> str:
         body = {"id": target} if target else {}
         return (await client.call("POST", "/api/v1/cluster/leader", dict[str, str], body=body))["leader"]
 
@@ -71,22 +73,16 @@ def transfer_leader(connection: Connection, target: str) -> None:
 def status(connection: Connection, as_json: bool) -> int:
     """Show the group of coordinators.
 
-    Exit code 1 when one of them is not well, or none leads; 3 when it could not be asked, as of `status`.
+    Exit code 10 when one of them is not well, or none leads.
     """
     from rich.table import Table  # here: a coordinator that starts waits for none of it
 
     from deploy.base.terminal import table_console
 
-    async def work(client: Client) -> dict[str, Any]:
-        return await client.status()
+    async def work(client: AsyncClient) -> dict[str, Any]:
+        return await client.cluster.status()
 
-    try:
-        answer = connection.run(work)
-    except (Unavailable, UntrustedServer):
-        raise
-    except FilestoreError as error:
-        click.echo(f"filestore: {line_of(error)}", err=True)
-        return NOT_ASKED
+    answer = connection.run(work)
     coordinators = answer["coordinators"]
     if as_json:
         click.echo(json.dumps({"leader": answer["leader"], "coordinators": coordinators}))
@@ -102,10 +98,29 @@ def status(connection: Connection, as_json: bool) -> int:
         and not any(each.get(name) for name in ("diverged", "disk_full", "recovering"))
         for each in coordinators
     )
-    return 0 if answer["leader"] and is_well else 1
+    return 0 if answer["leader"] and is_well else NEEDS_ATTENTION
 
 
-async def add_coordinator(client: Client, record: CoordinatorRecord) -> None:
+@click.command("ls")
+@json_option
+@connection_options
+def list_coordinators(connection: Connection, as_json: bool) -> None:
+    """List the coordinators. `filestore coordinator status` shows how they are."""
+
+    async def work(client: AsyncClient) -> list[dict[str, Any]]:
+        authority = await client.call("GET", "/api/v1/cluster/ca", dict[str, Any])
+        return list(authority["coordinators"])
+
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {
+        "coordinator": lambda each: each["coordinator_id"],
+        "address": lambda each: each["address"],
+        "API port": lambda each: each["api_port"],
+        "peer port": lambda each: each["peer_port"],
+    }
+    print_records(connection.run(work), columns, as_json=as_json, empty="No coordinators.")
+
+
+async def add_coordinator(client: AsyncClient, record: CoordinatorRecord) -> None:
     """Let a coordinator in."""
     body = {
         "id": record.coordinator_id,
@@ -116,7 +131,7 @@ async def add_coordinator(client: Client, record: CoordinatorRecord) -> None:
     await client.call("POST", PATH, dict[str, Any], body=body)
 
 
-async def remove_coordinator(client: Client, coordinator_id: str) -> None:
+async def remove_coordinator(client: AsyncClient, coordinator_id: str) -> None:
     """Take a coordinator out."""
     await client.call("DELETE", f"{PATH}/{quote(coordinator_id, safe='')}", dict[str, Any])
 

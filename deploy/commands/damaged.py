@@ -4,11 +4,12 @@ import json
 from typing import Any, Final
 
 import click
+from filestore_client import AsyncClient
 from rich.table import Table
 
 from deploy.base.connection import Connection, connection_options
+from deploy.base.failures import NEEDS_ATTENTION
 from deploy.base.terminal import printable_name, table_console
-from node.client.client import Client
 
 PATH: Final = "/api/v1/cluster/damaged"
 RANGES_SHOWN_MAX: Final = 5
@@ -21,10 +22,10 @@ def damaged(connection: Connection, as_json: bool) -> int:
     """List content that is damaged on every node that holds it. Admins only.
 
     Where bytes are lost, all others of the content can still be downloaded, by ranges. What else is listed is
-    made whole from the parts that are sound. Exit code 0 when bytes are lost nowhere, 1 when some are.
+    made whole from the parts that are sound. Exit code 0 when bytes are lost nowhere, 10 when some are.
     """
 
-    async def work(client: Client) -> dict[str, Any]:
+    async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.call("GET", PATH, dict[str, Any])
 
     answer = connection.run(work)
@@ -35,7 +36,7 @@ def damaged(connection: Connection, as_json: bool) -> int:
         click.echo("Every content is whole on a node.")
     else:
         table_console().print(_table(contents))
-    return 1 if any(content["lost_bytes"] for content in contents) else 0
+    return NEEDS_ATTENTION if any(content["lost_bytes"] for content in contents) else 0
 
 
 def _table(contents: list[dict[str, Any]]) -> Table:

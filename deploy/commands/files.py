@@ -1,140 +1,46 @@
-"""`filestore put`, `get`, `ls` and `rm`: files up, files down, what there is, and away with it."""
+"""`filestore get`, `cat`, `ls`, `show`, `find`, `mv`, `du` and `rm`: what there is, and its use."""
 
-import json
-import mimetypes
 import sys
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
-from rich.table import Table
+from filestore_client import AsyncClient
+from filestore_client.ranges import CONNECTIONS, CONNECTIONS_MAX
+from filestore_client.records import FileRecord, FileSummary, Kind
 
-from ca.errors import FilestoreError
-from deploy.base.connection import Connection, connection_options, line_of, reason_of
-from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted, printable_name, table_console
-from deploy.transfer.download import get_to_file, get_to_stream
-from deploy.transfer.upload import Wanted, put_files, put_stream
-from node.client.client import Client
-from node.client.ranges import CONNECTIONS, CONNECTIONS_MAX
+from deploy.base.connection import Connection, connection_options
+from deploy.base.failures import FAILURES, exit_code_of, line_of
+from deploy.base.lookup import bucket_names, find_bucket, find_file, is_uuid
+from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
+from deploy.base.terminal import ProgressBars, end_at_once_when_interrupted, printable_name
 
-COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
+KINDS: Final = ("project", "image", "backup")
+NOTHING: Final = "No files. `filestore put FILE` uploads one."
+_Listed = FileRecord | FileSummary
+_COLUMNS: Final[Mapping[str, Callable[[_Listed], object]]] = {
+    "file_uuid": lambda file: file.file_uuid,
+    "kind": lambda file: getattr(file, "kind", ""),
+    "size": lambda file: size(file.size_bytes),
+    "created": lambda file: moment(file.created_at),
+    "name": lambda file: file.filename,
+}
+_LONG_COLUMNS: Final[Mapping[str, Callable[[_Listed], object]]] = {
+    **_COLUMNS,
+    "status": lambda file: file.status,
+    "owner": lambda file: getattr(file, "owner_id", ""),
+    "until": lambda file: moment(file.expires_at),
+    "type": lambda file: file.content_type,
+    "sha256": lambda file: file.blob_sha256[:12],
+}
 
-
-@click.command()
-@click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--project-id", help="[default: the name of the file without its ending]")
-@click.option("--project-name", default="")
-@click.option("--filename", help="The name that downloads get.  [default: the name of the file]")
-@click.option("--content-type", help="[default: guessed from the name]")
-@click.option("--version-tag", default="")
-@click.option("--compression", type=click.Choice(COMPRESSIONS), default="none", show_default=True)
-@click.option("--bucket", "bucket_id", default="", help="The id of a bucket.  [default: the default bucket]")
-@click.option(
-    "--retention", "retention_period", type=click.IntRange(1, 876000), help="Hours to keep the file."
-)
-@click.option("--include-images", is_flag=True)
-@click.option("--include-snapshots", is_flag=True)
-@click.option("--keep-compute-ids", is_flag=True)
-@click.option("--reset-mac-addresses", is_flag=True)
-@click.option("--read-only", "is_read_only", is_flag=True)
-@click.option(
-    "--only-url",
-    is_flag=True,
-    help="Send the bytes through --url, not to the node that the cluster names (behind a balancer).",
-)
-@click.option(
-    "--connections",
-    type=click.IntRange(1, CONNECTIONS_MAX),
-    default=CONNECTIONS,
-    show_default=True,
-    help="How many files are sent at once; one file takes one connection.",
-)
-@connection_options
-def put(
-    connection: Connection,
-    files: tuple[str, ...],
-    filename: str | None,
-    connections: int,
-    only_url: bool,
-    **options: Any,
-) -> int:
-    """Upload each FILE (- alone reads standard input), print its file_uuid; of several, file_uuid and FILE.
-
-    The same command after an interruption goes on where it ended. The checksum is compared at the end.
-    """
-    if len(files) > 1:
-        _check_several(files, filename)
-
-    async def work(client: Client) -> list[str | FilestoreError | OSError]:
-        with ProgressBars() as bars:
-            if files == ("-",):
-                end_at_once_when_interrupted()
-                fields = record_fields(filename or "stdin", options)
-                with bars.bar(str(fields["filename"])) as progress:
-                    stream = sys.stdin.buffer
-                    return [await put_stream(client, stream, fields, only_url=only_url, progress=progress)]
-            wanted = [
-                Wanted(Path(file), record_fields(filename or Path(file).name, options)) for file in files
-            ]
-            return await put_files(client, wanted, connections=connections, only_url=only_url, bars=bars)
-
-    outcomes = connection.run(work)
-    if len(outcomes) == 1 and not isinstance(outcomes[0], str):
-        raise outcomes[0]
-    return _print_outcomes(files, outcomes)
-
-
-def _check_several(files: tuple[str, ...], filename: str | None) -> None:
-    if filename is not None:
-        raise click.UsageError("--filename names one FILE, and several are given.")
-    if "-" in files:
-        raise click.UsageError("- is given alone.")
-    given: dict[Path, str] = {}
-    for file in files:
-        if (place := Path(file).resolve()) in given:
-            raise click.UsageError(f"{given[place]} and {file} are one FILE.")
-        given[place] = file
-
-
-def record_fields(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a new record; those that say nothing are left out."""
-    fields = {
-        **options,
-        "filename": name,
-        "project_id": options["project_id"] or Path(name).stem or name,
-        "content_type": options["content_type"]
-        or mimetypes.guess_type(name)[0]
-        or "application/octet-stream",
-    }
-    return {field: value for field, value in fields.items() if value not in (None, "") and value is not False}
-
-
-def _print_outcomes(files: Sequence[str], outcomes: Sequence[str | FilestoreError | OSError]) -> int:
-    """A line for every file; the exit code."""
-    code = int(any(not isinstance(outcome, str) for outcome in outcomes))
-    for file, outcome in zip(files, outcomes, strict=True):
-        if isinstance(outcome, FilestoreError):
-            click.echo(f"filestore: {printable_name(file)}: {line_of(outcome)}", err=True)
-        elif isinstance(outcome, OSError):
-            click.echo(f"filestore: {printable_name(file)}: {reason_of(outcome)}", err=True)
-        elif not _is_printed(outcome if len(files) == 1 else f"{outcome}  {printable_name(file)}"):
-            code = 1
-    return code
-
-
-def _is_printed(line: str) -> bool:
-    """A line about what is stored; where nobody takes it, it is not lost."""
-    try:
-        click.echo(line)
-    except OSError as error:
-        click.echo(f"filestore: stored as {line}, which cannot be printed: {reason_of(error)}", err=True)
-        return False
-    return True
+kind_option = click.option("--kind", type=click.Choice(KINDS), help="Only files of this kind.")
 
 
 @click.command()
-@click.argument("file_uuid")
+@click.argument("named", metavar="NAME|FILE_UUID")
 @click.option("--output", "-o", help="Where to write; - is standard output.  [default: the name of the file]")
 @click.option(
     "--connections",
@@ -143,76 +49,193 @@ def _is_printed(line: str) -> bool:
     show_default=True,
     help="How many connections bring parts of the file, from all nodes given; standard output takes one.",
 )
+@click.option("--verify", is_flag=True, help="Say the sha256, which is compared in any case.")
 @connection_options
-def get(connection: Connection, file_uuid: str, output: str | None, connections: int) -> None:
-    """Download a file. The same command after an interruption goes on where it ended (OUTPUT.part)."""
+def get(connection: Connection, named: str, output: str | None, connections: int, verify: bool) -> None:
+    """Download a file by its file_uuid, or by its name where only one has it.
 
-    async def work(client: Client) -> Path | None:
-        with ProgressBars() as bars, bars.bar(file_uuid) as progress:
+    The same command after an interruption goes on where it ended (OUTPUT.part). The checksum is compared.
+    """
+
+    async def work(client: AsyncClient) -> tuple[Path | None, FileRecord | None]:
+        # A file_uuid is enough for the content: who may read it need not see its record.
+        file = None if not verify and is_uuid(named) else await find_file(client, named)
+        file_uuid = named if file is None else file.file_uuid
+        with ProgressBars() as bars, bars.bar(named) as progress:
             if output == "-":
                 end_at_once_when_interrupted()
-                await get_to_stream(client, file_uuid, sys.stdout.buffer, progress=progress)
-                return None
-            return await get_to_file(client, file_uuid, output, connections=connections, progress=progress)
+                await client.files.download(file_uuid, sys.stdout.buffer, progress=progress)
+                return None, file
+            path = await client.files.download(file_uuid, output, connections=connections, progress=progress)
+            return path, file
 
-    path = connection.run(work)
+    path, file = connection.run(work)
     if path is not None and output is None:
         click.echo(path)
+    if verify and file is not None:
+        click.echo(f"sha256 {file.blob_sha256}: the content is what was stored.", err=True)
 
 
 @click.command()
-@click.option("--project-id", default="", help="Only the files of this project.")
-@click.option("--json", "as_json", is_flag=True, help="The records as the API gives them, one a line.")
+@click.argument("named", metavar="NAME|FILE_UUID")
 @connection_options
-def ls(connection: Connection, project_id: str, as_json: bool) -> None:
-    """List project files: your own, as an admin all of them."""
+def cat(connection: Connection, named: str) -> None:
+    """Write the content of a file to standard output."""
 
-    async def work(client: Client) -> list[dict[str, Any]] | None:
-        if not as_json:
-            return [record async for record in client.project_files(project_id=project_id)]
-        async for record in client.project_files(project_id=project_id):
-            click.echo(json.dumps(record, ensure_ascii=False))
-        return None
+    async def work(client: AsyncClient) -> None:
+        file_uuid = named if is_uuid(named) else (await find_file(client, named)).file_uuid
+        end_at_once_when_interrupted()
+        await client.files.download(file_uuid, sys.stdout.buffer)
+
+    connection.run(work)
+
+
+@click.command()
+@kind_option
+@click.option("--bucket", help="Only files of this bucket, by its name or its id.")
+@click.option("--project-id", default="", help="Only files of this project.")
+@click.option("--name", "filename", default="", help="Only files whose name begins so.")
+@click.option("--status", default="", help="Only files in this state, such as available or uploading.")
+@click.option("--long", "-l", "is_long", is_flag=True, help="Status, owner, end, type and checksum too.")
+@json_option
+@connection_options
+def ls(
+    connection: Connection,
+    kind: Kind | None,
+    bucket: str | None,
+    project_id: str,
+    filename: str,
+    status: str,
+    is_long: bool,
+    as_json: bool,
+) -> None:
+    """List files: your own, as an admin all of them, oldest first."""
+    if bucket and (kind or project_id):
+        raise click.UsageError(
+            "--bucket: files of all kinds are listed; --kind and --project-id do not go with it."
+        )
+    filters = {"project_id": project_id, "filename": filename, "status": status}
+    only_projects: Kind | None = "project" if project_id else kind
+
+    async def work(client: AsyncClient) -> list[_Listed]:
+        if bucket:
+            found = await find_bucket(client, bucket)
+            listed = client.files.in_bucket(found.bucket_id, filename=filename, status=status)
+            return [file async for file in listed]
+        files: list[_Listed] = []
+        async for record in client.files.list(only_projects, **filters):
+            if as_json:
+                print_json(record)  # at once: there may be very many
+            else:
+                files.append(record)
+        return files
 
     records = connection.run(work)
-    if records is not None:
-        table_console().print(files_table(records))
+    if records or not as_json:
+        print_records(records, _LONG_COLUMNS if is_long else _COLUMNS, as_json=as_json, empty=NOTHING)
 
 
 @click.command()
-@click.argument("file_uuids", metavar="FILE_UUID...", nargs=-1, required=True)
+@click.argument("named", metavar="NAME|FILE_UUID")
+@json_option
 @connection_options
-def rm(connection: Connection, file_uuids: tuple[str, ...]) -> int:
+def show(connection: Connection, named: str, as_json: bool) -> None:
+    """Show the record of a file."""
+    print_record(connection.run(lambda client: find_file(client, named)), as_json=as_json)
+
+
+@click.command()
+@click.option("--md5", help="VM images whose content has this MD5.")
+@click.option("--sha256", help="Files of any kind whose content has this SHA-256.")
+@json_option
+@connection_options
+def find(connection: Connection, md5: str | None, sha256: str | None, as_json: bool) -> int:
+    """Find available files by the checksum of their content. Exit code 4 when there is none."""
+    if (md5 is None) == (sha256 is None):
+        raise click.UsageError("Give either --md5 or --sha256.")
+
+    async def work(client: AsyncClient) -> list[_Listed]:
+        if md5 is not None:
+            return [image async for image in client.images.list(md5=md5.lower(), status="available")]
+        wanted = str(sha256).lower()
+        return [file async for file in client.files.list(status="available") if file.blob_sha256 == wanted]
+
+    found = connection.run(work)
+    print_records(found, _COLUMNS, as_json=as_json, empty="No available file has this content.")
+    return 0 if found else 4
+
+
+@click.command()
+@click.argument("named", metavar="NAME|FILE_UUID")
+@click.argument("filename", metavar="NEW_NAME")
+@json_option
+@connection_options
+def mv(connection: Connection, named: str, filename: str, as_json: bool) -> None:
+    """Rename a file. What it contains, and links to it, stay."""
+
+    async def work(client: AsyncClient) -> FileRecord:
+        file = await client.files.get((await find_file(client, named)).file_uuid)
+        return await client.files.update(file.file_uuid, if_match=file.etag, filename=filename)
+
+    renamed = connection.run(work)
+    if as_json:
+        print_json(renamed)
+    else:
+        click.echo(f"{renamed.file_uuid} is {printable_name(renamed.filename)} now.")
+
+
+@click.command()
+@json_option
+@connection_options
+def du(connection: Connection, as_json: bool) -> None:
+    """Show how much available files take, by bucket and kind: your own, as an admin all of them."""
+
+    async def work(client: AsyncClient) -> list[dict[str, Any]]:
+        sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+        async for file in client.files.list(status="available"):
+            sums[file.bucket_id, file.kind][0] += 1
+            sums[file.bucket_id, file.kind][1] += file.size_bytes
+        names = await bucket_names(client)
+        return [
+            {
+                "bucket_id": bucket_id,
+                "bucket": names.get(bucket_id, ""),
+                "kind": kind,
+                "files": files,
+                "size_bytes": size_bytes,
+            }
+            for (bucket_id, kind), (files, size_bytes) in sorted(sums.items())
+        ]
+
+    columns: dict[str, Callable[[dict[str, Any]], object]] = {
+        "bucket": lambda row: row["bucket"] or row["bucket_id"],
+        "kind": lambda row: row["kind"],
+        "files": lambda row: row["files"],
+        "size": lambda row: size(row["size_bytes"]),
+    }
+    print_records(connection.run(work), columns, as_json=as_json, empty=NOTHING)
+
+
+@click.command()
+@click.argument("files", metavar="NAME|FILE_UUID...", nargs=-1, required=True)
+@connection_options
+def rm(connection: Connection, files: tuple[str, ...]) -> int:
     """Delete files for good, of any kind, and uploads that have not ended. Needs admin on each; asks nothing.
 
     One that is refused does not keep the others.
     """
 
-    async def work(client: Client) -> int:
+    async def work(client: AsyncClient) -> int:
         code = 0
-        for file_uuid in file_uuids:
+        for named in files:
             try:
-                await client.delete_file(file_uuid)
-            except FilestoreError as error:
-                click.echo(f"filestore: {printable_name(file_uuid)}: {line_of(error)}", err=True)
-                code = 1
+                file_uuid = named if is_uuid(named) else (await find_file(client, named)).file_uuid
+                await client.files.delete(file_uuid)
+            except FAILURES as error:
+                click.echo(f"filestore: {printable_name(named)}: {line_of(error)}", err=True)
+                code = code or exit_code_of(error)
             else:
-                click.echo(f"{printable_name(file_uuid)} is deleted.")
+                click.echo(f"{printable_name(named)} is deleted.")
         return code
 
     return connection.run(work)
-
-
-def files_table(records: list[dict[str, Any]]) -> Table:
-    """One row per record."""
-    table = Table("file_uuid", "size", "status", "project", "filename", "created", box=None, pad_edge=False)
-    for record in records:
-        table.add_row(
-            record["file_uuid"],
-            str(record["size_bytes"]),
-            record["status"],
-            printable_name(record["project_id"]),
-            printable_name(record["filename"]),
-            record["created_at"],
-        )
-    return table

@@ -1,19 +1,24 @@
-"""`filestore job run|ls|show|cancel`: background jobs, through the API."""
+"""`filestore job run|ls|show|watch|cancel`: background jobs, through the API."""
 
 import asyncio
 import json
+import time
 from typing import Any
 from urllib.parse import quote
 
 import click
+from filestore_client import AsyncClient
+from filestore_client.errors import NotFound
 from rich.table import Table
 
 from deploy.base.connection import Connection, connection_options
+from deploy.base.lookup import is_uuid
 from deploy.base.terminal import table_console
-from node.client.client import Client
+from deploy.commands.status import progress_of
 
 PATH = "/api/v1/jobs"
 POLL_S = 0.2
+WATCH_S = 1.0
 
 
 @click.group()
@@ -37,7 +42,7 @@ def run(
     given = {"node_id": node_id, "grace_s": grace, "yes_really": yes_really or None}
     body = {key: value for key, value in given.items() if value is not None}
 
-    async def work(client: Client) -> dict[str, Any]:
+    async def work(client: AsyncClient) -> dict[str, Any]:
         begun = await client.call("POST", f"{PATH}/{quote(name, safe='')}", dict[str, Any], body=body)
         click.echo(begun["run_id"])
         return await ended(client, begun["run_id"]) if wait else begun
@@ -54,7 +59,7 @@ def run(
 def ls(connection: Connection, as_json: bool) -> None:
     """List the jobs, each with its newest run."""
 
-    async def work(client: Client) -> dict[str, Any]:
+    async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.call("GET", PATH, dict[str, Any])
 
     answer = connection.run(work)
@@ -76,7 +81,7 @@ def ls(connection: Connection, as_json: bool) -> None:
 def show(connection: Connection, run_id: str) -> int:
     """Show a run as the API has it. Exit code 1 when it failed."""
 
-    async def work(client: Client) -> dict[str, Any]:
+    async def work(client: AsyncClient) -> dict[str, Any]:
         return await get_run(client, run_id)
 
     found = connection.run(work)
@@ -85,25 +90,57 @@ def show(connection: Connection, run_id: str) -> int:
 
 
 @job.command()
+@click.argument("named", metavar="RUN_ID|JOB")
+@connection_options
+def watch(connection: Connection, named: str) -> int:
+    """Follow a run until it has ended, or the newest run of a job. Exit code 1 when it failed."""
+
+    async def work(client: AsyncClient) -> dict[str, Any]:
+        run_id = named if is_uuid(named) else await _newest_run(client, named)
+        shown = ""
+        while True:
+            found = await get_run(client, run_id)
+            so_far, left = progress_of(found, time.time())
+            line = f"{found['job_name']} {found['status']}: {so_far}{f', {left} left' if left else ''}"
+            if line != shown:
+                click.echo(line)
+                shown = line
+            if found["status"] != "running":
+                return found
+            await asyncio.sleep(WATCH_S)
+
+    found = connection.run(work)
+    return 1 if found["status"] == "failed" else 0
+
+
+async def _newest_run(client: AsyncClient, job_name: str) -> str:
+    """Raises NotFound when the job has not run."""
+    async for each in client.jobs.list():
+        if each.job_name == job_name and each.last_run is not None:
+            return each.last_run.run_id
+    raise NotFound(f"There is no run of a job named {job_name!r}.")
+
+
+@job.command()
 @click.argument("run_id")
 @connection_options
 def cancel(connection: Connection, run_id: str) -> None:
     """End a run that is under way. What it has done stays done."""
 
-    async def work(client: Client) -> dict[str, Any]:
+    async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.call("DELETE", f"{PATH}/runs/{quote(run_id, safe='')}", dict[str, Any])
 
     found = connection.run(work)
     click.echo(f"{found['status']} {json.dumps(found['result'], ensure_ascii=False)}")
 
 
-async def ended(client: Client, run_id: str) -> dict[str, Any]:
+async def ended(client: AsyncClient, run_id: str) -> dict[str, Any]:
     """The run, once it has ended."""
     while (found := await get_run(client, run_id))["status"] == "running":
         await asyncio.sleep(POLL_S)
     return found
 
 
-async def get_run(client: Client, run_id: str) -> dict[str, Any]:
+async def get_run(client: AsyncClient, run_id: str) -> dict[str, Any]:
     """The run as it is now."""
     return await client.call("GET", f"{PATH}/runs/{quote(run_id, safe='')}", dict[str, Any])

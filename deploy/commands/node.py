@@ -10,7 +10,15 @@ import uvloop
 from deploy.base.addresses import plain_address
 from deploy.base.connection import read_text
 from deploy.base.options import data_option, http_option
-from deploy.commands.node_group import drain, forget_instance, remove, revoke, undrain
+from deploy.commands.node_group import (
+    drain,
+    forget_instance,
+    list_nodes,
+    remove,
+    revoke,
+    show_node,
+    undrain,
+)
 from deploy.commands.node_moves import move, rejoin
 
 API_PORT = 7443
@@ -124,5 +132,5 @@ def run(data: Path, http: str | None, workers: int) -> None:
     uvloop.run(run_node(data, http=http, workers=workers))
 
 
-for _command in (drain, undrain, revoke, forget_instance, remove, move, rejoin):
+for _command in (list_nodes, show_node, drain, undrain, revoke, forget_instance, remove, move, rejoin):
     node.add_command(_command)

@@ -1,17 +1,50 @@
-"""`filestore node drain|undrain|revoke|remove|forget-instance`: nodes that leave, or are shut out."""
+"""`filestore node ls|show|drain|undrain|revoke|remove|forget-instance`: nodes, as they stay or leave."""
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 from urllib.parse import quote
 
 import click
+from filestore_client import AsyncClient
+from filestore_client.records import Node
 
 from coordinator.model.jobs import DRAIN
 from coordinator.runtime.wording import counted
 from deploy.base.connection import Connection, connection_options
-from node.client.client import Client
+from deploy.base.output import json_option, moment, print_record, print_records
 
 PATH = "/api/v1/cluster/nodes"
 JOBS_PATH = "/api/v1/jobs"
+_COLUMNS: Final[Mapping[str, Callable[[Node], object]]] = {
+    "node": lambda node: node.id,
+    "url": lambda node: node.url,
+    "zone": lambda node: node.zone,
+    "weight": lambda node: node.weight,
+    "draining": lambda node: node.draining,
+    "joined": lambda node: moment(node.joined_at),
+}
+
+
+@click.command("ls")
+@json_option
+@connection_options
+def list_nodes(connection: Connection, as_json: bool) -> None:
+    """List the nodes. `filestore status` shows how they are."""
+
+    async def work(client: AsyncClient) -> list[Node]:
+        return [each async for each in client.nodes.list()]
+
+    empty = "No nodes. `filestore token join` mints a token for one."
+    print_records(connection.run(work), _COLUMNS, as_json=as_json, empty=empty)
+
+
+@click.command("show")
+@click.argument("node_id")
+@json_option
+@connection_options
+def show_node(connection: Connection, node_id: str, as_json: bool) -> None:
+    """Show a node."""
+    print_record(connection.run(lambda client: client.nodes.get(node_id)), as_json=as_json)
 
 
 @click.command()
@@ -27,7 +60,7 @@ def drain(connection: Connection, node_id: str, *, force: bool) -> None:
     _call(connection, "POST", node_id, "/drain?force=1" if force else "/drain")
     click.echo(f"{node_id} is draining.")
     _tell_kept(connection)
-    answer = connection.run(Client.status)
+    answer = connection.run(lambda client: client.cluster.status())
     if answer.get("health") == "unavailable":
         for problem in answer["problems"]:
             click.echo(f"! {problem}", err=True)
@@ -64,7 +97,7 @@ def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, 
     if uploads := removed.get("uploads"):
         many = counted(uploads, "unfinished upload was", "unfinished uploads were")
         click.echo(f"! {many} placed there: those of which no other node has the bytes begin anew.", err=True)
-    replicas = connection.run(Client.status).get("replicas") or {}
+    replicas = connection.run(lambda client: client.cluster.status()).get("replicas") or {}
     if last := replicas.get("last"):
         many = counted(last, "blob is", "blobs are")
         click.echo(f"! {many} on one node alone that is there: stop none, add one.", err=True)
@@ -112,7 +145,7 @@ def forget_instance(connection: Connection, node_id: str) -> None:
 def _tell_kept(connection: Connection) -> None:
     """What the newest drain has left, if it is known."""
 
-    async def work(client: Client) -> dict[str, Any]:
+    async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.call("GET", JOBS_PATH, dict[str, Any])
 
     jobs = {job["job_name"]: job for job in connection.run(work)["jobs"]}
@@ -122,7 +155,7 @@ def _tell_kept(connection: Connection) -> None:
 
 
 def _call(connection: Connection, method: str, node_id: str, what: str = "") -> dict[str, Any]:
-    async def work(client: Client) -> dict[str, Any]:
+    async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.call(method, f"{PATH}/{quote(node_id, safe='')}{what}", dict[str, Any])
 
     return connection.run(work)

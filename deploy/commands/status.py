@@ -7,47 +7,59 @@ from datetime import datetime
 from typing import Any, Final
 
 import click
+from filestore_client.errors import FilestoreError, Unavailable
 from rich.console import Console
 from rich.table import Table
 
-from ca.errors import FilestoreError, Unavailable
 from coordinator.model.jobs import amounts_of
 from coordinator.runtime.wording import counted, duration
-from deploy.base.connection import NOT_ASKED, Connection, connection_options, line_of
+from deploy.base.connection import Connection, connection_options
+from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of
+from deploy.base.output import json_option
 from deploy.base.terminal import table_console
-from node.client.client import Client, UntrustedServer
 
 CLOCK_SHOWN_MS_MIN: Final = 1000
-EXIT_CODES: Final = {"healthy": 0, "degraded": 1, "unavailable": 2}
+EXIT_CODES: Final = {
+    "healthy": 0,
+    "degraded": NEEDS_ATTENTION,
+    "unavailable": exit_code_of(Unavailable("")),
+}
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="The answer of the API as it is.")
+@click.option("--watch", is_flag=True, help="Show it again and again, until it is interrupted.")
+@click.option(
+    "--every", type=click.FloatRange(0.2), default=2.0, show_default=True, help="Seconds, with --watch."
+)
+@json_option
 @connection_options
-def status(connection: Connection, as_json: bool) -> int:
+def status(connection: Connection, watch: bool, every: float, as_json: bool) -> int:
     """Show coordinators, nodes, jobs, and what is wrong.
 
-    Exit code 0 when the cluster is healthy, 1 when something needs attention, 2 when it refuses changes or
-    uploads, or does not answer, 3 when it could not be asked: the token may not see it, or a file is missing.
+    Exit code 0 when the cluster is healthy, 10 when something needs attention, 6 when it refuses changes or
+    uploads, or does not answer, 3 when the token may not see it.
     """
+    while watch:
+        try:
+            answer = connection.run(lambda client: client.cluster.status())
+        except FilestoreError as error:
+            click.clear()
+            click.echo(f"filestore: {line_of(error)}", err=True)
+        else:
+            click.clear()  # nothing in a pipe
+            _show(answer, as_json=as_json)
+        time.sleep(every)
+    answer = connection.run(lambda client: client.cluster.status())
+    _show(answer, as_json=as_json)
+    # A node of an older version says only whether the members are well.
+    return EXIT_CODES[answer.get("health") or ("healthy" if answer["healthy"] else "degraded")]
 
-    async def work(client: Client) -> dict[str, Any]:
-        return await client.status()
 
-    try:
-        answer = connection.run(work)
-    except (Unavailable, UntrustedServer) as error:  # whoever answers with an ended certificate is not heard
-        click.echo(f"filestore: {line_of(error)}", err=True)
-        return EXIT_CODES["unavailable"]
-    except FilestoreError as error:
-        click.echo(f"filestore: {line_of(error)}", err=True)
-        return NOT_ASKED
+def _show(answer: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(answer, ensure_ascii=False))
     else:
         print_status(answer, at_s=time.time())
-    # A node of an older version says only whether the members are well.
-    return EXIT_CODES[answer.get("health") or ("healthy" if answer["healthy"] else "degraded")]
 
 
 def print_status(answer: dict[str, Any], *, at_s: float) -> None:

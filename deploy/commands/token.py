@@ -1,20 +1,30 @@
 """`filestore token`: tokens for the admin, for nodes that join, and for users."""
 
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Final
 
 import click
 import uvloop
+from filestore_client import AsyncClient
+from filestore_client.records import JoinToken, MintedToken
 
 from ca.errors import Unavailable
 from ca.secretfiles import write_secret
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.options import Duration, data_option
-from node.client.client import Client
+from deploy.base.output import json_option, moment, print_json, print_records
 
 REVOKING_S = 60
 APPLIED_S_MAX = 30.0
+_COLUMNS: Final[Mapping[str, Callable[[JoinToken], object]]] = {
+    "token_id": lambda token: token.token_id,
+    "for": lambda token: token.node_id or "any node",
+    "uses": lambda token: f"{token.uses} of {token.max_uses}",
+    "by": lambda token: token.created_by,
+    "until": lambda token: moment(token.expires_at),
+}
 
 
 @click.group()
@@ -64,8 +74,9 @@ def _revoke_admin(data: Path) -> None:
 
     async def work() -> None:
         root_pem = read_text(files.root, "the CA certificate")
-        async with Client([f"https://{host}:{own.api_port}"], root_pem=root_pem, token=token) as client:
-            await client.revoke_user(setup.ADMIN_USER_ID)
+        url = f"https://{host}:{own.api_port}"
+        async with AsyncClient(url, root_pem=root_pem, token=token) as client:
+            await client.users.revoke(setup.ADMIN_USER_ID)
 
     uvloop.run(work())
     give_up_at = time.monotonic() + APPLIED_S_MAX
@@ -91,9 +102,9 @@ def join(
 ) -> None:
     """Mint a join token for a node, and print it. It is shown once."""
 
-    async def work(client: Client) -> str:
-        answer = await client.create_join_token(node_id=node_id, ttl_seconds=ttl_seconds, uses_max=uses_max)
-        return str(answer["token"])
+    async def work(client: AsyncClient) -> str:
+        minted = await client.join_tokens.create(node_id=node_id, ttl_seconds=ttl_seconds, max_uses=uses_max)
+        return minted.token
 
     show(connection.run(work), output)
 
@@ -117,11 +128,11 @@ def user(
 ) -> None:
     """Mint a token for a user, who is created if unknown, and print it. It is shown once."""
 
-    async def work(client: Client) -> str:
-        answer = await client.mint_user_token(
+    async def work(client: AsyncClient) -> str:
+        minted = await client.users.mint_token(
             user_id, roles=roles or None, groups=groups or None, ttl_seconds=ttl_seconds
         )
-        return str(answer["token"])
+        return minted.token
 
     show(connection.run(work), output)
 
@@ -141,12 +152,57 @@ def rotate_key(connection: Connection, grace: int) -> None:
     Without a grace time every token that was ever minted ends at once, the admin's too: `filestore token
     admin` on a coordinator makes another.
     """
+    rotated = connection.run(lambda client: client.users.rotate_key(grace_seconds=grace))
+    click.echo(f"{rotated.kid} signs from now on. Older tokens end at {rotated.others_end_at}.")
 
-    async def work(client: Client) -> dict[str, Any]:
-        return await client.call("POST", "/api/v1/auth/keys", dict[str, Any], body={"grace_seconds": grace})
 
-    answer = connection.run(work)
-    click.echo(f"{answer['kid']} signs from now on. Older tokens end at {answer['others_end_at']}.")
+@token.command()
+@click.option(
+    "--ttl", type=Duration(), help="How long the new one lives, such as 30d.  [default: as long as may be]"
+)
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    help="Where to write it.  [default: in the place of the present one]",
+)
+@json_option
+@connection_options
+def renew(connection: Connection, ttl: int | None, output: Path | None, as_json: bool) -> None:
+    """Renew your own token while it lives. The present one goes on to its end."""
+
+    async def work(client: AsyncClient) -> MintedToken:
+        return await client.users.renew_token(ttl_seconds=ttl)
+
+    minted = connection.run(work)
+    path = output or connection.token_file
+    write_secret(path, minted.token.encode() + b"\n")
+    if as_json:
+        print_json({"user_id": minted.user_id, "expires_at": minted.expires_at, "token_file": str(path)})
+    else:
+        click.echo(f"{path} lives until {moment(minted.expires_at)}.")
+
+
+@token.command("ls")
+@json_option
+@connection_options
+def list_join_tokens(connection: Connection, as_json: bool) -> None:
+    """List the join tokens that live, without their secrets."""
+
+    async def work(client: AsyncClient) -> list[JoinToken]:
+        return [each async for each in client.join_tokens.list()]
+
+    empty = "No join tokens. `filestore token join` mints one."
+    print_records(connection.run(work), _COLUMNS, as_json=as_json, empty=empty)
+
+
+@token.command("rm")
+@click.argument("token_id")
+@connection_options
+def remove_join_token(connection: Connection, token_id: str) -> None:
+    """End a join token: no machine joins by it any more."""
+    connection.run(lambda client: client.join_tokens.delete(token_id))
+    click.echo(f"{token_id} is dead.")
 
 
 def show(secret: str, output: Path | None) -> None:

@@ -1,16 +1,84 @@
 """`filestore user`: users, through the API."""
 
+from collections.abc import Callable, Mapping
+from typing import Final
+
 import click
+from filestore_client import AsyncClient
+from filestore_client.records import User
 
 from deploy.base.connection import Connection, connection_options
-from node.client.client import Client
+from deploy.base.output import json_option, moment, print_record, print_records
 
 ADMIN = "admin"  # the first admin, whose token every coordinator can mint
+_COLUMNS: Final[Mapping[str, Callable[[User], object]]] = {
+    "user": lambda user: user.user_id,
+    "roles": lambda user: user.roles,
+    "groups": lambda user: user.groups,
+    "disabled": lambda user: user.disabled,
+    "made": lambda user: moment(user.created_at),
+}
 
 
 @click.group()
 def user() -> None:
     """Users, whose tokens `filestore token user` mints."""
+
+
+@user.command("ls")
+@json_option
+@connection_options
+def list_users(connection: Connection, as_json: bool) -> None:
+    """List the users. Admins only."""
+
+    async def work(client: AsyncClient) -> list[User]:
+        return [each async for each in client.users.list()]
+
+    print_records(connection.run(work), _COLUMNS, as_json=as_json, empty="No users.")
+
+
+@user.command("show")
+@click.argument("user_id")
+@json_option
+@connection_options
+def show_user(connection: Connection, user_id: str, as_json: bool) -> None:
+    """Show a user."""
+    print_record(connection.run(lambda client: client.users.get(user_id)), as_json=as_json)
+
+
+@user.command("set")
+@click.argument("user_id")
+@click.option("--role", "roles", multiple=True, help="Set the roles (admin is one); '' alone for none.")
+@click.option("--group", "groups", multiple=True, help="Set the groups; '' alone for none.")
+@json_option
+@connection_options
+def set_user(
+    connection: Connection, user_id: str, roles: tuple[str, ...], groups: tuple[str, ...], as_json: bool
+) -> None:
+    """Set the roles and groups of a user, who is made if unknown."""
+
+    async def work(client: AsyncClient) -> User:
+        return await client.users.put(user_id, roles=_given(roles), groups=_given(groups))
+
+    print_record(connection.run(work), as_json=as_json)
+
+
+@user.command("disable")
+@click.argument("user_id")
+@connection_options
+def disable(connection: Connection, user_id: str) -> None:
+    """Take no token of a user any more, until it is enabled again."""
+    connection.run(lambda client: client.users.put(user_id, disabled=True))
+    click.echo(f"No token of {user_id} is taken any more.")
+
+
+@user.command("enable")
+@click.argument("user_id")
+@connection_options
+def enable(connection: Connection, user_id: str) -> None:
+    """Take the tokens of a user again."""
+    connection.run(lambda client: client.users.put(user_id, disabled=False))
+    click.echo(f"Tokens of {user_id} are taken again.")
 
 
 @user.command()
@@ -21,11 +89,12 @@ def revoke(connection: Connection, user_id: str) -> None:
 
     No node takes any of its tokens from then on; one that is minted later works.
     """
-
-    async def work(client: Client) -> None:
-        await client.revoke_user(user_id)
-
-    connection.run(work)
+    connection.run(lambda client: client.users.revoke(user_id))
     click.echo(f"Every token of {user_id} is dead, and its permissions and public links have ended.")
     if user_id == ADMIN:
         click.echo("On a coordinator, `filestore token admin --data DIR` mints another for the admin.")
+
+
+def _given(names: tuple[str, ...]) -> list[str] | None:
+    """None leaves them alone."""
+    return [name for name in names if name] if names else None

@@ -22,6 +22,7 @@ from typing import Any
 
 import click
 import msgspec
+from filestore_client import AsyncClient
 
 from ca.errors import Conflict, FilestoreError
 from ca.secretfiles import write_durable, write_secret
@@ -40,7 +41,6 @@ from deploy.dev.processes import (
     stop_children,
     wait_until,
 )
-from node.client.client import Client
 from node.membership.join import join
 
 CLUSTER_NAME = "development"
@@ -180,11 +180,11 @@ class DevelopmentCluster:
         )
         write_secret(self.curl_file, "\n".join((*curl, "")).encode())
 
-    def client(self) -> Client:
+    def client(self) -> AsyncClient:
         """A client with the admin token, for all nodes; before they are there, for the coordinators."""
         members = [member for member in self.layout.members if member.id in self.children]
         nodes = [member.url for member in members if member.role == "node"]
-        return Client(
+        return AsyncClient(
             nodes or [member.url for member in members],
             root_pem=self.ca.read_text(),
             token=self.token_file.read_text().strip(),
@@ -275,8 +275,8 @@ class DevelopmentCluster:
         """Join every node. The tokens go from hand to hand in this process and are in no argument or file."""
         async with self.client() as client:
             for member in self.layout.of_role("node"):
-                answer = await client.create_join_token(node_id=member.id)
-                await self._join(member, str(answer["token"]))
+                minted = await client.join_tokens.create(node_id=member.id)
+                await self._join(member, minted.token)
 
     async def _join(self, member: Member, token: str) -> None:
         await join(
@@ -312,7 +312,7 @@ class DevelopmentCluster:
 
     async def _status(self) -> dict[str, Any]:
         async with self.client() as client:
-            return await client.status()
+            return await client.cluster.status()
 
 
 def serve(directory: Path, *, base_port: int | None) -> None:

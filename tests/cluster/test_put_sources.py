@@ -145,7 +145,9 @@ def test_name_that_is_none_is_refused_in_one_line(cluster: Cluster, name: str) -
         assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("loaded", ["ca.errors", "node.client.client", "deploy.transfer.upload_state"])
+@pytest.mark.parametrize(
+    "loaded", ["ca.errors", "filestore_client.transport", "filestore_client.upload_memory"]
+)
 def test_interrupt_while_the_command_is_loaded_ends_it_like_any_other(cluster: Cluster, loaded: str) -> None:
     process = subprocess.Popen(
         [FILESTORE, "put", "-"],

@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 import aiohttp
 import pytest
 from aiohttp import web
+from filestore_client import AsyncClient
+from filestore_client.errors import Unavailable
 
 from ca.certificates import new_root
-from ca.errors import Unavailable
 from coordinator.runtime.wording import connection_trouble, counted
 from deploy.dev.processes import free_ports
-from node.client.client import Client
 
 LOOPBACK = "127.0.0.1"
 
@@ -51,8 +51,8 @@ async def status_of(*urls: str) -> str:
     """What a client that gives up says."""
     root_pem, _ = new_root("lab", now=datetime.now(UTC))
     with pytest.raises(Unavailable) as raised:
-        async with Client(urls, root_pem=root_pem, token="none", deadline_s=1) as client:
-            await client.status()
+        async with AsyncClient(urls, root_pem=root_pem, token="none", deadline_s=1) as client:
+            await client.cluster.status()
     return raised.value.details
 
 

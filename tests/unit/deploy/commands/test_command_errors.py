@@ -4,7 +4,7 @@ from pathlib import Path
 
 from ca.errors import Internal, NotFound
 from ca.secretfiles import UnsafeSecretFile
-from deploy.base.connection import line_of
+from deploy.base.failures import line_of
 from tests.cluster.harness import run_filestore
 
 

@@ -1,0 +1,341 @@
+"""The client for code that does not await: the same operations, each run in the loop of a thread.
+
+Safe from several threads at once.
+"""
+
+import functools
+import io
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+
+from filestore_client import administration
+from filestore_client.client import AsyncClient, connection_from_environment
+from filestore_client.files import Files as AsyncFiles
+from filestore_client.files import Images as AsyncImages
+from filestore_client.files import KindFiles
+from filestore_client.loop_thread import LoopThread
+from filestore_client.reading import AsyncReader
+from filestore_client.records import Backup, FileRecord, Kind, Project, User
+from filestore_client.retry import DEADLINE_S
+from filestore_client.writing import AsyncWriter
+
+A = TypeVar("A")
+T = TypeVar("T")
+P = ParamSpec("P")
+
+BUFFER_BYTES = 1 << 20
+
+
+class Blocking(Generic[A]):
+    """Operations of one part of the API, done in the loop of a thread."""
+
+    def __init__(self, inner: A, loop: LoopThread) -> None:
+        self.inner, self.loop = inner, loop
+
+
+def blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Blocking[A], P], T]:
+    """The method, for callers that do not await."""
+
+    def call(self: Blocking[A], /, *arguments: P.args, **named: P.kwargs) -> T:
+        return self.loop.run(method(self.inner, *arguments, **named))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+def listing(
+    method: Callable[Concatenate[A, P], AsyncIterator[T]],
+) -> Callable[Concatenate[Blocking[A], P], Iterator[T]]:
+    """The list, for callers that do not await."""
+
+    def call(self: Blocking[A], /, *arguments: P.args, **named: P.kwargs) -> Iterator[T]:
+        return self.loop.iterate(method(self.inner, *arguments, **named))
+
+    functools.update_wrapper(call, method)
+    return call
+
+
+class Reader(io.RawIOBase):
+    """Stored content as a file that is open for reading."""
+
+    def __init__(self, inner: AsyncReader, loop: LoopThread) -> None:
+        super().__init__()
+        self._inner, self._loop = inner, loop
+        self.size_bytes = inner.size_bytes
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def seekable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """The position of the next byte."""
+        return self._inner.tell()
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Move; the new position."""
+        return self._inner.seek(offset, whence)
+
+    def readinto(self, buffer: Any) -> int:
+        """Some of the next bytes; how many, 0 at the end. Raises FilestoreError."""
+        view = memoryview(buffer).cast("B")
+        part = self._loop.run(self._inner.read(len(view)))
+        view[: len(part)] = part
+        return len(part)
+
+    def close(self) -> None:
+        """End what is under way."""
+        if not self.closed:
+            self._loop.run(self._inner.close())
+        super().close()
+
+
+class Writer(io.RawIOBase):
+    """A new file that is open for writing; `record` once it was closed."""
+
+    def __init__(self, inner: AsyncWriter, loop: LoopThread) -> None:
+        super().__init__()
+        self._inner, self._loop = inner, loop
+
+    @property
+    def record(self) -> FileRecord | None:
+        """The record of the file; None before it was closed."""
+        return self._inner.record
+
+    def writable(self) -> bool:
+        """Always."""
+        return True
+
+    def tell(self) -> int:
+        """How many bytes were written."""
+        return self._inner.tell()
+
+    def write(self, part: Any) -> int:
+        """Take all of these bytes. Raises FilestoreError."""
+        return self._loop.run(self._inner.write(bytes(part)))
+
+    def close(self) -> None:
+        """End the upload: the file is available then. Raises FilestoreError."""
+        if not self.closed:
+            try:
+                self._loop.run(self._inner.close())
+            finally:
+                super().close()
+
+    def abort(self) -> None:
+        """Give the upload up."""
+        self._loop.run(self._inner.abort())
+        super().close()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Half a file never becomes available."""
+        if error is None:
+            self.close()
+        else:
+            self.abort()
+
+
+class Projects(Blocking[KindFiles[Project]]):
+    """The project files."""
+
+    list = listing(KindFiles[Project].list)
+    get = blocking(KindFiles[Project].get)
+    update = blocking(KindFiles[Project].update)
+    delete = blocking(KindFiles[Project].delete)
+
+
+class Images(Blocking[AsyncImages]):
+    """The VM images."""
+
+    list = listing(AsyncImages.list)
+    get = blocking(AsyncImages.get)
+    update = blocking(AsyncImages.update)
+    delete = blocking(AsyncImages.delete)
+    find = blocking(AsyncImages.find)
+
+
+class Backups(Blocking[KindFiles[Backup]]):
+    """The backups."""
+
+    list = listing(KindFiles[Backup].list)
+    get = blocking(KindFiles[Backup].get)
+    update = blocking(KindFiles[Backup].update)
+    delete = blocking(KindFiles[Backup].delete)
+
+
+class Files(Blocking[AsyncFiles]):
+    """Files of all kinds together."""
+
+    upload = blocking(AsyncFiles.upload)
+    upload_remembered = blocking(AsyncFiles.upload_remembered)
+    download = blocking(AsyncFiles.download)
+    read = listing(AsyncFiles.read)
+    list = listing(AsyncFiles.list)
+    in_bucket = listing(AsyncFiles.in_bucket)
+    get = blocking(AsyncFiles.get)
+    update = blocking(AsyncFiles.update)
+    delete = blocking(AsyncFiles.delete)
+    stat = blocking(AsyncFiles.stat)
+    manifest = blocking(AsyncFiles.manifest)
+    ticket = blocking(AsyncFiles.ticket)
+
+    @overload
+    def open(self, file: str, mode: Literal["rb"] = "rb") -> io.BufferedReader: ...
+
+    @overload
+    def open(self, file: str, mode: Literal["wb"], *, kind: Kind = "backup", **fields: object) -> Writer: ...
+
+    def open(
+        self, file: str, mode: str = "rb", *, kind: Kind = "backup", **fields: object
+    ) -> io.BufferedReader | Writer:
+        """A file to read or to write; see `filestore_client.files.Files.open`."""
+        if mode == "rb":
+            reader = self.loop.run(self.inner.open(file))
+            return io.BufferedReader(Reader(reader, self.loop), BUFFER_BYTES)
+        if mode != "wb":
+            raise ValueError(f"mode {mode!r} is neither 'rb' nor 'wb'")
+        return Writer(self.loop.run(self.inner.open(file, "wb", kind=kind, **fields)), self.loop)
+
+
+class Buckets(Blocking[administration.Buckets]):
+    """Buckets."""
+
+    list = listing(administration.Buckets.list)
+    create = blocking(administration.Buckets.create)
+    get = blocking(administration.Buckets.get)
+    find = blocking(administration.Buckets.find)
+    update = blocking(administration.Buckets.update)
+    delete = blocking(administration.Buckets.delete)
+
+
+class Grants(Blocking[administration.Grants]):
+    """Permissions on buckets and files."""
+
+    list = listing(administration.Grants.list)
+    add = blocking(administration.Grants.add)
+    withdraw = blocking(administration.Grants.withdraw)
+
+
+class Shares(Blocking[administration.Shares]):
+    """Public links to files."""
+
+    list = listing(administration.Shares.list)
+    create = blocking(administration.Shares.create)
+    revoke = blocking(administration.Shares.revoke)
+
+
+class Users(Blocking[administration.Users]):
+    """Users and their tokens."""
+
+    list = listing(administration.Users.list)
+    whoami = blocking(administration.Users.whoami)
+    get = blocking(administration.Users.get)
+    put = blocking(administration.Users.put)
+    delete = blocking(administration.Users.delete)
+    revoke = blocking(administration.Users.revoke)
+    mint_token = blocking(administration.Users.mint_token)
+    renew_token = blocking(administration.Users.renew_token)
+    rotate_key = blocking(administration.Users.rotate_key)
+
+
+class JoinTokens(Blocking[administration.JoinTokens]):
+    """Tokens by which machines join as nodes."""
+
+    list = listing(administration.JoinTokens.list)
+    create = blocking(administration.JoinTokens.create)
+    delete = blocking(administration.JoinTokens.delete)
+
+
+class Jobs(Blocking[administration.Jobs]):
+    """Jobs and their runs."""
+
+    list = listing(administration.Jobs.list)
+    runs = listing(administration.Jobs.runs)
+    run = blocking(administration.Jobs.run)
+    trigger = blocking(administration.Jobs.trigger)
+    cancel = blocking(administration.Jobs.cancel)
+    wait = blocking(administration.Jobs.wait)
+
+
+class Nodes(Blocking[administration.Nodes]):
+    """The nodes of the cluster."""
+
+    list = listing(administration.Nodes.list)
+    get = blocking(administration.Nodes.get)
+    drain = blocking(administration.Nodes.drain)
+    stop_draining = blocking(administration.Nodes.stop_draining)
+    remove = blocking(administration.Nodes.remove)
+    revoke = blocking(administration.Nodes.revoke)
+
+
+class Cluster(Blocking[administration.Cluster]):
+    """The cluster as a whole."""
+
+    status = blocking(administration.Cluster.status)
+    damaged = listing(administration.Cluster.damaged)
+    add_coordinator = blocking(administration.Cluster.add_coordinator)
+    remove_coordinator = blocking(administration.Cluster.remove_coordinator)
+
+
+class Audit(Blocking[administration.Audit]):
+    """Who did what."""
+
+    list = listing(administration.Audit.list)
+
+
+class Client:
+    """The client for code that does not await; see AsyncClient. Use `with`, or `close` it."""
+
+    def __init__(
+        self, urls: str | Sequence[str], *, root_pem: str, token: str, deadline_s: float = DEADLINE_S
+    ) -> None:
+        inner = AsyncClient(urls, root_pem=root_pem, token=token, deadline_s=deadline_s)
+        self._loop = LoopThread()
+        self._inner = inner
+        try:
+            self._loop.run(inner.__aenter__())
+        except BaseException:
+            self._loop.close()
+            raise
+        self.files = Files(inner.files, self._loop)
+        self.projects = Projects(inner.projects, self._loop)
+        self.images = Images(inner.images, self._loop)
+        self.backups = Backups(inner.backups, self._loop)
+        self.buckets = Buckets(inner.buckets, self._loop)
+        self.grants = Grants(inner.grants, self._loop)
+        self.shares = Shares(inner.shares, self._loop)
+        self.users = Users(inner.users, self._loop)
+        self.join_tokens = JoinTokens(inner.join_tokens, self._loop)
+        self.jobs = Jobs(inner.jobs, self._loop)
+        self.nodes = Nodes(inner.nodes, self._loop)
+        self.cluster = Cluster(inner.cluster, self._loop)
+        self.audit = Audit(inner.audit, self._loop)
+
+    @classmethod
+    def from_environment(cls, *, deadline_s: float = DEADLINE_S) -> Self:
+        """As FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE say; see AsyncClient."""
+        return cls(**connection_from_environment(), deadline_s=deadline_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def whoami(self) -> User:
+        """Who the token stands for."""
+        return self.users.whoami()
+
+    def close(self) -> None:
+        """End the connections and the thread. Again is harmless."""
+        if self._loop.is_running:
+            self._loop.run(self._inner.__aexit__(None, None, None))
+            self._loop.close()

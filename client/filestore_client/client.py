@@ -1,0 +1,100 @@
+"""The client for asyncio: what there is in a cluster, in groups of operations."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from filestore_client.administration import (
+    Audit,
+    Buckets,
+    Cluster,
+    Grants,
+    Jobs,
+    JoinTokens,
+    Nodes,
+    Shares,
+    Users,
+)
+from filestore_client.errors import InvalidRequest
+from filestore_client.files import Files, Images, KindFiles
+from filestore_client.kinds import BACKUP, PROJECT
+from filestore_client.records import User
+from filestore_client.retry import DEADLINE_S
+from filestore_client.transport import Transport
+
+T = TypeVar("T")
+
+
+class AsyncClient:
+    """A connection to a cluster through one or several of its nodes.
+
+    Use as `async with AsyncClient(url, root_pem=..., token=...) as store`. `urls`: base URLs of nodes, the
+    first is preferred, and the next is asked when one fails. `root_pem`: the root certificate of the cluster,
+    the only one that is trusted. `deadline_s`: give up when nothing went forward for so long.
+
+    Raises `filestore_client.errors`: InvalidRequest for a URL, root or token that cannot be one.
+    """
+
+    def __init__(
+        self, urls: str | Sequence[str], *, root_pem: str, token: str, deadline_s: float = DEADLINE_S
+    ) -> None:
+        nodes = [urls] if isinstance(urls, str) else list(urls)
+        self.transport = Transport(nodes, root_pem=root_pem, token=token, deadline_s=deadline_s)
+        self.files = Files(self.transport)
+        self.projects = KindFiles(self.transport, PROJECT)
+        self.images = Images(self.transport)
+        self.backups = KindFiles(self.transport, BACKUP)
+        self.buckets = Buckets(self.transport)
+        self.grants = Grants(self.transport)
+        self.shares = Shares(self.transport)
+        self.users = Users(self.transport)
+        self.join_tokens = JoinTokens(self.transport)
+        self.jobs = Jobs(self.transport)
+        self.nodes = Nodes(self.transport)
+        self.cluster = Cluster(self.transport)
+        self.audit = Audit(self.transport)
+
+    @classmethod
+    def from_environment(cls, *, deadline_s: float = DEADLINE_S) -> Self:
+        """As FILESTORE_URL (several: with spaces between), FILESTORE_CA and FILESTORE_TOKEN_FILE say.
+
+        Raises InvalidRequest when one is missing or cannot be read.
+        """
+        return cls(**connection_from_environment(), deadline_s=deadline_s)
+
+    async def __aenter__(self) -> Self:
+        await self.transport.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.transport.__aexit__(kind, error, trace)
+
+    async def call(
+        self, method: str, path: str, reply_type: type[T], *, body: Mapping[str, object] | None = None
+    ) -> T:
+        """Any operation of the API: its JSON answer as `reply_type`. See `Transport.call`."""
+        return await self.transport.call(method, path, reply_type, body=body)
+
+    async def whoami(self) -> User:
+        """Who the token stands for."""
+        return await self.users.whoami()
+
+
+def connection_from_environment() -> dict[str, Any]:
+    """`urls`, `root_pem` and `token` as the environment names them. Raises InvalidRequest."""
+    names = ("FILESTORE_URL", "FILESTORE_CA", "FILESTORE_TOKEN_FILE")
+    if missing := [name for name in names if not os.environ.get(name)]:
+        raise InvalidRequest(f"{', '.join(missing)}: must be set.")
+    urls, ca, token_file = (os.environ[name] for name in names)
+    try:
+        return {
+            "urls": urls.split(),
+            "root_pem": Path(ca).read_text("ascii"),
+            "token": Path(token_file).read_text("utf-8-sig").strip(),
+        }
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidRequest(f"The root certificate or the token cannot be read: {error}") from error

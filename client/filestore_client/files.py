@@ -1,0 +1,400 @@
+"""Files of all kinds: up, down, what there is, what it is called, and away with it."""
+
+import asyncio
+import os
+import stat
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Generic, Literal, TypeVar, overload
+from urllib.parse import quote
+
+import msgspec
+
+from filestore_client.downloading import download_to_file, download_to_stream
+from filestore_client.errors import ChecksumMismatch, FileChanged, FilestoreError, InvalidRequest, NotFound
+from filestore_client.kinds import (
+    HEAD_BYTES,
+    IMAGE,
+    KINDS,
+    PROJECT,
+    FileKind,
+    kind_of,
+    new_record_fields,
+)
+from filestore_client.pages import pages
+from filestore_client.ranges import CONNECTIONS
+from filestore_client.reading import AsyncReader
+from filestore_client.records import (
+    Content,
+    FileRecord,
+    FileSummary,
+    Image,
+    Kind,
+    Manifest,
+    Ticket,
+)
+from filestore_client.sources import Contents, FileSource, Source, source_of
+from filestore_client.streaming import content_path, describe, read_span
+from filestore_client.transport import Transport
+from filestore_client.upload_memory import Memory, UnfinishedUpload
+from filestore_client.uploading import find_unfinished, give_up, upload
+from filestore_client.writing import AsyncWriter
+
+Progress = Callable[[int, int | None], None]  # bytes so far, and in all once that is known
+KIND_NAMES: Sequence[Kind] = ("project", "image", "backup")
+R = TypeVar("R", bound=FileRecord)
+
+
+def _silent(_done_bytes: int, _total_bytes: int | None) -> None:
+    """Nobody wants to know."""
+
+
+class KindFiles(Generic[R]):
+    """The records of one kind of file."""
+
+    def __init__(self, transport: Transport, kind: FileKind[R]) -> None:
+        self._transport, self._kind = transport, kind
+
+    def list(self, /, **filters: str) -> AsyncIterator[R]:
+        """Every file of this kind that the caller may see, oldest first.
+
+        `filters`: `status`, `filename` (how it begins), `project_id` of projects, `md5` of images.
+        """
+        kind = self._kind
+        return pages(self._transport, kind.path, kind.listed_as, kind.record, **filters)
+
+    async def get(self, file_uuid: str) -> R:
+        """One record. Raises NotFound for a file of another kind too."""
+        return await self._record("GET", file_uuid)
+
+    async def update(self, /, file_uuid: str, *, if_match: str = "", **fields: object) -> R:
+        """Change some fields; the record then. `if_match`: the `etag` that it must still have.
+
+        Raises PreconditionFailed, InvalidRequest.
+        """
+        return await self._record("PATCH", file_uuid, body=fields, if_match=if_match)
+
+    async def delete(self, file_uuid: str, *, if_match: str = "") -> None:
+        """Delete the file for good, or its upload."""
+        await self._transport.delete(self._path(file_uuid), headers=_if_match(if_match))
+
+    async def _record(
+        self, method: str, file_uuid: str, *, body: Mapping[str, object] | None = None, if_match: str = ""
+    ) -> R:
+        path = self._path(file_uuid)
+        answer, headers = await self._transport.answer(method, path, body=body, headers=_if_match(if_match))
+        record = self._transport.decode(answer, self._kind.record, path)
+        return msgspec.structs.replace(record, etag=headers.get("ETag", ""))
+
+    def _path(self, file_uuid: str) -> str:
+        return f"{self._kind.path}/{quote(file_uuid, safe='')}"
+
+
+class Images(KindFiles[Image]):
+    """The VM images."""
+
+    def __init__(self, transport: Transport) -> None:
+        super().__init__(transport, IMAGE)
+
+    async def find(self, *, md5: str) -> Image | None:
+        """An available image whose content has this MD5, the newest of several; None when there is none."""
+        found = [image async for image in self.list(md5=md5.lower(), status="available")]
+        return found[-1] if found else None
+
+
+class Files:
+    """Files of all kinds together."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self._kinds: dict[str, KindFiles[Any]] = {
+            name: KindFiles(transport, kind) for name, kind in KINDS.items()
+        }
+
+    async def upload(
+        self,
+        /,
+        content: str | os.PathLike[str] | Contents,
+        *,
+        kind: Kind | None = None,
+        filename: str = "",
+        resume: bool = True,
+        only_url: bool = False,
+        progress: Progress = _silent,
+        **fields: object,
+    ) -> FileRecord:
+        """Upload a file by its path, an open file, bytes, or an iterator of bytes; its record, available.
+
+        `kind`: by the content of a path if it is left out, a backup else. `fields`: those of the record, such
+        as `bucket_id`, `retention_period` (hours), `project_id`, `virt_type`. A path goes on where an earlier
+        upload of the same file ended, unless `resume` is false. `only_url`: the bytes go through the client's
+        nodes, not to the one that the cluster names. The checksum is compared at the end.
+
+        Raises FilestoreError, OSError; FileChanged when the file was written to meanwhile.
+        """
+        if isinstance(content, (str, os.PathLike)):
+            record, memory = await self.upload_remembered(
+                Path(content),
+                kind=kind,
+                filename=filename,
+                resume=resume,
+                only_url=only_url,
+                progress=progress,
+                **fields,
+            )
+            memory.forget()
+            return record
+        source = source_of(content)
+        name = filename or Path(str(getattr(content, "name", ""))).name or "stdin"
+        kind = kind or "backup"
+        wanted = new_record_fields(kind, name, b"", fields)
+        return await self._send_stream(kind, wanted, source, only_url=only_url, progress=progress)
+
+    async def upload_remembered(
+        self,
+        /,
+        path: Path,
+        *,
+        kind: Kind | None = None,
+        filename: str = "",
+        resume: bool = True,
+        only_url: bool = False,
+        progress: Progress = _silent,
+        **fields: object,
+    ) -> tuple[FileRecord, Memory]:
+        """Upload a file as `upload` does, and go on remembering it until the caller forgets.
+
+        So of several files that belong together none is stored twice when all are uploaded again.
+        """
+        _require_regular(path)
+        transport = self._transport.sibling()
+        with path.open("rb") as file:
+            chosen: Kind = await asyncio.to_thread(kind_of, file, path.name) if kind is None else kind
+            wanted = await _wanted(chosen, filename or path.name, file, fields)
+            source = FileSource(file)
+            memory = Memory.of(transport.url, path, source.facts, {"kind": chosen, **wanted})
+            unfinished, offset, is_whole = await _resumed(transport, memory) if resume else (None, 0, False)
+            if unfinished is None:
+                unfinished = await _create(transport, chosen, wanted, source)
+                memory.write(unfinished)
+            try:
+                if is_whole:
+                    progress(offset, source.size_bytes)
+                else:
+                    await _send(transport, unfinished, source, offset, only_url=only_url, progress=progress)
+                return await _compared(transport, chosen, unfinished, source), memory
+            except FileChanged:
+                memory.forget()
+                with suppress(FilestoreError):  # the server forgets it by itself as well
+                    await give_up(transport, unfinished.file_uuid)
+                raise
+
+    async def download(
+        self,
+        file_uuid: str,
+        target: str | os.PathLike[str] | BinaryIO | None = None,
+        *,
+        connections: int = CONNECTIONS,
+        progress: Progress = _silent,
+    ) -> Path | None:
+        """Download to a file, or to an open one in order; the path of the file. The checksum is compared.
+
+        `target`: a path; a directory, by default this one, for the file's own name. Several connections take
+        ranges from all nodes of this client; what an earlier download left in TARGET.part is not asked again.
+
+        Raises FilestoreError, OSError; ChecksumMismatch, and then nothing is left of it.
+        """
+        content = await self.stat(file_uuid)
+        if target is None or isinstance(target, (str, os.PathLike)):
+            path = Path(target) if target is not None else None
+            return await download_to_file(
+                self._transport, file_uuid, content, path, connections=connections, progress=progress
+            )
+        await download_to_stream(self._transport, file_uuid, content, target, progress=progress)
+        return None
+
+    @overload
+    async def open(self, file: str, mode: Literal["rb"] = "rb") -> AsyncReader: ...
+
+    @overload
+    async def open(
+        self, file: str, mode: Literal["wb"], *, kind: Kind = "backup", **fields: object
+    ) -> AsyncWriter: ...
+
+    async def open(
+        self, file: str, mode: str = "rb", *, kind: Kind = "backup", **fields: object
+    ) -> AsyncReader | AsyncWriter:
+        """A file to read or to write.
+
+        `rb`: `file` is a file_uuid; its content, seekable, with read-ahead. Raises as `stat` does. `wb`:
+        `file` is the name of a new file, which is available once it is closed; `fields` as of `upload`.
+        """
+        if mode == "rb":
+            return AsyncReader(self._transport, file, await self.stat(file))
+        if mode != "wb":
+            raise ValueError(f"mode {mode!r} is neither 'rb' nor 'wb'")
+        wanted = new_record_fields(kind, file, b"", fields)
+        return AsyncWriter(partial(self._send_stream, kind, wanted))
+
+    def read(self, file_uuid: str, start: int = 0, stop: int | None = None) -> AsyncIterator[bytes]:
+        """Bytes `start` to `stop` (excluded; the end if it is left out) of the content, in order."""
+        return self._read(file_uuid, start, stop)
+
+    def list(self, /, kind: Kind | None = None, **filters: str) -> AsyncIterator[FileRecord]:
+        """Every file that the caller may see, of one kind or of all; see `KindFiles.list`."""
+        return self._list([kind] if kind is not None else KIND_NAMES, filters)
+
+    def in_bucket(self, /, bucket_id: str, **filters: str) -> AsyncIterator[FileSummary]:
+        """Every file of a bucket, of all kinds. `filters`: `status`, `filename` (how it begins)."""
+        path = f"/api/v1/buckets/{quote(bucket_id, safe='')}/files"
+        return pages(self._transport, path, "files", FileSummary, **filters)
+
+    async def get(self, file_uuid: str) -> FileRecord:
+        """The record of a file of any kind. Raises NotFound."""
+        missing: NotFound | None = None
+        for files in self._kinds.values():
+            try:
+                record: FileRecord = await files.get(file_uuid)
+            except NotFound as error:
+                missing = error
+            else:
+                return record
+        assert missing is not None
+        raise missing
+
+    async def update(self, /, file_uuid: str, *, if_match: str = "", **fields: object) -> FileRecord:
+        """Change some fields of a file of any kind; see `KindFiles.update`."""
+        record = await self.get(file_uuid)
+        found: FileRecord = await self._kinds[record.kind].update(file_uuid, if_match=if_match, **fields)
+        return found
+
+    async def delete(self, file_uuid: str) -> None:
+        """Delete a file of any kind for good, or its upload."""
+        await self._transport.delete(content_path(file_uuid))
+
+    async def stat(self, file_uuid: str) -> Content:
+        """Size, checksum, name and type of available content. Raises NotFound, NotAvailable, Forbidden."""
+        return await describe(self._transport, file_uuid)
+
+    async def manifest(self, file_uuid: str) -> Manifest:
+        """What the archive of a project says of itself."""
+        path = f"{PROJECT.path}/{quote(file_uuid, safe='')}/manifest"
+        return await self._transport.call("GET", path, Manifest)
+
+    async def ticket(self, file_uuid: str, *, ttl_seconds: int | None = None) -> Ticket:
+        """A short-lived address of the file that needs no token, such as for a browser."""
+        body = {} if ttl_seconds is None else {"ttl_seconds": ttl_seconds}
+        path = f"{content_path(file_uuid)}/ticket"
+        # Nothing is recorded of it, so twice does no harm.
+        return await self._transport.call("POST", path, Ticket, body=body, repeats=True)
+
+    async def _send_stream(
+        self,
+        kind: Kind,
+        wanted: Mapping[str, Any],
+        source: Source,
+        *,
+        only_url: bool = False,
+        progress: Progress = _silent,
+    ) -> FileRecord:
+        """Upload what can be read once. What breaks off for good is given up: nobody can go on with it."""
+        transport = self._transport.sibling()  # it goes over to the node that holds the upload
+        created = await _create(transport, kind, wanted, source)
+        try:
+            await _send(transport, created, source, 0, only_url=only_url, progress=progress)
+        except asyncio.CancelledError:
+            with suppress(FilestoreError):  # the server forgets it by itself as well
+                await give_up(transport, created.file_uuid)
+            raise
+        return await _compared(transport, kind, created, source)
+
+    async def _read(self, file_uuid: str, start: int, stop: int | None) -> AsyncIterator[bytes]:
+        content = await self.stat(file_uuid)
+        end = content.size_bytes if stop is None else min(stop, content.size_bytes)
+        async for part in read_span(self._transport, file_uuid, content, start, end):
+            yield part
+
+    async def _list(self, kinds: Sequence[Kind], filters: Mapping[str, str]) -> AsyncIterator[FileRecord]:
+        for kind in kinds:
+            async for record in self._kinds[kind].list(**filters):
+                yield record
+
+
+async def _create(
+    transport: Transport, kind: Kind, wanted: Mapping[str, Any], source: Source
+) -> UnfinishedUpload:
+    """The new record. Twice does no harm: what nobody uploads to expires by itself."""
+    size = {} if source.size_bytes is None else {"size_bytes": source.size_bytes}
+    path, body = KINDS[kind].path, {**wanted, **size}
+    return await transport.call("POST", path, UnfinishedUpload, body=body, repeats=True)
+
+
+async def _send(
+    transport: Transport,
+    unfinished: UnfinishedUpload,
+    source: Source,
+    offset: int,
+    *,
+    only_url: bool,
+    progress: Progress,
+) -> None:
+    base, separator, _ = unfinished.upload_url.partition("/api/v1/")
+    if separator and not only_url:
+        transport.prefer(base)
+    sent = partial(_tell, progress, source)
+    await upload(transport, unfinished.file_uuid, source, offset=offset, progress=sent)
+
+
+def _tell(progress: Progress, source: Source, done_bytes: int) -> None:
+    progress(done_bytes, source.size_bytes)
+
+
+async def _compared(
+    transport: Transport, kind: Kind, unfinished: UnfinishedUpload, source: Source
+) -> FileRecord:
+    """The record. Raises ChecksumMismatch when the file that is stored is not the one that is here."""
+    record: FileRecord = await KindFiles(transport, KINDS[kind]).get(unfinished.file_uuid)
+    sent = await source.sha256()
+    if record.blob_sha256 != sent:
+        raise ChecksumMismatch(
+            f"The cluster stored {record.blob_sha256} as {unfinished.file_uuid}, but {sent} was read here:"
+            " did the file change during the upload?"
+        )
+    return record
+
+
+async def _wanted(kind: Kind, name: str, file: BinaryIO, fields: Mapping[str, object]) -> dict[str, Any]:
+    """The fields of the new record. Raises InvalidRequest for a name that the API cannot take."""
+    if not name:
+        raise InvalidRequest("The file has no name of its own; give it one.")
+    if any("\udc80" <= letter <= "\udcff" for letter in name):
+        raise InvalidRequest("The name of the file is not UTF-8; give it another one.")
+    head = await asyncio.to_thread(os.pread, file.fileno(), HEAD_BYTES, 0)
+    return new_record_fields(kind, name, head, fields)
+
+
+def _require_regular(path: Path) -> None:
+    """Before it is opened: that waits for who writes into a pipe. Raises InvalidRequest, OSError."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise InvalidRequest(f"{path} is not a regular file.")
+
+
+async def _resumed(transport: Transport, memory: Memory) -> tuple[UnfinishedUpload | None, int, bool]:
+    """What an earlier run left and the server still knows, and the offset to go on from.
+
+    It says as well whether that offset is its end: then the file is available.
+    """
+    unfinished = memory.read()
+    if unfinished is None:
+        return None, 0, False
+    state = await find_unfinished(transport, unfinished.file_uuid)
+    if state is None:
+        memory.forget()
+        return None, 0, False
+    return unfinished, state.offset, state.offset == state.size_bytes
+
+
+def _if_match(etag: str) -> dict[str, str]:
+    return {"If-Match": etag} if etag else {}

@@ -1,0 +1,221 @@
+"""`filestore://BUCKET/NAME` for fsspec, and so for pandas, dask and others.
+
+Buckets are directories of the root; a file lies in its bucket under its name, which has no '/' in it. Names
+are not unique: the newest available file of a name is meant, and `filestore://BUCKET/NAME?id=FILE_UUID` names
+one exactly. Deeper directories there are none. fsspec's own documentation says what each method does.
+"""
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, ClassVar
+from urllib.parse import parse_qs
+
+from fsspec.spec import AbstractFileSystem
+
+from filestore_client.blocking import Client
+from filestore_client.client import connection_from_environment
+from filestore_client.errors import NotFound
+from filestore_client.records import Bucket, FileSummary, Kind
+
+
+class FilestoreFileSystem(AbstractFileSystem):
+    """The files of a cluster, by bucket and name.
+
+    `urls`, `root_pem`, `token`: as of Client; left out, FILESTORE_URL, FILESTORE_CA and FILESTORE_TOKEN_FILE
+    say. `kind`: of new files. Raises what Client does, and FileNotFoundError.
+    """
+
+    protocol: ClassVar[str] = "filestore"
+    root_marker = ""
+
+    def __init__(
+        self,
+        urls: Any = None,
+        *,
+        root_pem: str | None = None,
+        token: str | None = None,
+        kind: Kind = "backup",
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        given = {"urls": urls, "root_pem": root_pem, "token": token}
+        known = {name: value for name, value in given.items() if value is not None}
+        if len(known) < len(given):
+            known = connection_from_environment() | known
+        self.client = Client(**known)
+        self.kind = kind
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> Any:
+        """The path without `filestore://`, and without slashes at its ends."""
+        if isinstance(path, list):
+            return [cls._strip_protocol(each) for each in path]
+        return str(path).removeprefix("filestore://").strip("/")
+
+    def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        """The buckets, or the files of one: the newest of each name."""
+        bucket_name, name, file_uuid = _parts(self._strip_protocol(path))
+        if not bucket_name:
+            found = [_of_bucket(bucket) for bucket in self.client.buckets.list()]
+        else:
+            bucket = self._bucket(bucket_name)
+            files = self._files(bucket, name, file_uuid)
+            if name and not files:
+                raise FileNotFoundError(path)
+            found = [_of_file(bucket, file) for file in files.values()]
+        return found if detail else [entry["name"] for entry in found]
+
+    def info(self, path: str, **_: Any) -> dict[str, Any]:
+        """What a path stands for: `name`, `size`, `type`, and for files `file_uuid`, `sha256`, `created`."""
+        bucket_name, name, file_uuid = _parts(self._strip_protocol(path))
+        if not bucket_name:
+            return {"name": "", "size": 0, "type": "directory"}
+        bucket = self._bucket(bucket_name)
+        if not name:
+            return _of_bucket(bucket)
+        files = self._files(bucket, name, file_uuid)
+        if name not in files:
+            raise FileNotFoundError(path)
+        return _of_file(bucket, files[name])
+
+    def created(self, path: str) -> datetime:
+        """When the file was made."""
+        return datetime.fromisoformat(self.info(path)["created"])
+
+    def modified(self, path: str) -> datetime:
+        """The same: content never changes."""
+        return self.created(path)
+
+    def checksum(self, path: str) -> str:
+        """The sha256 of the content."""
+        return str(self.info(path)["sha256"])
+
+    def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> None:  # noqa: ARG002
+        """Make a bucket. Raises FileExistsError, and OSError for a directory in a bucket."""
+        bucket_name, name, _ = _parts(self._strip_protocol(path))
+        if name:
+            raise OSError(f"{path}: a bucket has no directories")
+        if self.client.buckets.find(bucket_name) is not None:
+            raise FileExistsError(path)
+        self.client.buckets.create(bucket_name)
+        self.invalidate_cache()
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> None:
+        """Make a bucket, unless it may exist."""
+        try:
+            self.mkdir(path)
+        except FileExistsError:
+            if not exist_ok:
+                raise
+
+    def rmdir(self, path: str) -> None:
+        """Delete an empty bucket. Raises FileNotFoundError, Conflict."""
+        self.client.buckets.delete(self._bucket(self._strip_protocol(path)).bucket_id)
+
+    def rm_file(self, path: str) -> None:
+        """Delete a file: the newest of its name, or the one that `?id=` names. Raises FileNotFoundError."""
+        entry = self.info(path)
+        if entry["type"] == "directory":
+            raise IsADirectoryError(path)
+        self.client.files.delete(entry["file_uuid"])
+
+    _rm = rm_file
+
+    def cp_file(self, path1: str, path2: str, **_: Any) -> None:
+        """Copy through this machine. Equal content is stored once in the cluster."""
+        with self.open(path1, "rb") as source, self.open(path2, "wb") as target:
+            while part := source.read(1 << 20):
+                target.write(part)
+
+    def cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        """Bytes `start` to `end` (excluded) of a file; those below 0 count from its end."""
+        entry = self.info(path)
+        size_bytes = entry["size"]
+        first = _absolute(start or 0, size_bytes)
+        stop = size_bytes if end is None else _absolute(end, size_bytes)
+        if first >= stop:
+            return b""
+        return b"".join(self.client.files.read(entry["file_uuid"], first, stop))
+
+    def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
+        """Make a file of these bytes. Mode `create` raises FileExistsError where there is one of the name."""
+        if mode == "create" and self.exists(path):
+            raise FileExistsError(path)
+        with self.open(path, "wb") as target:
+            target.write(value)
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        """A file of the cluster, for `rb` and `wb`; `xb` raises FileExistsError where there is one."""
+        path = self._strip_protocol(path)
+        if mode == "rb":
+            entry = self.info(path)
+            if entry["type"] == "directory":
+                raise IsADirectoryError(path)
+            return self.client.files.open(entry["file_uuid"])
+        if mode == "xb" and self.exists(path):
+            raise FileExistsError(path)
+        if mode not in ("wb", "xb"):
+            raise ValueError(f"{path}: mode {mode!r} is none of rb, wb, xb: content never changes")
+        bucket_name, name, _ = _parts(path)
+        if not name:
+            raise IsADirectoryError(path)
+        bucket = self._bucket(bucket_name)
+        fields = {key: value for key, value in options.items() if key in _FIELDS}
+        return self.client.files.open(name, "wb", kind=self.kind, bucket_id=bucket.bucket_id, **fields)
+
+    def _bucket(self, name: str) -> Bucket:
+        """Raises FileNotFoundError."""
+        found = self.client.buckets.find(name) if name else None
+        if found is None:
+            raise FileNotFoundError(name)
+        return found
+
+    def _files(self, bucket: Bucket, name: str, file_uuid: str) -> Mapping[str, FileSummary]:
+        """The newest available file of each name, or of this one; or exactly one."""
+        found: dict[str, FileSummary] = {}
+        for file in self._listed(bucket, name):
+            if (not name or file.filename == name) and file_uuid in ("", file.file_uuid):
+                found[file.filename] = file  # in the order of their making
+        return found
+
+    def _listed(self, bucket: Bucket, name: str) -> Iterator[FileSummary]:
+        filters = {"status": "available", **({"filename": name} if name else {})}
+        try:
+            yield from self.client.files.in_bucket(bucket.bucket_id, **filters)
+        except NotFound as error:
+            raise FileNotFoundError(bucket.name) from error
+
+
+_FIELDS = frozenset({"retention_period", "content_type", "project_id", "virt_type", "format", "backup_type"})
+
+
+def _parts(path: str) -> tuple[str, str, str]:
+    """Bucket, name and file_uuid, each "" where the path says none.
+
+    Raises FileNotFoundError for deeper ones.
+    """
+    plain, _, query = path.partition("?")
+    bucket, _, name = plain.partition("/")
+    if "/" in name:
+        raise FileNotFoundError(path)
+    return bucket, name, parse_qs(query).get("id", [""])[0]
+
+
+def _of_bucket(bucket: Bucket) -> dict[str, Any]:
+    return {"name": bucket.name, "size": 0, "type": "directory", "bucket_id": bucket.bucket_id}
+
+
+def _of_file(bucket: Bucket, file: FileSummary) -> dict[str, Any]:
+    return {
+        "name": f"{bucket.name}/{file.filename}",
+        "size": file.size_bytes,
+        "type": "file",
+        "file_uuid": file.file_uuid,
+        "sha256": file.blob_sha256,
+        "created": file.created_at,
+        "content_type": file.content_type,
+    }
+
+
+def _absolute(position: int, size_bytes: int) -> int:
+    return max(size_bytes + position, 0) if position < 0 else min(position, size_bytes)

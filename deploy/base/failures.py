@@ -1,0 +1,106 @@
+"""What a command that failed prints, and its exit code.
+
+| code | meaning |
+|---|---|
+| 0 | done |
+| 1 | refused or failed in another way than those below |
+| 2 | wrong usage |
+| 3 | the token is not taken, or may not do this |
+| 4 | there is no such thing, or no more |
+| 5 | what is there forbids it: a name taken, another writer, other content |
+| 6 | no answer, no quorum, or no room: later it may succeed |
+| 10 | done, and something needs attention (`status` and its like) |
+| 130 | interrupted |
+"""
+
+import base64
+import binascii
+import time
+from typing import Final
+
+import msgspec
+from filestore_client.errors import FilestoreError, Unauthorized
+
+from ca.errors import FilestoreError as LocalError
+from ca.errors import Internal
+from coordinator.model.timestamps import rfc3339
+from coordinator.runtime.wording import duration
+
+FAILED: Final = 1
+USAGE: Final = 2
+NEEDS_ATTENTION: Final = 10
+INTERRUPTED: Final = 130
+_BY_CODE: Final = {
+    "unauthorized": 3,
+    "forbidden": 3,
+    "not_found": 4,
+    "gone": 4,
+    "conflict": 5,
+    "not_available": 5,
+    "offset_mismatch": 5,
+    "precondition_failed": 5,
+    "upload_locked": 5,
+    "file_changed": 5,
+    "rate_limited": 6,
+    "unavailable": 6,
+    "insufficient_storage": 6,
+    "untrusted_server": 6,
+}
+
+Failure = FilestoreError | LocalError
+FAILURES: Final = (FilestoreError, LocalError)
+
+
+def exit_code_of(error: Exception) -> int:
+    """The exit code of a command that this has ended."""
+    return _BY_CODE.get(error.code, FAILED) if isinstance(error, FAILURES) else FAILED
+
+
+def line_of(error: Failure) -> str:
+    """An error on one line: its code and details.
+
+    What is wrong on this machine, and not what the API answers, has no code: a sentence does.
+    """
+    details = " ".join(error.details.split())
+    return details if is_local(error) else f"{error.code}: {details}"
+
+
+def is_local(error: Failure) -> bool:
+    """Whether it says what is wrong with a file or a certificate, and not that a server failed."""
+    return isinstance(error, LocalError) and error.code == Internal.code and type(error) is not Internal
+
+
+def reason_of(error: Exception) -> str:
+    """The short text of an operating system error."""
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
+
+
+def explained(token: str, source: str) -> Unauthorized:
+    """The refusal of a token, with what can be seen of it here. `source`: where it was read."""
+    user, ends_at_s = claims_of(token)
+    ended_s = time.time() - ends_at_s
+    if ends_at_s and ended_s > 0:
+        who = f" of {user}" if user else ""
+        return Unauthorized(
+            f"The token{who} in {source} ended at {rfc3339(int(ends_at_s * 1000))}, {duration(ended_s)} ago."
+            f" An admin mints another: filestore token user {user or 'NAME'}"
+        )
+    return Unauthorized(
+        f"The token in {source} is not taken: it was revoked, or is of another cluster. An admin mints"
+        f" another: filestore token user {user or 'NAME'}"
+    )
+
+
+def claims_of(token: str) -> tuple[str, float]:
+    """User and end (seconds since 1970) of a user token, as it says itself; "" and 0 where it does not."""
+    try:
+        payload = token.split(".")[1]
+        decoded = base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4))
+        claims = msgspec.json.decode(decoded, type=dict[str, object])
+    except (IndexError, binascii.Error, msgspec.MsgspecError, UnicodeDecodeError, ValueError):
+        return "", 0.0
+    user, ends_at_s = claims.get("sub"), claims.get("exp")
+    return (
+        user if isinstance(user, str) else "",
+        float(ends_at_s) if isinstance(ends_at_s, (int, float)) else 0.0,
+    )

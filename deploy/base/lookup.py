@@ -1,0 +1,56 @@
+"""What people name, found: a file by its name or its file_uuid, a bucket by its name or its id."""
+
+import re
+from typing import Final
+
+from filestore_client import AsyncClient
+from filestore_client.errors import Conflict, NotFound
+from filestore_client.records import Bucket, FileRecord, Kind
+
+from deploy.base.output import moment, size
+from deploy.base.terminal import printable_name
+
+CANDIDATES_SHOWN_MAX: Final = 10
+_UUID: Final = re.compile(r"[0-9A-Fa-f]{8}(?:-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}")
+
+
+def is_uuid(text: str) -> bool:
+    """Whether it has the form of a file_uuid or of a bucket's id."""
+    return _UUID.fullmatch(text) is not None
+
+
+async def find_file(client: AsyncClient, named: str, *, kind: Kind | None = None) -> FileRecord:
+    """The file of this file_uuid, or the only available one of this name.
+
+    Raises NotFound; Conflict, which lists them, when several have the name.
+    """
+    if is_uuid(named):
+        return await client.files.get(named)
+    listed = client.files.list(kind, filename=named, status="available")
+    found = [file async for file in listed if file.filename == named]
+    if not found:
+        raise NotFound(f"There is no available file named {printable_name(named)!r} that you may see.")
+    if len(found) > 1:
+        lines = [_candidate(file) for file in reversed(found[-CANDIDATES_SHOWN_MAX:])]
+        many = f"{len(found)} files have this name; give the file_uuid of one: "
+        raise Conflict(many + "; ".join(lines))
+    return found[0]
+
+
+async def find_bucket(client: AsyncClient, named: str) -> Bucket:
+    """The bucket of this id or name. Raises NotFound."""
+    if is_uuid(named):
+        return await client.buckets.get(named)
+    found = await client.buckets.find(named)
+    if found is None:
+        raise NotFound(f"There is no bucket named {printable_name(named)!r} that you may see.")
+    return await client.buckets.get(found.bucket_id)
+
+
+async def bucket_names(client: AsyncClient) -> dict[str, str]:
+    """The names of the buckets that the caller may see, by id."""
+    return {bucket.bucket_id: bucket.name async for bucket in client.buckets.list()}
+
+
+def _candidate(file: FileRecord) -> str:
+    return f"{file.file_uuid} ({file.kind}, {size(file.size_bytes)}, {moment(file.created_at)})"

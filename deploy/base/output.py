@@ -1,0 +1,101 @@
+"""What commands print: tables for people, one JSON object a line for programs, in any encoding.
+
+`--json` prints records with the names and values of the API, so a script may rely on them.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+import click
+import msgspec
+from rich.filesize import decimal
+from rich.table import Table
+
+from deploy.base.terminal import printable_name, table_console
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+_NOT_OF_THE_API = ("etag",)
+
+json_option: Callable[[F], F] = click.option(
+    "--json", "as_json", is_flag=True, help="JSON, one object a line, as the API has it."
+)
+
+
+def print_json(value: object) -> None:
+    """One line of JSON; with escapes where the output cannot show all letters."""
+    plain = msgspec.to_builtins(value)
+    if isinstance(plain, dict):
+        plain = {name: field for name, field in plain.items() if name not in _NOT_OF_THE_API}
+    encoding = (getattr(sys.stdout, "encoding", None) or "ascii").lower()
+    click.echo(json.dumps(plain, ensure_ascii=not encoding.startswith("utf")))
+
+
+def print_records(
+    records: Iterable[T],
+    columns: Mapping[str, Callable[[T], object]],
+    *,
+    as_json: bool,
+    empty: str,
+) -> None:
+    """A table of records, a line each. `columns`: what each shows; `empty`: what there is to do with none."""
+    if as_json:
+        for record in records:
+            print_json(record)
+        return
+    rows = [[shown(show(record)) for show in columns.values()] for record in records]
+    if not rows:
+        click.echo(empty, err=True)
+        return
+    print_table(list(columns), rows)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A table on standard output."""
+    table = Table(*columns, box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    table_console().print(table)
+
+
+def print_record(record: object, *, as_json: bool) -> None:
+    """One record: a line for each field, or one of JSON."""
+    if as_json:
+        print_json(record)
+        return
+    fields = msgspec.to_builtins(record)
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name, value in fields.items():
+        if name in _NOT_OF_THE_API or value in ("", None, []):
+            continue
+        exact = f"{value} ({size(value)})" if name.endswith("_bytes") and value else shown(value)
+        table.add_row(name, exact)
+    table_console().print(table)
+
+
+def shown(value: object) -> str:
+    """A value for people, on one line."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(shown, value))
+    if isinstance(value, dict):
+        return json.dumps(value, ensure_ascii=False)
+    return printable_name(str(value))
+
+
+def size(size_bytes: int) -> str:
+    """For people: 1.5 GB."""
+    return decimal(size_bytes)
+
+
+def moment(text: str) -> str:
+    """An RFC 3339 time for people, in the local zone: 2026-11-20 13:00. "" stays so."""
+    try:
+        return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M") if text else ""
+    except ValueError:
+        return text

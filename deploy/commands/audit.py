@@ -1,0 +1,111 @@
+"""`filestore audit`: who did what, from the logs of all members."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import click
+import msgspec
+from filestore_client import AsyncClient
+from filestore_client.errors import FilestoreError
+from filestore_client.records import AuditEntry
+
+from deploy.base.connection import Connection, connection_options
+from deploy.base.failures import NEEDS_ATTENTION, line_of
+from deploy.base.lookup import find_file
+from deploy.base.options import Duration
+from deploy.base.output import json_option, moment, print_records
+
+SHOWN_MAX: Final = 100
+_COLUMNS: Final[Mapping[str, Callable[[AuditEntry], object]]] = {
+    "at": lambda entry: moment(entry.at),
+    "who": lambda entry: entry.principal,
+    "did": lambda entry: entry.action,
+    "to": lambda entry: entry.target,
+    "outcome": lambda entry: entry.outcome,
+    "member": lambda entry: entry.member,
+}
+
+
+@click.command()
+@click.option("--user", "principal", default="", help="Only what this user did.")
+@click.option("--file", help="Only what was done to this file, by its name or its file_uuid.")
+@click.option("--action", default="", help="Only this action, such as delete_file.")
+@click.option("--since", type=Duration(), help="Only what is not older, such as 7d.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=SHOWN_MAX, show_default=True)
+@json_option
+@connection_options
+def audit(
+    connection: Connection,
+    principal: str,
+    file: str | None,
+    action: str,
+    since: int | None,
+    limit: int,
+    as_json: bool,
+) -> int:
+    """Show who did what, newest first, as the members have it on record. Admins only.
+
+    Each member records what it was asked for itself. Exit code 10 when some of them do not answer.
+    """
+
+    async def work(client: AsyncClient) -> tuple[list[AuditEntry], dict[str, FilestoreError]]:
+        filters = {"principal": principal, "action": action}
+        if since is not None:
+            from coordinator.model.clock import now_ms
+            from coordinator.model.timestamps import rfc3339
+
+            filters["since"] = rfc3339(now_ms() - 1000 * since)
+        if file is not None:
+            filters["target"] = (await find_file(client, file)).file_uuid
+        members = await _members(client)
+        answers = await asyncio.gather(
+            *(_entries(client, member, url, limit, filters) for member, url in members.items()),
+            return_exceptions=True,
+        )
+        entries: list[AuditEntry] = []
+        silent: dict[str, FilestoreError] = {}
+        for member, answer in zip(members, answers, strict=True):
+            if isinstance(answer, FilestoreError):
+                silent[member] = answer
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                entries += answer
+        if len(silent) == len(members):
+            raise next(iter(silent.values()))
+        return sorted(entries, key=lambda entry: entry.at, reverse=True)[:limit], silent
+
+    entries, silent = connection.run(work)
+    print_records(entries, _COLUMNS, as_json=as_json, empty="Nothing of this is on record.")
+    for member, error in silent.items():
+        click.echo(f"filestore: {member} is not heard: {line_of(error)}", err=True)
+    return NEEDS_ATTENTION if silent else 0
+
+
+async def _members(client: AsyncClient) -> dict[str, str]:
+    """The addresses of nodes and coordinators, by id."""
+    status = await client.cluster.status()
+    members = {str(node["id"]): str(node["url"]) for node in status["nodes"]}
+    authority = await client.call("GET", "/api/v1/cluster/ca", dict[str, object])
+    coordinators = msgspec.convert(authority["coordinators"], list[dict[str, object]])
+    for each in coordinators:
+        host = str(each["address"])
+        shown = f"[{host}]" if ":" in host else host
+        members[str(each["coordinator_id"])] = f"https://{shown}:{each['api_port']}"
+    return members
+
+
+async def _entries(
+    client: AsyncClient, member: str, url: str, limit: int, filters: Mapping[str, str]
+) -> list[AuditEntry]:
+    """What one member has on record. Raises FilestoreError."""
+    transport = client.transport.only(url)
+    found: list[AuditEntry] = []
+    from filestore_client.administration import Audit
+
+    async for entry in Audit(transport).list(**filters):
+        found.append(msgspec.structs.replace(entry, member=entry.member or member))
+        if len(found) >= limit:
+            break
+    return found

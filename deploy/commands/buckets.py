@@ -1,0 +1,248 @@
+"""`filestore bucket`, `grant` and `share`: where files lie, who may do what, and links for anybody."""
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import click
+from filestore_client import AsyncClient
+from filestore_client.records import Bucket, Grant, ListedShare, Permission, PrincipalType, Share
+
+from deploy.base.connection import Connection, connection_options
+from deploy.base.lookup import find_bucket, find_file
+from deploy.base.options import Expiry, Size
+from deploy.base.output import json_option, moment, print_json, print_record, print_records, size
+from deploy.base.terminal import printable_name
+
+_BUCKETS: Final[Mapping[str, Callable[[Bucket], object]]] = {
+    "bucket_id": lambda bucket: bucket.bucket_id,
+    "name": lambda bucket: bucket.name,
+    "files": lambda bucket: bucket.file_count,
+    "used": lambda bucket: size(bucket.used_bytes),
+    "quota": lambda bucket: size(bucket.quota_bytes) if bucket.quota_bytes else "none",
+    "owner": lambda bucket: bucket.owner_id,
+}
+_GRANTS: Final[Mapping[str, Callable[[Grant], object]]] = {
+    "id": lambda grant: grant.id,
+    "permission": lambda grant: grant.permission,
+    "to": lambda grant: f"{grant.principal_type} {grant.principal_id}",
+    "by": lambda grant: grant.granted_by,
+    "until": lambda grant: moment(grant.expires_at),
+}
+_SHARES: Final[Mapping[str, Callable[[ListedShare], object]]] = {
+    "id": lambda share: share.id,
+    "status": lambda share: share.status,
+    "by": lambda share: share.created_by,
+    "made": lambda share: moment(share.created_at),
+    "until": lambda share: moment(share.expires_at),
+}
+_quota = click.option("--quota", "quota_bytes", type=Size(), help="Such as 20G; 0 for no limit.")
+_bucket = click.argument("named", metavar="NAME|BUCKET_ID")
+_on_bucket = click.option("--bucket", help="The name or the id of a bucket.")
+_on_file = click.option("--file", help="The name or the file_uuid of a file.")
+
+
+@click.group()
+def bucket() -> None:
+    """Buckets: files of one group, under one quota."""
+
+
+@bucket.command("create")
+@click.argument("name")
+@_quota
+@json_option
+@connection_options
+def create_bucket(connection: Connection, name: str, quota_bytes: int | None, as_json: bool) -> None:
+    """Make a bucket, and print its id."""
+    made = connection.run(lambda client: client.buckets.create(name, quota_bytes=quota_bytes or 0))
+    print_json(made) if as_json else click.echo(made.bucket_id)
+
+
+@bucket.command("ls")
+@json_option
+@connection_options
+def list_buckets(connection: Connection, as_json: bool) -> None:
+    """List the buckets that you may see."""
+
+    async def work(client: AsyncClient) -> list[Bucket]:
+        return [each async for each in client.buckets.list()]
+
+    print_records(connection.run(work), _BUCKETS, as_json=as_json, empty="No buckets.")
+
+
+@bucket.command("show")
+@_bucket
+@json_option
+@connection_options
+def show_bucket(connection: Connection, named: str, as_json: bool) -> None:
+    """Show a bucket."""
+    print_record(connection.run(lambda client: find_bucket(client, named)), as_json=as_json)
+
+
+@bucket.command("set")
+@_bucket
+@click.option("--name", help="Another name.")
+@_quota
+@json_option
+@connection_options
+def set_bucket(
+    connection: Connection, named: str, name: str | None, quota_bytes: int | None, as_json: bool
+) -> None:
+    """Change the name or the quota of a bucket."""
+    if name is None and quota_bytes is None:
+        raise click.UsageError("Give --name or --quota.")
+
+    async def work(client: AsyncClient) -> Bucket:
+        found = await find_bucket(client, named)
+        return await client.buckets.update(
+            found.bucket_id, name=name, quota_bytes=quota_bytes, if_match=found.etag
+        )
+
+    print_record(connection.run(work), as_json=as_json)
+
+
+@bucket.command("rm")
+@_bucket
+@connection_options
+def remove_bucket(connection: Connection, named: str) -> None:
+    """Delete an empty bucket."""
+
+    async def work(client: AsyncClient) -> None:
+        await client.buckets.delete((await find_bucket(client, named)).bucket_id)
+
+    connection.run(work)
+    click.echo(f"{printable_name(named)} is deleted.")
+
+
+@click.group()
+def grant() -> None:
+    """Permissions on a bucket or a file: read, write, admin."""
+
+
+@grant.command("add")
+@click.argument("principal")
+@click.argument("permission", type=click.Choice(["read", "write", "admin"]))
+@_on_bucket
+@_on_file
+@click.option(
+    "--type",
+    "principal_type",
+    type=click.Choice(["user", "group", "role"]),
+    default="user",
+    show_default=True,
+    help="What PRINCIPAL is.",
+)
+@click.option("--expires", "expires_at", type=Expiry(), default="", help="7d, or a time.  [default: never]")
+@json_option
+@connection_options
+def add_grant(
+    connection: Connection,
+    principal: str,
+    permission: Permission,
+    bucket: str | None,
+    file: str | None,
+    principal_type: PrincipalType,
+    expires_at: str,
+    as_json: bool,
+) -> None:
+    """Let PRINCIPAL read, write or administer a bucket or a file."""
+
+    async def work(client: AsyncClient) -> Grant:
+        target = await _target(client, bucket, file)
+        return await client.grants.add(
+            principal, permission, principal_type=principal_type, expires_at=expires_at, **target
+        )
+
+    made = connection.run(work)
+    print_json(made) if as_json else click.echo(made.id)
+
+
+@grant.command("ls")
+@_on_bucket
+@_on_file
+@json_option
+@connection_options
+def list_grants(connection: Connection, bucket: str | None, file: str | None, as_json: bool) -> None:
+    """List the permissions on a bucket or a file."""
+
+    async def work(client: AsyncClient) -> list[Grant]:
+        return [each async for each in client.grants.list(**await _target(client, bucket, file))]
+
+    print_records(connection.run(work), _GRANTS, as_json=as_json, empty="Nobody but the owner and admins.")
+
+
+@grant.command("rm")
+@click.argument("grant_id")
+@_on_bucket
+@_on_file
+@connection_options
+def remove_grant(connection: Connection, grant_id: str, bucket: str | None, file: str | None) -> None:
+    """Take a permission back."""
+
+    async def work(client: AsyncClient) -> None:
+        await client.grants.withdraw(grant_id, **await _target(client, bucket, file))
+
+    connection.run(work)
+    click.echo(f"{grant_id} is withdrawn.")
+
+
+@click.group()
+def share() -> None:
+    """Links to a file for whoever has them, without a token."""
+
+
+@share.command("create")
+@click.argument("named", metavar="NAME|FILE_UUID")
+@click.option(
+    "--expires", "expires_at", type=Expiry(), default="", help="7d, or a time.  [default: in 24 hours]"
+)
+@json_option
+@connection_options
+def create_share(connection: Connection, named: str, expires_at: str, as_json: bool) -> None:
+    """Make a link, and print it. It is shown once."""
+
+    async def work(client: AsyncClient) -> Share:
+        return await client.shares.create((await find_file(client, named)).file_uuid, expires_at=expires_at)
+
+    made = connection.run(work)
+    if as_json:
+        print_json(made)
+        return
+    click.echo(made.url)
+    click.echo(f"Whoever has it may read the file until {moment(made.expires_at)}.", err=True)
+
+
+@share.command("ls")
+@click.argument("named", metavar="NAME|FILE_UUID")
+@json_option
+@connection_options
+def list_shares(connection: Connection, named: str, as_json: bool) -> None:
+    """List the links to a file, without their secrets."""
+
+    async def work(client: AsyncClient) -> list[ListedShare]:
+        file = await find_file(client, named)
+        return [each async for each in client.shares.list(file.file_uuid)]
+
+    print_records(connection.run(work), _SHARES, as_json=as_json, empty="No links.")
+
+
+@share.command("rm")
+@click.argument("named", metavar="NAME|FILE_UUID")
+@click.argument("share_id")
+@connection_options
+def remove_share(connection: Connection, named: str, share_id: str) -> None:
+    """End a link."""
+
+    async def work(client: AsyncClient) -> None:
+        await client.shares.revoke((await find_file(client, named)).file_uuid, share_id)
+
+    connection.run(work)
+    click.echo(f"{share_id} leads nowhere any more.")
+
+
+async def _target(client: AsyncClient, bucket: str | None, file: str | None) -> dict[str, str]:
+    """What a permission is on. Raises click.UsageError, NotFound, Conflict."""
+    if (bucket is None) == (file is None):
+        raise click.UsageError("Give either --bucket or --file.")
+    if bucket is not None:
+        return {"bucket_id": (await find_bucket(client, bucket)).bucket_id}
+    return {"file_uuid": (await find_file(client, str(file))).file_uuid}

@@ -1,0 +1,1 @@
+"""The REST protocol of restic, backed by a bucket: `filestore serve restic`."""

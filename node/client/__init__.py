@@ -1,1 +1,0 @@
-"""A client of the HTTP API: uploads and downloads that resume, over several nodes."""
