@@ -20,7 +20,7 @@ from node.content.download import serve_content
 from node.content.public import serve_public
 from node.content.responses import UploadOffset
 from node.content.sources import NoReplica
-from node.content.upload_session import HandedOver, Session, upload_session
+from node.content.upload_session import HandedOver, UploadSession, upload_session
 from node.http.conditions import require_content
 from node.http.digests import require_before_body
 from node.uploads.forwarding import PASSED_ON, HolderAddress, node_holding, pass_on, worker_holding
@@ -30,7 +30,7 @@ from node.uploads.write_locks import DOUBT_S, POLL_DOUBT_S
 LOOK_S: Final = 1.0  # at the sizes of two files, before an offset is told
 PRIVATE_POLICY: Final[Mapping[str, str]] = {"Cache-Control": "private, no-cache"}
 
-_Act = Callable[[Session], Awaitable[web.StreamResponse]]
+_Act = Callable[[UploadSession], Awaitable[web.StreamResponse]]
 _ActAlone = Callable[[web.Request, ContentContext, Caller, UploadRecord], Awaitable[web.StreamResponse]]
 _Require = Callable[[web.Request, UploadRecord], None]
 
@@ -252,7 +252,7 @@ async def _settled(
         record = await services.api.metadata.read(query, UploadRecord)
     if not record.placement or not record.offset_bytes or _elsewhere(services, record):
         return record
-    if services.locks.holds(record.file_uuid) or not await _has_lost(services, record):
+    if services.locks.is_locked(record.file_uuid) or not await _has_lost(services, record):
         return record
     with suppress(UploadLocked, RateLimited):  # whoever writes it now finds out as well
         async with upload_session(request, services, caller, record, seen_releases=seen_releases) as session:
