@@ -27,6 +27,7 @@ from ca.errors import (
     Unauthorized,
     Unavailable,
     UnsupportedMediaType,
+    UriTooLong,
 )
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -115,6 +116,8 @@ class Operation:
             found.append(NotAcceptable)
         if "{" in self.path:
             found.append(NotFound)
+        if "{" in self.path or self.query:
+            found.append(UriTooLong)  # for a value without end
         if self.changes:
             found.append(InsufficientStorage)
         return tuple(dict.fromkeys([*found, *self.errors]))
