@@ -345,7 +345,7 @@ def _node_metrics(metrics: Metrics, watch: DiskWatch, locks: UploadLocks, blobs:
     counts.disk_size_bytes.set_function(lambda: watch.total_bytes)
     counts.disk_writable.set_function(watch.is_writable)
     counts.poison_items.set_function(lambda: len(blobs.poison))
-    counts.withdrawn_blobs.set_function(lambda: len(blobs.withdrawn))
+    counts.withdrawn_blobs.set_function(lambda: len(blobs.out_of_service))
     return counts
 
 

@@ -150,7 +150,7 @@ class NodeMetrics:
         )
         self.withdrawn_blobs = Gauge(
             "filestore_withdrawn_blobs",
-            "Damaged blobs that the disk does not let go to quarantine, out of service where they are.",
+            "Damaged blobs that cannot be moved to quarantine: removed from service where they are.",
             registry=registry,
         )
         self.custody_stops = CustodyStops(registry)

@@ -26,7 +26,7 @@ from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
 from node.custody.loss_repair import LossRepair
 from node.custody.reporter import Reporter
 from node.storage.blobs import READS, REPLICAS, STRAYS
-from node.storage.damage import verify_blob, withdraw
+from node.storage.damage import remove_from_service, verify_blob
 from node.storage.inventory import Look, Names, look
 from node.storage.loss_notes import Reason
 from node.storage.pins import finished_blobs, is_within
@@ -110,7 +110,7 @@ class Comparison:
         context, found = self._context, list[tuple[str, Reason]]()
         for seen in looks:
             if seen.damage is not None:
-                await withdraw(context.disk, context.blobs, context.metrics, seen.damage)
+                await remove_from_service(context.disk, context.blobs, context.metrics, seen.damage)
             found.append((seen.sha256, "missing" if seen.damage is None else "damaged"))
         restored, _ = await self._losses.settle(found)
         run.add(restored=restored)

@@ -49,15 +49,17 @@ class DamagedCopies:
         """
         blobs, now_s = self._context.blobs, self._context.clock_s()
         is_due = now_s >= self._retell_at_s or now_s < self._retell_at_s - RETELL_S
-        withdrawn = [(each.damage.sha256, each.modified_at_ns // 1_000_000) for each in blobs.withdrawn.all()]
-        seen = (await self._context.disk.run(self._context.quarantine.changed_at_ns), withdrawn)
+        removed = [
+            (each.damage.sha256, each.modified_at_ns // 1_000_000) for each in blobs.out_of_service.all()
+        ]
+        seen = (await self._context.disk.run(self._context.quarantine.changed_at_ns), removed)
         if seen == self._seen and not is_due:
             return
         entries = await self._context.disk.run(self._context.quarantine.names)
         unknown = blobs.poison.names(AREA)
         if "" in unknown:
             return  # what lies there cannot be seen now, and is not gone
-        entries += withdrawn
+        entries += removed
         names = {name for name, _ in entries} | unknown
         self._spans = {name: spans for name, spans in self._spans.items() if name in names}
         if is_due:

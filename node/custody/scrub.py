@@ -28,7 +28,7 @@ from node.custody.orders import Order, Orders, PassEvent
 from node.diskio.pagecache import is_cached
 from node.peer.rate_budget import Budget
 from node.storage.blobs import BLOBS, READS
-from node.storage.damage import read_whole, withdraw
+from node.storage.damage import read_whole, remove_from_service
 from node.storage.inventory import Names
 from node.storage.segments import BlobDamaged, BlobMissing, OpenBlob, WholeRead
 
@@ -195,7 +195,7 @@ class Scrubber:
         except BlobMissing:
             return
         except BlobDamaged as damage:
-            await withdraw(context.disk, context.blobs, context.metrics, damage)
+            await remove_from_service(context.disk, context.blobs, context.metrics, damage)
             run = self._own if order is None else order.run
             run.add(damaged=1)
             run.require_few(run.counts["damaged"], held, "are damaged")

@@ -29,7 +29,7 @@ from node.peer.range_fetch import SourcesFailed
 from node.peerapi.context import PEER, PeerContext
 from node.sending.body_writer import send_body
 from node.storage.blob_reader import read_blob
-from node.storage.damage import miss, verify_blob, withdraw
+from node.storage.damage import miss, remove_from_service, verify_blob
 from node.storage.segments import (
     BlobDamaged,
     BlobMissing,
@@ -107,7 +107,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
             body = counted(reading, services.metrics.replica_bytes.labels("sent"))
             await send_body(request, response, body)
     except BlobDamaged as damage:
-        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        await remove_from_service(services.disk, services.blobs, services.metrics, damage)
         raise Unavailable(f"This replica cannot be read: {damage}") from damage
     except BlobMissing as error:
         raise Unavailable("This replica is gone.") from error
@@ -202,7 +202,7 @@ async def _opened(services: PeerContext, sha256: str) -> OpenBlob:
     except BlobMissing as error:
         raise NotFound("No whole replica of this blob is here.") from error
     except BlobDamaged as damage:
-        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        await remove_from_service(services.disk, services.blobs, services.metrics, damage)
         raise NotFound("No whole replica of this blob is here.") from damage
 
 
@@ -215,7 +215,7 @@ async def _recheck(services: PeerContext, sha256: str, number: str) -> int:
         if await services.disk.run(blob.verify_segment, index):
             return blob.size_bytes
         damage = blob.damaged(f"segment {index} does not match its checksum", segment=index)
-    await withdraw(services.disk, services.blobs, services.metrics, damage)
+    await remove_from_service(services.disk, services.blobs, services.metrics, damage)
     raise NotFound("No whole replica of this blob is here.")
 
 

@@ -19,8 +19,8 @@ from node.base.identifiers import is_sha256
 from node.peer.client import PeerFailed
 from node.peerapi.context import PEER, PeerContext
 from node.storage.blobs import BlobStore
+from node.storage.out_of_service import Loss
 from node.storage.segments import BlobDamaged
-from node.storage.withdrawn import Loss
 
 TELL_S: Final = 1.0
 LOSSES_TOLD_MAX: Final = 200  # at once
@@ -51,8 +51,8 @@ async def keep_told(services: PeerContext) -> None:
 
 async def tell(services: PeerContext) -> None:
     """Everything that is in memory now. Raises PeerFailed, TimeoutError."""
-    withdrawn = services.blobs.withdrawn
-    while losses := withdrawn.losses(LOSSES_TOLD_MAX):
+    out_of_service = services.blobs.out_of_service
+    while losses := out_of_service.losses(LOSSES_TOLD_MAX):
 
         async def body() -> AsyncIterator[bytes]:
             yield msgspec.json.encode(LossReport(losses=losses))  # used up before the next ones
@@ -66,7 +66,7 @@ async def tell(services: PeerContext) -> None:
         ):
             if answer.status != 204:
                 raise PeerFailed("worker 0", f"answered {answer.status}")
-        withdrawn.forget_losses(loss.sha256 for loss in losses)
+        out_of_service.forget_losses(loss.sha256 for loss in losses)
 
 
 async def _take_over(request: web.Request) -> web.Response:
@@ -82,4 +82,4 @@ def _note(blobs: BlobStore, loss: Loss) -> None:
     if loss.file is not None:
         with suppress(OSError):
             blobs.withdraw(BlobDamaged(loss.sha256, "was found damaged by another worker", file=loss.file))
-    blobs.withdrawn.note_loss(loss)
+    blobs.out_of_service.note_loss(loss)

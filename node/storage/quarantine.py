@@ -127,7 +127,7 @@ class Quarantine:
         """
         require_sha256(sha256)
         found = self._open(sha256, self._directory)
-        if found is None and self._blobs.withdrawn.names([sha256]):
+        if found is None and self._blobs.out_of_service.names([sha256]):
             with suppress(OSError), self._blobs.leaf(sha256) as leaf:
                 found = self._open(sha256, leaf, is_moved=False)
         return found
@@ -142,7 +142,7 @@ class Quarantine:
             descriptor = os.open(sha256, READ_FLAGS, dir_fd=directory)
         except OSError:
             return None
-        if not (is_moved or self._blobs.withdrawn.holds(sha256, descriptor)):
+        if not (is_moved or self._blobs.out_of_service.holds(sha256, descriptor)):
             os.close(descriptor)
             return None
         sums = _sums(sha256, directory)
