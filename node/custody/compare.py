@@ -19,7 +19,7 @@ from typing import Final
 from ca.errors import FilestoreError
 from coordinator.model.records import BlobRecord
 from coordinator.model.replica_records import HeldReplica, ReplicaPage
-from coordinator.model.safety_limits import CAUTION_S
+from coordinator.model.safety_limits import SAFETY_WAIT_S
 from coordinator.protocol.queries import FindBlob, ListReplicas
 from coordinator.protocol.replica_paging import held_pages
 from node.custody.context import PAGE_BLOBS, CustodyContext, Pass
@@ -301,7 +301,7 @@ def _is_young(context: CustodyContext, sha256: str) -> bool:
 def _is_overdue(context: CustodyContext, sha256: str) -> bool:
     """Whether nobody has said for so long what is to become of it that it goes without an answer."""
     with context.blobs.poison.skipping(REPLICAS, sha256):
-        return not is_within(context.blobs, sha256, UNKNOWN_S + CAUTION_S, at_s=context.clock_s())
+        return not is_within(context.blobs, sha256, UNKNOWN_S + SAFETY_WAIT_S, at_s=context.clock_s())
     return False
 
 
