@@ -71,7 +71,7 @@ class Upload:
         *,
         give_back: Callable[["Upload"], None],
         threads: FlushThreads,
-        lanes: ParallelParts,
+        parallel: ParallelParts,
         clock_s: Callable[[], float] = time.monotonic,
         directory: int,
         data: int,
@@ -100,7 +100,7 @@ class Upload:
         self._unsynced_since_s = 0.0
         self._clock_s = clock_s
         self._threads, self._behind = threads, threads.behind()
-        self._lanes = lanes
+        self._parallel = parallel
         self._behind_target = self._durable
         self._head_start = HeadStart(self._disk, data)
         self.prefix: PrefixHash | None = None  # of bytes that are here still; for the event loop
@@ -411,7 +411,7 @@ class Upload:
         """Writes and hashes; MD5, which takes longest, beside the rest where that is worth a thread."""
         if self.with_md5 and size_bytes >= BESIDE_BYTES:
             take_md5 = partial(self._hasher.update_md5, buffers)
-            self._lanes.run(partial(self._write, buffers, offset), take_md5)
+            self._parallel.run(partial(self._write, buffers, offset), take_md5)
             return
         self._write(buffers, offset)
         self._hasher.update_md5(buffers)

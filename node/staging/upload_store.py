@@ -68,7 +68,7 @@ class UploadStore:
         self._open_max = max(1, min(open_max, descriptor_limit() // OPEN_UPLOADS_SHARE))
         self._clock_s = clock_s
         self._threads = FlushThreads()
-        self._lanes = ParallelParts()
+        self._parallel = ParallelParts()
         self._hashed = HashedUploads()
         self._lock = threading.Lock()
         self._held: dict[str, Upload | None] = {}  # None: being opened
@@ -265,7 +265,7 @@ class UploadStore:
             self._held.clear()
             self._idle.clear()
         self._threads.close()
-        self._lanes.close()
+        self._parallel.close()
 
     def _reserve(self, file_uuid: str) -> Upload | None:
         """Keeps others out, and makes room in the table; returns the upload if it was kept open."""
@@ -341,7 +341,7 @@ class UploadStore:
             file_uuid,
             give_back=self.give_back,
             threads=self._threads,
-            lanes=self._lanes,
+            parallel=self._parallel,
             clock_s=self._clock_s,
             directory=directory,
             data=data,
