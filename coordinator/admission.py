@@ -104,11 +104,11 @@ class Admission:
         node = self._node(peer.identity.id)
         if node is None or self.speaks(peer) or parsed(node.speaker).process == succeeds:
             return
-        heard = self._health.last(node.node_id)
-        since_s = self._started_s if heard is None else heard.at_s
+        last = self._health.last(node.node_id)
+        since_s = self._started_s if last is None else last.at_s
         silent_s = self._clock_s() - since_s
         if silent_s < PLACEABLE_S:
-            if heard is not None:
+            if last is not None:
                 self._refuse(node, peer.instance, "another process speaks for it, and is heard")
             raise Unavailable(f"Another process spoke as the node {node.node_id} {silent_s:.1f} s ago.")
 

@@ -365,7 +365,7 @@ async def _readiness(
         raise Unavailable("Another process speaks for this node: see `filestore status`.")
     if not watch.is_writable() and not watch.is_full():
         raise Unavailable("The disk of this node takes no bytes.")
-    if not numbers.has_heard_all():
+    if not numbers.has_received_all():
         raise Unavailable("Some worker processes of this node have not started yet.")
     return "disk_full" if watch.is_full() else "ready"
 

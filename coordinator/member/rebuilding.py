@@ -122,16 +122,16 @@ async def _fetch(
     damage: StateDamaged,
 ) -> SnapshotMeta:
     """A whole snapshot of whoever has one first. It lies verified then."""
-    own_id, told = files.read_config().id, ""
+    own_id, logged = files.read_config().id, ""
     others = [each.coordinator_id for each in metadata.coordinators if each.coordinator_id != own_id]
     running = asyncio.create_task(metadata.run(), name="links of a rebuild")
-    heard_at_s, reason = time.monotonic(), "there is no other"
+    answered_at_s, reason = time.monotonic(), "there is no other"
     try:
-        while others and time.monotonic() - heard_at_s < SILENCE_S:
+        while others and time.monotonic() - answered_at_s < SILENCE_S:
             for source in others:
                 try:
                     meta = await metadata.snapshot(source, index_min)
-                    heard_at_s = time.monotonic()  # None: it makes one, which may take minutes
+                    answered_at_s = time.monotonic()  # None: it makes one, which may take minutes
                     if meta is not None:
                         await _fetch_from(metadata, source, await _incoming(snapshots, meta, source), meta)
                         _log.warning("fetched the state at %d from %s", meta.index, source)
@@ -141,9 +141,9 @@ async def _fetch(
                 except FilestoreError as error:
                     reason = f"{source}: {error.details}"
                     if isinstance(error, Conflict):  # it has the state, and must not give it now
-                        heard_at_s = time.monotonic()
-                        if reason != told:
-                            _log.error("waiting for a state: %s", told := reason)
+                        answered_at_s = time.monotonic()
+                        if reason != logged:
+                            _log.error("waiting for a state: %s", logged := reason)
             await asyncio.sleep(PAUSE_S)
     finally:
         await end(running)

@@ -318,7 +318,7 @@ def on_heartbeat_reply(state: State, message: Message) -> None:
     progress.active = True
     progress.reluctance = _told_reluctance(message)
     progress.acked_round = max(progress.acked_round, min(message.round, state.reads.last_round))
-    progress.heard_heartbeat_reply()
+    progress.receive_heartbeat_reply()
     state.flush_due = True
 
 

@@ -97,7 +97,7 @@ def _named(context: ReconcileContext, progress: StepProgress) -> list[str]:
         if context.node(named).state == DOWN:
             raise Conflict(f"{named} is down: nothing can be looked at there.")
         return [named]
-    return sorted(context.facts().heard)
+    return sorted(context.facts().reachable)
 
 
 def unasked(facts: Facts, asked: Collection[str]) -> list[str]:

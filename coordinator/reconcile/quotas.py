@@ -75,5 +75,8 @@ class QuotaKeeper:
 
     def _doomed(self) -> dict[str, int]:
         """How much the nodes that are heard have yet to drop."""
-        counts, heard = self._context.look(GetReplicaCounts(), ReplicaCounts), self._context.facts().heard
-        return {node_id: count for node_id, count in counts.doomed.items() if node_id in heard}
+        counts, reachable = (
+            self._context.look(GetReplicaCounts(), ReplicaCounts),
+            self._context.facts().reachable,
+        )
+        return {node_id: count for node_id, count in counts.doomed.items() if node_id in reachable}

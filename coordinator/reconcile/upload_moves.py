@@ -190,7 +190,7 @@ class _Move:
     async def _survey(self) -> Survey:
         """Have the nodes of the placement look."""
         facts = self._context.facts()
-        asked = [node_id for node_id in self._upload.placement if node_id in facts.heard]
+        asked = [node_id for node_id in self._upload.placement if node_id in facts.reachable]
         said = await asyncio.gather(*(self._standing(node_id, self._upload) for node_id in asked))
         return Survey(self._upload, dict(zip(asked, said, strict=True)))
 

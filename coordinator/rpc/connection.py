@@ -72,7 +72,7 @@ class PeerLink:
         self._deadlines = Deadlines(self._give_up)
         self._is_up = False
         self.is_removed = False  # as this coordinator said when it refused the last connection
-        self._unheard_since_s: float | None = None  # of the first call after which nothing was heard
+        self._silent_since_s: float | None = None  # of the first call after which nothing was heard
         self._trouble = _Trouble()
         self._dialled_with: ssl.SSLContext | None = None
 
@@ -89,7 +89,7 @@ class PeerLink:
     @property
     def silent_s(self) -> float:
         """How long nothing was heard on this connection while something was asked; 0 when all is well."""
-        return 0.0 if self._unheard_since_s is None else time.monotonic() - self._unheard_since_s
+        return 0.0 if self._silent_since_s is None else time.monotonic() - self._silent_since_s
 
     async def call(self, call: AnyCall, timeout_s: float) -> wire.AnswerFrame:
         """The answer.
@@ -108,8 +108,8 @@ class PeerLink:
             encoded = wire.encode_call(call)
             self._outbox.put(wire.CallFrame(number, timeout_ms, encoded, REQUEST_ID.get()))
             self._deadlines.set(number, timeout_s)
-            if self._unheard_since_s is None:
-                self._unheard_since_s = time.monotonic()
+            if self._silent_since_s is None:
+                self._silent_since_s = time.monotonic()
             return await answer
         except OutboxFull as error:
             raise LinkDown(self.coordinator.coordinator_id) from error
@@ -159,7 +159,7 @@ class PeerLink:
 
     async def _serve(self, socket: aiohttp.ClientWebSocketResponse[bool]) -> None:
         self._outbox.clear()
-        self._unheard_since_s = None
+        self._silent_since_s = None
         sender = asyncio.create_task(self._outbox.run(socket), name="calls")
         receiver = asyncio.create_task(self._receive(socket), name="answers")
         self._is_up, self.is_removed = True, False
@@ -176,7 +176,7 @@ class PeerLink:
         async for message in socket:
             if message.type is not aiohttp.WSMsgType.BINARY:
                 return  # aiohttp reports a lost peer as a message whose data is an exception
-            self._unheard_since_s = None
+            self._silent_since_s = None
             frames = wire.decode(message.data)
             for frame in frames:
                 self._deliver(frame)

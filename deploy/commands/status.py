@@ -103,16 +103,16 @@ def _nodes(answer: dict[str, Any]) -> Table:
         "node", "url", "state", "heard", "disk", "free", "total", "uploads", "clock", box=None, pad_edge=False
     )
     for node in answer["nodes"]:
-        heard_ms_ago, is_heard = node.get("heard_ms_ago", 0), node.get("total_bytes", 0) > 0
+        heard_ms_ago, has_reported = node.get("heard_ms_ago", 0), node.get("total_bytes", 0) > 0
         table.add_row(
             str(node["id"]),
             str(node["url"]),
             str(node["state"]),
             f"{duration(heard_ms_ago / 1000)} ago" if heard_ms_ago else "",
-            str(node.get("disk", "")) if is_heard else "",  # what nobody has told is left open
-            gibibytes(node.get("free_bytes", 0)) if is_heard else "",
-            gibibytes(node["total_bytes"]) if is_heard else "",
-            str(node.get("uploads", "")) if is_heard else "",
+            str(node.get("disk", "")) if has_reported else "",  # what nobody has told is left open
+            gibibytes(node.get("free_bytes", 0)) if has_reported else "",
+            gibibytes(node["total_bytes"]) if has_reported else "",
+            str(node.get("uploads", "")) if has_reported else "",
             _clock(node),
         )
     return table

@@ -62,7 +62,7 @@ class WorkerNumbers:
         encode, content_type = choose_encoder(accept)
         return encode(self._tally.total(collected(self._registry), self._answering)), content_type
 
-    def has_heard_all(self) -> bool:
+    def has_received_all(self) -> bool:
         """Whether every other worker has answered once. On worker 0; elsewhere nobody has to."""
         return self._siblings.worker > 0 or self._tally.workers == frozenset(self._siblings.others)
 

@@ -32,7 +32,7 @@ def copy(number: int, target: str = "n3", sources: tuple[str, ...] = ("n1", "n2"
 def takers(failures: CopyFailures, number: int) -> list[str]:
     """Who may take this blob now, of three that could."""
     candidates = tuple(Candidate(name, "", 100, 50, 100) for name in ("n1", "n2", "n3"))
-    facts = Facts(nodes=(), candidates=candidates, heard=frozenset(), replicas=3, write_quorum=2)
+    facts = Facts(nodes=(), candidates=candidates, reachable=frozenset(), replicas=3, write_quorum=2)
     return [each.node_id for each in failures.eligible(facts, f"{number:064x}").candidates]
 
 
