@@ -48,7 +48,7 @@ class Admission:
         self._started_s = clock_s()
         self._version = -1
         self._nodes: dict[str, NodeRecord] = {}
-        self._told: dict[str, str] = {}  # of each node, the last that was refused and is in our log
+        self._logged: dict[str, str] = {}  # of each node, the last that was refused and is in our log
 
     def check(self, peer: Peer) -> None:
         """Raises Unauthorized unless the peer is a member with a live certificate.
@@ -127,8 +127,8 @@ class Admission:
     def _refuse(self, node: NodeRecord, instance: str, why: str) -> None:
         """To be told to operators for a while; logged once for each process."""
         self._health.refuse(node.node_id, why, at_s=self._clock_s())
-        if self._told.get(node.node_id) != instance:
-            self._told[node.node_id] = instance
+        if self._logged.get(node.node_id) != instance:
+            self._logged[node.node_id] = instance
             _log.warning(
                 "a second process claims to be the node %s and is refused: %s",
                 node.node_id,

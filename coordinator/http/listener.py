@@ -21,7 +21,7 @@ from coordinator.runtime.metrics import ALL_TAKEN, GREEDY
 
 CONNECTIONS_MAX: Final = 10_000  # of one listener
 GREED: Final = 4  # an address may hold so many times what is left: alone four fifths, and ten never all
-REFUSED_TOLD_S: Final = 10.0  # between two lines of the log about it
+REFUSED_LOG_INTERVAL_S: Final = 10.0  # between two lines of the log about it
 ACCEPTS_MAX: Final = 64  # at a time; then others on the loop have their turn
 BACKLOG: Final = 512
 # The kernel keeps so much of an answer to a member beyond what that has room for. Of megabytes, as usual, it
@@ -143,7 +143,7 @@ class Acceptor:
         self._places = places
         self._unsent_bytes = unsent_bytes
         self._on_refused = on_refused
-        self._tell_refused_at_s = 0.0
+        self._log_refused_at_s = 0.0
         self._beginning: set[asyncio.Task[None]] = set()
         self._pause: asyncio.TimerHandle | None = None
 
@@ -209,8 +209,8 @@ class Acceptor:
     def _refused(self, network: str) -> None:
         self._on_refused(GREEDY if self._places.left else ALL_TAKEN)
         now_s = asyncio.get_running_loop().time()
-        if now_s >= self._tell_refused_at_s:
-            self._tell_refused_at_s = now_s + REFUSED_TOLD_S
+        if now_s >= self._log_refused_at_s:
+            self._log_refused_at_s = now_s + REFUSED_LOG_INTERVAL_S
             facts = {
                 "client": network,
                 "connections": self._places.taken,

@@ -207,11 +207,11 @@ def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:
 
 
 def _page_of_node(
-    question: Question, query: ListReplicasToDelete | ListReplicas, told: str, *, which: str = ""
+    question: Question, query: ListReplicasToDelete | ListReplicas, flag: str, *, which: str = ""
 ) -> tuple[list[tuple[str, int, bool]], bool]:
-    """Name, size and what is `told` (SQL) of a node's `own` replicas, and whether there are more."""
+    """Name, size and what is `flag` (SQL) of a node's `own` replicas, and whether there are more."""
     rows = question.db.execute(
-        f"SELECT own.sha256, b.size_bytes, {told}"
+        f"SELECT own.sha256, b.size_bytes, {flag}"
         " FROM blob_replicas own JOIN blobs b ON b.sha256 = own.sha256"
         f" WHERE own.node_id = ? {which} AND own.sha256 > ? ORDER BY own.sha256 LIMIT ?",
         (query.node_id, query.after, query.limit + 1),

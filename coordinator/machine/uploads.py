@@ -74,7 +74,7 @@ def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRec
         expires_at_ms=expires_at_ms,
         kind=new.kind,
         as_of=change.log_index,
-        reserved_bytes=_told(upload),
+        reserved_bytes=_reserved_for_holder(upload),
     )
 
 
@@ -281,7 +281,7 @@ def terminate(change: Change, command: TerminateUpload) -> None:
 
 
 def _completed(change: Change, command: CompleteUpload) -> ContentRecord:
-    return contents.record(change.db, command.file_uuid, is_reply=not states.are_told(change.db))
+    return contents.record(change.db, command.file_uuid, is_reply=not states.are_distinct(change.db))
 
 
 def _require_as_seen(
@@ -330,7 +330,7 @@ def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: in
     return upload
 
 
-def _told(upload: _Upload | None) -> int | msgspec.UnsetType:
+def _reserved_for_holder(upload: _Upload | None) -> int | msgspec.UnsetType:
     """What a holder has to go by, if it has to."""
     if upload is None or upload.reserved_bytes is None or not upload.quota_bytes:
         return msgspec.UNSET
@@ -456,6 +456,6 @@ def _record(scope: Change | Question, row: files.FileRow, upload: _Upload | None
         as_of=scope.log_index if isinstance(scope, Change) else scope.as_of(),
         epoch=upload.epoch if upload else 0,
         prefix_sha256=upload.prefix_sha256 if upload else "",
-        reserved_bytes=_told(upload),
+        reserved_bytes=_reserved_for_holder(upload),
         patch_offset=msgspec.UNSET if upload else _patch_offset(scope, row),
     )

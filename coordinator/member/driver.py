@@ -279,7 +279,7 @@ class Driver:
         """Drive until cancelled. Raises what the log or the store raised: the process must end then."""
         self.making.found()
         loop = asyncio.get_running_loop()
-        self._store.watch(lambda damage: _tell(loop, self._fail, damage))
+        self._store.watch(lambda damage: _call_soon(loop, self._fail, damage))
         applying = asyncio.create_task(self._guard(self._apply_for_ever), name="apply")
         try:
             await self._drive()
@@ -465,7 +465,7 @@ class Driver:
         await self.making.tidy()
 
 
-def _tell(
+def _call_soon(
     loop: asyncio.AbstractEventLoop, receive: Callable[[StateDamaged], None], damage: StateDamaged
 ) -> None:
     with contextlib.suppress(RuntimeError):  # the loop is closed: the process ends already

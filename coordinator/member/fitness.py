@@ -40,12 +40,12 @@ class Fitness:
     @has_room.setter
     def has_room(self, has_room: bool) -> None:
         self._has_room = has_room
-        self._tell()
+        self._update_reluctance()
 
     def suspect(self) -> None:
         """The state of this member is known to be wrong, from now on."""
         self.is_state_wrong = True
-        self._tell()
+        self._update_reluctance()
         self._yield()
 
     def look(self, *, has_room: bool) -> None:
@@ -56,7 +56,7 @@ class Fitness:
             _log.error("the disk has no room: no changes are taken, but those that make room")
         self._has_room = has_room
         self._look_at_clock()
-        self._tell()
+        self._update_reluctance()
         self._yield()  # again and again: it may have come to lead like that, or others are fitter by now
 
     def _look_at_clock(self) -> None:
@@ -76,13 +76,13 @@ class Fitness:
             if self._hand_over(self._member.reluctance):
                 _log.warning("most others' disks are clearly faster than this one: another is asked to lead")
 
-    def _tell(self) -> None:
+    def _update_reluctance(self) -> None:
         reasons = {
             Reluctance.CLOCK_WRONG: self.is_clock_wrong,
             Reluctance.NO_ROOM: not self._has_room,
             Reluctance.STATE_WRONG: self.is_state_wrong,
         }
-        true = (reason for reason, holds in reasons.items() if holds)
+        true = (reason for reason, is_so in reasons.items() if is_so)
         self._member.reluctance = max(true, default=Reluctance.WILLING)
 
     def _yield(self) -> None:

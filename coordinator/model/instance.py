@@ -39,14 +39,14 @@ def parsed(text: str) -> Instance:
         raise InvalidRequest("malformed instance") from error
 
 
-def contradiction(known: str, told: str) -> str:
-    """Why a process that says `told` is not who spoke last, "" if it may be; both as `str` writes them.
+def contradiction(known: str, claimed: str) -> str:
+    """Why a process that says `claimed` is not who spoke last, "" if it may be; both as `str` writes them.
 
     Who tells none is of an older version, of which nobody knows. Raises InvalidRequest.
     """
-    if not known or not told or known == told:
+    if not known or not claimed or known == claimed:
         return ""
-    last, now = parsed(known), parsed(told)
+    last, now = parsed(known), parsed(claimed)
     if last.directory != now.directory:
         return "another directory has this name and certificate"
     if last.is_followed_by(now):

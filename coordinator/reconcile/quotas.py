@@ -62,9 +62,9 @@ class QuotaKeeper:
             _log.info("released content goes early: %d blobs of %d bytes", done.blobs, done.bytes)
         async with asyncio.TaskGroup() as group:
             for node_id in self._doomed():
-                group.create_task(self._tell(node_id))
+                group.create_task(self._order_deletion(node_id))
 
-    async def _tell(self, node_id: str) -> None:
+    async def _order_deletion(self, node_id: str) -> None:
         """Have a node drop what is doomed there. One that was not told does so by itself, within a minute."""
         try:
             await self._context.orders.custody(

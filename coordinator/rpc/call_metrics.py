@@ -53,9 +53,9 @@ class ServedCalls:
         self._times(kind).observe(duration_s)
         if request_id := REQUEST_ID.get():
             changed = call.command if isinstance(call, ProposeCall) else call
-            is_told = outcome in ("refused", "failed") or not isinstance(changed, _QUIET)
+            is_notable = outcome in ("refused", "failed") or not isinstance(changed, _QUIET)
             log_call(
-                logging.INFO if is_told else logging.DEBUG,
+                logging.INFO if is_notable else logging.DEBUG,
                 request_id=request_id,
                 caller=peer.identity.id,
                 call=kind if call is None else subject_of(call),

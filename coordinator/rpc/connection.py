@@ -47,7 +47,7 @@ class _Trouble:
     """Since when there was no connection, and whether that was told."""
 
     since_s: float = field(default_factory=time.monotonic)
-    is_told: bool = False
+    is_logged: bool = False
 
 
 class PeerLink:
@@ -129,18 +129,18 @@ class PeerLink:
                     await self._serve(socket)
                     self._trouble = _Trouble()
             except (aiohttp.ClientError, OSError, TimeoutError, InvalidRequest) as error:
-                self._tell(error)
+                self._log_trouble(error)
             await asyncio.sleep(redial_s)
             redial_s = min(redial_s * 2, REDIAL_S_MAX)
 
-    def _tell(self, error: Exception) -> None:
+    def _log_trouble(self, error: Exception) -> None:
         """That there is no connection: once, if this member is not wanted or it stays so."""
         status = error.status if isinstance(error, aiohttp.WSServerHandshakeError) else 0
         refusal = next((why for known, why in _REFUSALS.items() if known == status), "")
         is_over = time.monotonic() - self._trouble.since_s > UNREACHABLE_S
         self.is_removed = status == HTTPStatus.GONE
-        if (refusal or is_over) and not self._trouble.is_told:
-            self._trouble.is_told = True
+        if (refusal or is_over) and not self._trouble.is_logged:
+            self._trouble.is_logged = True
             why = refusal or connection_trouble(error)
             _log.warning("coordinator %s cannot be reached: %s", self.coordinator.coordinator_id, why)
         _log.debug("coordinator %s: %s", self.coordinator.coordinator_id, error)

@@ -101,7 +101,7 @@ CLOCKS = (
     Mutant.of(
         "clock that fell silent counts for ever",
         "member/member_clocks",
-        "if at_s - told[1] <= HEARD_S",
+        "if at_s - shown[1] <= CLOCK_AGE_MAX_S",
         "if True",
         f"{_CLOCKS}clock_that_was_not_heard_for_long_counts_no_more",
     ),

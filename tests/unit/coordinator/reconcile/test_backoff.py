@@ -8,7 +8,7 @@ from coordinator.reconcile.backoff import (
     KEYS_MAX,
     REST_S_MAX,
     REST_S_MIN,
-    TOLD_S_MIN,
+    SHOWN_S_MIN,
     Backoff,
     CopyFailures,
 )
@@ -125,7 +125,7 @@ def test_node_that_failed_and_of_which_nothing_is_wanted_any_more_is_told_no_lon
     for number in range(3):
         clock.now_s += REST_S_MAX
         failures.target_failed(copy(number), WHY, has_answered=True)
-    clock.now_s += TOLD_S_MIN - 1
+    clock.now_s += SHOWN_S_MIN - 1
     assert list(failures.sentences()) == ["n3"]
     clock.now_s += 1
     assert failures.sentences() == {}
