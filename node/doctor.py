@@ -15,7 +15,7 @@ from typing import Final
 
 from coordinator.admin.findings import Findings, check_credential, check_known, check_private_directory
 from coordinator.runtime.wording import counted
-from coordinator.storage.log_directory import kept_still
+from coordinator.storage.log_directory import while_stopped
 from node.base.config import OTHERS_WRITE, NodeFiles
 from node.base.identifiers import is_sha256, is_uuid
 from node.diskio.durable import SLOT_BYTES, SLOT_SPACING_BYTES, decode_offset
@@ -55,7 +55,7 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
     if not files.lock.exists():
         findings.fact("this node has never run")
         return findings
-    with kept_still(files.lock):
+    with while_stopped(files.lock):
         for name in ("blobs", "uploads", "quarantine"):
             check_private_directory(findings, files.data / name)
         _check_blobs(findings, files.data / "blobs", deep=deep)

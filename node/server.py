@@ -27,7 +27,7 @@ from coordinator.rpc.roster import read_known
 from coordinator.rpc.tls_contexts import MemberContexts
 from coordinator.rpc.view import View
 from coordinator.runtime import logs
-from coordinator.runtime.audit import KEPT_HOUSEKEEPING, AuditLog
+from coordinator.runtime.audit import ROTATED_HOUSEKEEPING, AuditLog
 from coordinator.runtime.lifetime import on_hangup, raise_descriptor_limit, stop_signal
 from coordinator.runtime.metrics import Metrics
 from node.api.context import ApiServices
@@ -293,7 +293,7 @@ async def open_node(
 
 
 def _housekeeping(files: NodeFiles) -> AuditLog:
-    return AuditLog(files.housekeeping, kept=KEPT_HOUSEKEEPING)
+    return AuditLog(files.housekeeping, rotated=ROTATED_HOUSEKEEPING)
 
 
 def _api_services(

@@ -49,7 +49,7 @@ class Places:
         share = descriptor_limit() // (8 if peers else 2)
         self.most = min(CONNECTIONS_MAX, share)
         self._holders: dict[object, str] = {}
-        self._held: Counter[str] = Counter()
+        self._counts: Counter[str] = Counter()
 
     @property
     def taken(self) -> int:
@@ -63,20 +63,20 @@ class Places:
 
     def take(self, network: str) -> object | None:
         """One of them, None if there is none left for this network (see `network_of`), "" for ours."""
-        if not self.left or (network and self._held[network] >= GREED * self.left):
+        if not self.left or (network and self._counts[network] >= GREED * self.left):
             return None
         token = object()
         self._holders[token] = network
-        self._held[network] += 1
+        self._counts[network] += 1
         return token
 
     def give_back(self, token: object) -> None:
         """Free again. Twice is harmless."""
         network = self._holders.pop(token, None)
         if network is not None:
-            self._held[network] -= 1
-            if not self._held[network]:
-                del self._held[network]
+            self._counts[network] -= 1
+            if not self._counts[network]:
+                del self._counts[network]
 
 
 class CannotListen(OSError):

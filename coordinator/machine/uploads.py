@@ -249,7 +249,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     if live is not None:
         _with_room(change, row, live, command.size_bytes)
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
-    replicas.require_kept(change.db, command.blob_sha256, command.replicas, command.as_of)
+    replicas.require_present(change.db, command.blob_sha256, command.replicas, command.as_of)
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     next_state = states.next_state(change.db)
     change.db.execute(

@@ -30,10 +30,10 @@ from coordinator.storage.snapshot_store import Incoming, SnapshotStore
 from coordinator.storage.state_damage import StateDamaged
 from coordinator.storage.stored_sums import SUMS
 
-KEPT_MAX = 2  # damaged databases: each is as large as the state
+DAMAGED_MAX = 2  # damaged databases: each is as large as the state
 PAUSE_S = 0.5  # between two looks whether a snapshot is made
 SILENCE_S = 120.0  # without a piece of a snapshot from anybody
-_KEPT = "state.sqlite.damaged-"
+_DAMAGED_PREFIX = "state.sqlite.damaged-"
 _SIDECARS = ("", "-wal", "-shm", SUMS)
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ async def rebuild(
     else:
         await asyncio.to_thread(snapshots.vouched)  # what the log builds is a state of its own
     await asyncio.to_thread(_begin_anew, files)
-    await asyncio.to_thread(_set_aside, files)
+    await asyncio.to_thread(_move_aside, files)
     await asyncio.to_thread(snapshots.recover)
     files.state_damaged.unlink(missing_ok=True)
     await asyncio.to_thread(sync_directory, files.data)
@@ -165,14 +165,16 @@ async def _fetch_from(metadata: MetadataClient, source: str, incoming: Incoming,
     await asyncio.to_thread(incoming.finish)
 
 
-def _set_aside(files: CoordinatorFiles) -> None:
+def _move_aside(files: CoordinatorFiles) -> None:
     """Keep the damaged database for who wants to know, and of earlier ones the newest."""
-    kept = sorted(files.data.glob(f"{_KEPT}*"))
-    names = sorted({path.name.removesuffix("-wal").removesuffix("-shm").removesuffix(SUMS) for path in kept})
-    for name in names[: max(0, len(names) - (KEPT_MAX - 1))]:
+    earlier = sorted(files.data.glob(f"{_DAMAGED_PREFIX}*"))
+    names = sorted(
+        {path.name.removesuffix("-wal").removesuffix("-shm").removesuffix(SUMS) for path in earlier}
+    )
+    for name in names[: max(0, len(names) - (DAMAGED_MAX - 1))]:
         for ending in _SIDECARS:
             (files.data / f"{name}{ending}").unlink(missing_ok=True)
-    target = f"{_KEPT}{now_ms()}"
+    target = f"{_DAMAGED_PREFIX}{now_ms()}"
     for ending in reversed(_SIDECARS):  # the database last: until it is gone, the next start does this again
         path = files.data / f"{files.state.name}{ending}"
         if path.exists():

@@ -118,7 +118,7 @@ class Making:
             if (damage := damage_in(error)) is not None:
                 self._hooks.failed(damage)
             else:
-                _log.warning("the state at this entry cannot be held: %s", error)
+                _log.warning("the state at this entry cannot be pinned: %s", error)
             return
         if self._pinned is not None and len(self._pinned) < PINNED_MAX:
             self._pinned[pinned.index] = pinned

@@ -9,16 +9,16 @@ from msgspec import Meta, Struct
 from ca.errors import InvalidRequest
 
 HEADER: Final = "Filestore-Instance"
-PARSED_KEPT: Final = 256  # words that were parsed: each message of a connection comes with the same one
-_Word = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
+PARSED_CACHE_SIZE: Final = 256  # words that were parsed: each message of a connection comes with the same one
+_Hex = Annotated[str, Meta(pattern="^[0-9a-f]{16}$")]
 
 
 class Instance(Struct, frozen=True, array_like=True):
     """The id of a directory, which start of it this is, and a random word of the process."""
 
-    directory: _Word
+    directory: _Hex
     start: Annotated[int, Meta(ge=1, lt=2**53)]
-    process: _Word
+    process: _Hex
 
     def __str__(self) -> str:
         return f"{self.directory}.{self.start}.{self.process}"
@@ -28,7 +28,7 @@ class Instance(Struct, frozen=True, array_like=True):
         return later.directory == self.directory and (later == self or later.start > self.start)
 
 
-@functools.lru_cache(PARSED_KEPT)
+@functools.lru_cache(PARSED_CACHE_SIZE)
 def parsed(text: str) -> Instance:
     """The instance in a header. Raises InvalidRequest."""
     directory, _, rest = text.partition(".")

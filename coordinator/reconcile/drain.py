@@ -41,7 +41,7 @@ PAGE_ROWS = 100
 DROP_POLL_S = 0.5
 RELEASED_MAX = 90  # in one round: with those under way fewer than 100, which a node drops without a question
 RELEASES_AT_ONCE = 8
-KEPT_MAX = 100_000  # replicas that one run remembers
+REMEMBERED_MAX = 100_000  # replicas that one run remembers
 DROP_POLLS_MAX = 60  # for the node to drop what was released, in one run
 
 _log = logging.getLogger(__name__)
@@ -233,12 +233,12 @@ async def _says_yes(context: ReconcileContext, node: NodeRecord, blob: BlobRecor
 async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str) -> None:
     copier = Copier(context, progress)
     rounds = Rounds(context, progress, node_id)
-    kept: set[str] = set()  # that could not be released
+    unreleased: set[str] = set()  # that could not be released
 
     def begin(crew: Crew, replica: HeldReplica) -> bool:
         sha256 = replica.sha256
         facts = context.facts()
-        if crew.is_at(sha256) or sha256 in kept or node_id not in draining(facts):
+        if crew.is_at(sha256) or sha256 in unreleased or node_id not in draining(facts):
             return True  # of the last somebody has thought better
 
         def plan(facts: Facts) -> list[Copy]:
@@ -247,8 +247,8 @@ async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str
 
         async def move() -> None:
             is_free = await copier.make(copies or [], plan) and node_id in draining(context.facts())
-            if not (is_free and await rounds.release(sha256)) and len(kept) < KEPT_MAX:
-                kept.add(sha256)  # the next run tries again
+            if not (is_free and await rounds.release(sha256)) and len(unreleased) < REMEMBERED_MAX:
+                unreleased.add(sha256)  # the next run tries again
 
         copies = copier.choose(facts, sha256, replica.size_bytes, plan)
         if copies is None:
@@ -256,8 +256,8 @@ async def _empty(context: ReconcileContext, progress: StepProgress, node_id: str
         progress.add(looked_at=1)
         if copies or not _lacks(context, facts, sha256):
             crew.begin(sha256, move)
-        elif len(kept) < KEPT_MAX:
-            kept.add(sha256)
+        elif len(unreleased) < REMEMBERED_MAX:
+            unreleased.add(sha256)
         return True
 
     await rounds.run(begin)

@@ -115,7 +115,7 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
     """
     if context.store.rules() < UPLOADS_ARE_GUARDED:
         return
-    kept: list[str] = []
+    unmoved: list[str] = []
     uploads = _placed_on(context, node_id)
     taking = asyncio.Lock()
 
@@ -125,7 +125,7 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
             progress.add(uploads_kept=1)
             facts = {"file_uuid": upload.file_uuid, "holder": node_id, "offset_bytes": upload.offset_bytes}
             _log.warning("an unfinished upload stays on a node that drains: %s", why, extra=facts)
-            kept.append(f"{upload.file_uuid}: {why}")
+            unmoved.append(f"{upload.file_uuid}: {why}")
         await progress.note()
 
     async def work() -> None:
@@ -139,8 +139,8 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
     async with asyncio.TaskGroup() as group:
         for _ in range(UPLOADS_AT_ONCE):
             group.create_task(work())
-    if kept and "kept" not in progress.result:  # of the first node that keeps any
-        progress.result["kept"] = "; ".join(sorted(kept)[:NAMED_MAX])
+    if unmoved and "kept" not in progress.result:  # of the first node that keeps any
+        progress.result["kept"] = "; ".join(sorted(unmoved)[:NAMED_MAX])
 
 
 def forget_left(progress: StepProgress) -> None:
