@@ -91,7 +91,7 @@ def is_due(context: ReconcileContext) -> bool:
 
 
 async def release(context: ReconcileContext, progress: StepProgress, sha256: str, node_id: str) -> bool:
-    """Have the log doom a replica, if enough others count and are there; whether it does."""
+    """Have the log mark a replica for deletion, if enough others count and are there; whether it does."""
     facts = context.facts()
     if not await _is_elsewhere(context, facts, sha256, node_id):
         _log.warning("a replica stays: others are not there", extra={"sha256": sha256, "holder": node_id})
@@ -139,7 +139,7 @@ class Rounds:
             await self._have_dropped()
 
     async def release(self, sha256: str) -> bool:
-        """Have the log doom the replica, if enough others count and are there; whether it does.
+        """Have the log mark the replica for deletion, if enough others count and are there; whether it does.
 
         Before the first of a round the node has dropped what was released in the one before.
         """
@@ -156,7 +156,7 @@ class Rounds:
             return is_released
 
     async def _is_dropping(self) -> bool:
-        """Whether something is doomed there from before."""
+        """Whether something is marked for deletion there from before."""
         page = await self._context.ask(ListReplicasToDelete(node_id=self._node_id, limit=1), DeletionPage)
         return bool(page.replicas)
 
@@ -165,7 +165,7 @@ class Rounds:
 
 
 async def have_dropped(context: ReconcileContext, progress: StepProgress, node_id: str) -> bool:
-    """Have a node drop what is doomed there, and wait for a while until it has; whether it has.
+    """Have a node delete what is marked there, and wait for a while until it has; whether it has.
 
     What it spares, since somebody was just told that it is there, is counted: a later run releases it again.
     """
@@ -274,6 +274,6 @@ def _holds(context: ReconcileContext, node_id: str) -> bool:
 
 
 def _held(context: ReconcileContext, node_id: str) -> int:
-    """Replicas of a node, doomed ones too."""
+    """Replicas of a node, those marked for deletion too."""
     counts = context.look(GetNodeReplicas(node_id=node_id), NodeReplicas)
     return counts.replicas + counts.doomed

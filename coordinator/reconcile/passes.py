@@ -24,9 +24,9 @@ COLLECT_REST_S = 0.02  # after each step, as of `expire`
 
 
 async def gc(context: ReconcileContext, progress: StepProgress) -> None:
-    """Doom the replicas of what no file refers to, and have the nodes drop what is doomed.
+    """Mark the replicas of what no file refers to, and have the nodes delete what is marked.
 
-    The result: blobs, blob_bytes and replicas that were doomed; and what the nodes have counted: dropped,
+    The result: blobs, blob_bytes and replicas that were marked; and what the nodes have counted: dropped,
     bytes, spared, left. Raises Conflict when it would be too much at once; then only that was done which has
     been so for a week: nobody may be there to answer, and disks do not fill for ever.
     """
@@ -74,7 +74,7 @@ async def compare(context: ReconcileContext, progress: StepProgress) -> None:
 
 
 def is_gc_due(context: ReconcileContext) -> bool:
-    """Whether there is anything to doom or to drop."""
+    """Whether there is anything to mark or to delete."""
     collectable = context.look(CountCollectable(grace_ms=context.grace_ms, limit=1), int)
     return collectable > 0 or bool(context.look(GetReplicaCounts(), ReplicaCounts).doomed)
 

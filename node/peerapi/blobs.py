@@ -167,9 +167,10 @@ async def _pull(request: web.Request) -> web.StreamResponse:
 
 
 async def _retain(request: web.Request) -> web.StreamResponse:
-    """Keep a replica that the log has doomed, and have the log take that back.
+    """Keep a replica that the log has marked for deletion, and have the log take that back.
 
-    It answers 200 when the replica is here, whole as far as its name and size tell, and not doomed any more.
+    It answers 200 when the replica is here, whole as far as its name and size tell, and not marked for
+    deletion any more.
 
     Raises NotFound when it is not here: then it may come anew. Unavailable.
     """

@@ -146,7 +146,7 @@ async def test_report_whose_answer_is_lost_is_followed_by_a_new_list(keeper: Kee
     name = keeper.store()
     keeper.doom(name)
     keeper.age(name)
-    await keeper.custody._reporter.doomed(after="", limit=1)
+    await keeper.custody._reporter.to_delete(after="", limit=1)
     keeper.log.lost_answers = 1
     await keeper.collect()
     assert acts.doomed(keeper.state, "n1") == []
