@@ -60,7 +60,7 @@ def examine(files: NodeFiles, *, deep: bool) -> Findings:
             check_private_directory(findings, files.data / name)
         _check_blobs(findings, files.data / "blobs", deep=deep)
         _check_uploads(findings, files.data / "uploads")
-        _tell_quarantine(findings, files.data / "quarantine")
+        _describe_quarantine(findings, files.data / "quarantine")
     return findings
 
 
@@ -183,7 +183,7 @@ def _check_upload(findings: Findings, path: Path) -> None:
         findings.problem(data, f"has {data_bytes} bytes, {offset} were durable", advice)
 
 
-def _tell_quarantine(findings: Findings, quarantine: Path) -> None:
+def _describe_quarantine(findings: Findings, quarantine: Path) -> None:
     names = [entry.name for entry in _entries(findings, quarantine) if is_sha256(entry.name)]
     if names:
         found = counted(len(names), "blob that was", "blobs that were")

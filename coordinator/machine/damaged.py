@@ -167,8 +167,8 @@ def _without(spans: Sequence[Span], removed: Sequence[Span]) -> list[Span]:
     if not spans:
         return []
     edges = [0, *(edge for span in removed for edge in span), max(stop for _, stop in spans)]
-    kept = [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
-    return _intersection(spans, kept)
+    remaining = [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
+    return _intersection(spans, remaining)
 
 
 def _is_last_source(db: sqlite3.Connection, sha256: str, size_bytes: int, node_id: str) -> bool:

@@ -123,28 +123,28 @@ class Dropping:
         finished = await context.disk.run(finished_blobs, context.blobs)
         done: dict[Outcome, list[str]] = {"dropped": [], "spared": [], "left": []}
         for replica in replicas:
-            is_kept = replica.wanted or replica.sha256 in finished
-            done[await context.disk.run(_drop, context, replica, is_kept)].append(replica.sha256)
-        told = await self._reporter.dropped(log_index, dropped=done["dropped"], spared=done["spared"])
-        run.add(dropped=told.dropped, bytes=told.bytes, spared=told.spared, left=len(done["left"]))
-        context.metrics.replicas_dropped.inc(told.dropped)
+            must_stay = replica.wanted or replica.sha256 in finished
+            done[await context.disk.run(_drop, context, replica, must_stay)].append(replica.sha256)
+        reply = await self._reporter.dropped(log_index, dropped=done["dropped"], spared=done["spared"])
+        run.add(dropped=reply.dropped, bytes=reply.bytes, spared=reply.spared, left=len(done["left"]))
+        context.metrics.replicas_dropped.inc(reply.dropped)
         for sha256 in done["dropped"]:
             context.record("replica.drop", sha256, "ok")
         _log.info(
             "deleted replicas that were marked for deletion",
             extra={name: len(names) for name, names in done.items()},
         )
-        return told
+        return reply
 
 
-def _drop(context: CustodyContext, replica: ReplicaToDelete, is_kept: bool) -> Outcome:
+def _drop(context: CustodyContext, replica: ReplicaToDelete, must_stay: bool) -> Outcome:
     """Durable on return. Blocks."""
     blobs, quarantine, sha256 = context.blobs, context.quarantine, replica.sha256
     spared = False
 
     def is_spared() -> bool:
         nonlocal spared
-        pinned = is_kept or is_within(blobs, sha256, PIN_S, at_s=context.clock_s())
+        pinned = must_stay or is_within(blobs, sha256, PIN_S, at_s=context.clock_s())
         spared = pinned and blobs.has(sha256)
         return spared
 

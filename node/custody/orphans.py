@@ -73,9 +73,9 @@ class Orphans:
         if not asked:
             return 0
         command = ReportOrphans(node_id=context.node_id, sha256s=asked)
-        told = frozenset(await context.metadata.propose(command, list[str]))
+        unclaimed = frozenset(await context.metadata.propose(command, list[str]))
         for note, mark in marks.items():
-            if note.sha256 in told and await context.disk.run(self._drop, note, mark):
+            if note.sha256 in unclaimed and await context.disk.run(self._drop, note, mark):
                 deleted += 1
                 await context.disk.run(self._forget, [note])
         if deleted:

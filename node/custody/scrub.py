@@ -74,8 +74,8 @@ class Scrubber:
         self._context = context
         self._losses = losses
         self._state = state
-        self._bell = PassEvent()
-        self.orders = Orders(self._bell.ring)
+        self._event = PassEvent()
+        self.orders = Orders(self._event.set)
         self._own = Pass()  # of the cycle that nobody has ordered
         self._unhurried = Budget(rate_max=UNHURRIED_RATE, rate_min=UNHURRIED_RATE)
         self._saved_at_s = 0.0
@@ -102,7 +102,7 @@ class Scrubber:
                 cycle = self._newest or cycle
                 await asyncio.sleep(TROUBLE_S)
                 continue
-            await self._bell.wait(REST_S)
+            await self._event.wait(REST_S)
             if self._context.blobs.poison.names(STATE):
                 await self._save(cycle, at_once=True)
 

@@ -87,8 +87,10 @@ class PoisonItems:
         """The first of them, each with why, for an operator."""
         with self._lock:
             items = list(self._items.items())[:limit]
-        told = [f"{area}/{name}: {reason}" if name else f"{area}: {reason}" for (area, name), reason in items]
-        return [_printable(text) for text in told]
+        lines = [
+            f"{area}/{name}: {reason}" if name else f"{area}: {reason}" for (area, name), reason in items
+        ]
+        return [_printable(text) for text in lines]
 
 
 def _printable(text: str) -> str:
@@ -106,5 +108,5 @@ def _is_of_a_disk(error: OSError | FilestoreError) -> bool:
 
 def _reason(error: OSError | FilestoreError) -> str:
     """Without a path: it is named already."""
-    told = error.strerror if isinstance(error, OSError) else error.details
-    return told or type(error).__name__
+    reason = error.strerror if isinstance(error, OSError) else error.details
+    return reason or type(error).__name__

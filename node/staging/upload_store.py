@@ -71,7 +71,7 @@ class UploadStore:
         self._parallel = ParallelParts()
         self._hashed = HashedUploads()
         self._lock = threading.Lock()
-        self._held: dict[str, Upload | None] = {}  # None: being opened
+        self._in_use: dict[str, Upload | None] = {}  # None: being opened
         self._idle: OrderedDict[str, Upload] = OrderedDict()  # kept open so that going on needs no hashing
 
     def open(
@@ -85,17 +85,17 @@ class UploadStore:
         when it has more than `size_bytes` already.
         """
         _require_uuid(file_uuid)
-        kept = self._reserve(file_uuid)
+        idle = self._reserve(file_uuid)
         try:
-            upload = kept
+            upload = idle
             if upload is None or upload.broken:
-                upload = self._load(file_uuid, kept, with_md5, hash_bytes_max)
+                upload = self._load(file_uuid, idle, with_md5, hash_bytes_max)
             assert upload.with_md5 == with_md5
         except BaseException:
-            self._cancel(file_uuid, kept)
+            self._cancel(file_uuid, idle)
             raise
         with self._lock:
-            self._held[file_uuid] = upload
+            self._in_use[file_uuid] = upload
         if size_bytes is not None and upload.offset > size_bytes:
             upload.close()
             raise PayloadTooLarge(f"The upload has {upload.offset} bytes already, more than {size_bytes}.")
@@ -108,9 +108,9 @@ class UploadStore:
         Reads nothing, waits for nobody.
         """
         with self._lock:
-            kept = self._idle.get(file_uuid)
+            idle = self._idle.get(file_uuid)
         unknown_bytes = size_bytes - self._hashed.known_bytes(file_uuid)
-        return unknown_bytes <= QUICK_BYTES or (kept is not None and not kept.broken)
+        return unknown_bytes <= QUICK_BYTES or (idle is not None and not idle.broken)
 
     def reopen(self, upload: Upload, stop: int) -> Upload:
         """Finished content gives way to an upload of its first `stop` bytes, durable, for the same caller.
@@ -133,16 +133,16 @@ class UploadStore:
         """
         _require_uuid(file_uuid)
         with self._lock:
-            upload = self._held.get(file_uuid) or self._idle.get(file_uuid)
+            upload = self._in_use.get(file_uuid) or self._idle.get(file_uuid)
             if upload is not None:
                 return upload.durable_offset
-            if file_uuid in self._held:
+            if file_uuid in self._in_use:
                 raise Unavailable("The upload is being opened.")
-        kept = self._reserve(file_uuid)
+        idle = self._reserve(file_uuid)
         try:
             os.stat(file_uuid, dir_fd=self.blobs.uploads_directory, follow_symlinks=False)
-            upload = kept or self._open_files(file_uuid, with_md5=False)
-            if kept is None:
+            upload = idle or self._open_files(file_uuid, with_md5=False)
+            if idle is None:
                 upload.close_descriptors()
             return upload.durable_offset
         except FileNotFoundError:
@@ -150,7 +150,7 @@ class UploadStore:
         except OSError as error:
             raise storage_error(error) from error
         finally:
-            self._cancel(file_uuid, kept)
+            self._cancel(file_uuid, idle)
 
     def epoch(self, file_uuid: str) -> int:
         """The newest epoch in which bytes of the upload came here; 0 when there is none. Raises Internal."""
@@ -224,20 +224,20 @@ class UploadStore:
         that began anew under its name is, with its first sync.
         """
         _require_uuid(file_uuid)
-        kept = self._reserve(file_uuid)
+        idle = self._reserve(file_uuid)
         self._hashed.take(file_uuid)
         try:
-            doomed = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
+            removed = INCOMING + file_uuid  # renamed first: a crash leaves all of it, or none
             uploads = self.blobs.uploads_directory
-            os.rename(file_uuid, doomed, src_dir_fd=uploads, dst_dir_fd=uploads)
-            self.blobs.leftovers.remove(doomed)
+            os.rename(file_uuid, removed, src_dir_fd=uploads, dst_dir_fd=uploads)
+            self.blobs.leftovers.remove(removed)
         except FileNotFoundError:
             return False
         except OSError as error:
             raise storage_error(error) from error
         finally:
-            if kept is not None:
-                kept.close_descriptors()
+            if idle is not None:
+                idle.close_descriptors()
             self._cancel(file_uuid, None)
         return True
 
@@ -252,17 +252,17 @@ class UploadStore:
     def give_back(self, upload: Upload) -> None:
         """What `Upload.close` calls; again is harmless."""
         with self._lock:
-            if self._held.get(upload.file_uuid) is upload:
-                del self._held[upload.file_uuid]
+            if self._in_use.get(upload.file_uuid) is upload:
+                del self._in_use[upload.file_uuid]
                 self._idle[upload.file_uuid] = upload
 
     def close(self) -> None:
         """Closes every upload as it is: what was not synced is not promised."""
         with self._lock:
-            for upload in (*self._held.values(), *self._idle.values()):
+            for upload in (*self._in_use.values(), *self._idle.values()):
                 if upload is not None:
                     upload.close_descriptors()
-            self._held.clear()
+            self._in_use.clear()
             self._idle.clear()
         self._threads.close()
         self._parallel.close()
@@ -270,21 +270,21 @@ class UploadStore:
     def _reserve(self, file_uuid: str) -> Upload | None:
         """Keeps others out, and makes room in the table; returns the upload if it was kept open."""
         with self._lock:
-            if file_uuid in self._held:
+            if file_uuid in self._in_use:
                 raise UploadLocked("Another request is writing this upload now.")
-            if len(self._held) >= self._open_max:
+            if len(self._in_use) >= self._open_max:
                 raise Unavailable(f"This node takes {self._open_max} uploads at a time.")
-            kept = self._idle.pop(file_uuid, None)
-            while len(self._held) + len(self._idle) >= self._open_max:
+            idle = self._idle.pop(file_uuid, None)
+            while len(self._in_use) + len(self._idle) >= self._open_max:
                 self._put_away(self._idle.popitem(last=False)[1])
-            self._held[file_uuid] = None
-            return kept
+            self._in_use[file_uuid] = None
+            return idle
 
-    def _cancel(self, file_uuid: str, kept: Upload | None) -> None:
+    def _cancel(self, file_uuid: str, idle: Upload | None) -> None:
         with self._lock:
-            self._held.pop(file_uuid, None)
-            if kept is not None:
-                self._idle[file_uuid] = kept
+            self._in_use.pop(file_uuid, None)
+            if idle is not None:
+                self._idle[file_uuid] = idle
 
     def _put_away(self, upload: Upload) -> None:
         """Closes the files of one that is idle; what was hashed of it is kept."""
@@ -298,7 +298,7 @@ class UploadStore:
         except OSError as error:
             raise storage_error(error) from error
         with self._lock:
-            self._held[file_uuid] = upload  # its durable offset can be asked for while it is hashed
+            self._in_use[file_uuid] = upload  # its durable offset can be asked for while it is hashed
         known = self._hashed.take(file_uuid)
         try:
             upload.recover(broken, known=known, bytes_max=hash_bytes_max)

@@ -101,10 +101,10 @@ class BlobStore:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self.areas = Areas(self._root)
-        self._blobs = self.areas.hold("blobs")
-        self.uploads_directory = self.areas.hold("uploads")
-        self.quarantine_directory = self.areas.hold("quarantine")
-        self.unclaimed_directory = self.areas.hold(UNCLAIMED)
+        self._blobs = self.areas.keep_open("blobs")
+        self.uploads_directory = self.areas.keep_open("uploads")
+        self.quarantine_directory = self.areas.keep_open("quarantine")
+        self.unclaimed_directory = self.areas.keep_open(UNCLAIMED)
         self._probing = threading.Lock()
         self.placing = PlacingLock(self._root)  # a name's content and sidecar come and go together
         self.disk.fsync(self._root)
@@ -144,7 +144,7 @@ class BlobStore:
             raise storage_error(error) from error  # too many open files, say: that is no damage
         return OpenBlob(fd=fd, sha256=sha256, sums=sums, trusted=self._trusted)
 
-    def open_kept(self, sha256: str) -> OpenBlob:
+    def open_and_cache(self, sha256: str) -> OpenBlob:
         """As `open`, and kept open for the next one who asks `opened`."""
         forgotten = self.opened.forgotten
         blob = self.open(sha256)

@@ -52,7 +52,7 @@ class WorkerNumbers:
 
     def routes(self) -> list[web.RouteDef]:
         """For the other workers only."""
-        return [web.get(_PATH, self._tell)]
+        return [web.get(_PATH, self._answer)]
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:
         """The text of /metrics for the whole node, and its content type. Raises Unavailable."""
@@ -98,14 +98,14 @@ class WorkerNumbers:
     async def _ask_all(self) -> None:
         async with self._asking:  # an older answer must not come after a newer one
             others = self._siblings.others
-            told = await asyncio.gather(*(self._ask(worker) for worker in others))
-            for worker, numbers in zip(others, told, strict=True):
+            answers = await asyncio.gather(*(self._ask(worker) for worker in others))
+            for worker, numbers in zip(others, answers, strict=True):
                 if numbers is not None:
                     self._tally.receive(worker, numbers)
                 elif worker in self._tally.workers:  # and not just being started with the node
                     self._silences.inc()
             self._answering = frozenset(
-                worker for worker, numbers in zip(others, told, strict=True) if numbers is not None
+                worker for worker, numbers in zip(others, answers, strict=True) if numbers is not None
             )
 
     async def _ask(self, worker: int) -> Numbers | None:
@@ -138,6 +138,6 @@ class WorkerNumbers:
                     raise PeerFailed(f"worker {worker}", f"answered {answer.status}")
                 return bytes(body), answer.headers.get(hdrs.CONTENT_TYPE, "")
 
-    async def _tell(self, request: web.Request) -> web.Response:  # noqa: ARG002
+    async def _answer(self, request: web.Request) -> web.Response:  # noqa: ARG002
         numbers = Numbers(self._life, collected(self._registry))
         return web.Response(body=msgspec.msgpack.encode(numbers), content_type="application/msgpack")

@@ -115,7 +115,7 @@ CLOCKS = (
     Mutant.of(
         "expired permission on a bucket honoured",
         "machine/execution/access",
-        '_ON_BUCKET = f"SELECT level FROM bucket_permissions WHERE bucket_id = ? AND {_HELD}"',
+        '_ON_BUCKET = f"SELECT level FROM bucket_permissions WHERE bucket_id = ? AND {_GRANTED}"',
         '_ON_BUCKET = "SELECT level FROM bucket_permissions WHERE bucket_id = ?"'
         ' " AND principal IN (SELECT value FROM json_each(?)) AND ? > 0"',
         f"{_ENDS}[0-bucket-user:ulla]",

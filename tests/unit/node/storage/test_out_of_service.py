@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.protocol.queries import ListDamagedCopies
-from node.custody.damaged_copies import RETELL_S
+from node.custody.damaged_copies import REPORT_AGAIN_S
 from node.peer.salvage import local_segment, local_sums
 from node.storage.damage import remove_from_service, retry_quarantine, verify_blob
 from node.storage.loss_notes import NOTES_MAX, list_lost, note_lost, retry_notes
@@ -25,7 +25,7 @@ async def found_damaged(keeper: Keeper, name: str) -> None:
 
 async def test_damaged_blob_that_cannot_be_moved_is_not_served_and_reported(keeper: Keeper) -> None:
     name, sound = keeper.store(), keeper.store()
-    keeper.blobs.open_kept(name).close()
+    keeper.blobs.open_and_cache(name).close()
     keeper.rot(name)
     with immutable(keeper.path(name)):
         await found_damaged(keeper, name)
@@ -196,13 +196,13 @@ async def test_damaged_copy_stays_a_source_while_the_disk_shows_no_quarantine(
         await keeper.custody.settle_losses()
         await keeper.custody._copies.look()
         assert keeper.state.ask(query) == [name]
-        keeper.later_s += 2 * RETELL_S
+        keeper.later_s += 2 * REPORT_AGAIN_S
         quarantine = keeper.directory / "quarantine"
         with injected(os.getpid(), "getdents64:error=EIO", tmp_path / "strace.log", quarantine):
             await keeper.custody._copies.look()
         assert keeper.state.ask(query) == [name]
         keeper.restart()
-        keeper.later_s += 2 * RETELL_S
+        keeper.later_s += 2 * REPORT_AGAIN_S
         await keeper.custody._copies.look()
         assert keeper.state.ask(query) == [name]
 
