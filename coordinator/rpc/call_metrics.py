@@ -30,7 +30,7 @@ class ServedCalls:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._calls = Counter(
             "filestore_rpc_calls",
-            "Calls of members answered, by kind and outcome; `retry` is for lack of a quorum, or of time.",
+            "Calls of members by kind and outcome; `retry` means no quorum or no time.",
             ["call", "outcome"],
             registry=registry,
         )

@@ -45,7 +45,7 @@ class WorkerNumbers:
         self._asking = asyncio.Lock()
         self._silences = Counter(
             "filestore_worker_silences",
-            "How often a worker process did not tell its numbers when it was asked.",
+            "How often a worker process did not answer when it was asked for its metrics.",
             registry=registry,
         )
         Gauge("filestore_workers", "Worker processes that answer.", registry=registry).set(1)
