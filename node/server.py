@@ -116,7 +116,7 @@ async def _until_disk_takes_bytes(files: NodeFiles) -> None:
     logged = ""
     while trouble := await asyncio.to_thread(_trouble, files, is_waiting=bool(logged)):
         if trouble != logged:
-            _log.error("the disk takes no bytes: the node starts when it does", extra={"reason": trouble})
+            _log.error("the disk is not writable: the node starts when it is", extra={"reason": trouble})
         logged = trouble
         await asyncio.sleep(DISK_RETRY_S)
 

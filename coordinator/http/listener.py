@@ -216,7 +216,7 @@ class Acceptor:
                 "connections": self._places.taken,
                 "connections_max": self._places.most,
             }
-            _log.warning("connections are closed as they come: there are too many", extra=facts)
+            _log.warning("connections are refused: there are too many", extra=facts)
 
     def _rest(self, error: OSError) -> None:
         """Descriptors have run out: try again when some may have been given back."""

@@ -51,9 +51,9 @@ class Fitness:
     def look(self, *, has_room: bool) -> None:
         """Every few seconds: how things are now; if others are fitter and this member leads, one is asked."""
         if has_room and not self._has_room:
-            _log.warning("the disk has room again")
+            _log.warning("the disk has free space again")
         if self._has_room and not has_room:
-            _log.error("the disk has no room: no changes are taken, but those that make room")
+            _log.error("the disk is full: only changes that free space are taken")
         self._has_room = has_room
         self._look_at_clock()
         self._update_reluctance()
@@ -63,9 +63,11 @@ class Fitness:
         was_wrong, self.is_clock_wrong = self.is_clock_wrong, self._clocks.look()
         if self.is_clock_wrong and not was_wrong:
             ahead_s = -self._clocks.correction_ms() / 1000
-            _log.error("most others call this clock wrong: it is %+.0f s from theirs, which count", ahead_s)
+            _log.error(
+                "this clock is wrong: it differs by %+.0f s from most others', which are used", ahead_s
+            )
         if was_wrong and not self.is_clock_wrong:
-            _log.warning("this clock goes like most others' again")
+            _log.warning("this clock agrees with most others' again")
 
     def tick(self, *, at_s: float) -> None:
         """Each tick: ask another to lead while most are clearly faster than this disk."""

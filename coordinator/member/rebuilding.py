@@ -43,7 +43,7 @@ def note_damage(files: CoordinatorFiles, damage: StateDamaged) -> StateLost:
     try:
         write_durable(files.state_damaged, damage.details.encode() + b"\n")
     except OSError as error:  # the disk may be what fails: then the next start has to find it again
-        _log.error("the damage is not noted: %s", error)
+        _log.error("the damage could not be recorded: %s", error)
     return StateLost(
         f"{damage.details}. Start this coordinator again: it sets that aside, and gets the state from its log"
         " or from the other coordinators."
@@ -62,7 +62,7 @@ async def rebuild(
     Raises StateLost when no coordinator gives a snapshot, LogDamaged, LogInUse, InsufficientStorage, OSError;
     then all is as it was.
     """
-    _log.critical("%s; it is set aside and built again", damage.details)
+    _log.critical("%s; the database is moved aside and rebuilt", damage.details)
     index_min = await asyncio.to_thread(_log_follows, files, sync)
     snapshots = SnapshotStore(files.snapshots, files.state)
     if index_min > 0:

@@ -211,7 +211,7 @@ class Digests:
             if not self._awaited(log_index):
                 return False
             await asyncio.sleep(VOUCH_LOOK_S)
-        _log.warning("not enough coordinators have said what their state is at index %d", log_index)
+        _log.warning("not enough coordinators have reported the digest of their state at index %d", log_index)
         return False
 
     def lost(self, coordinator_id: str) -> None:
@@ -325,7 +325,7 @@ class Digests:
         self._logged_odd.update(found.odd)
         _log.log(
             logging.CRITICAL if is_news else logging.INFO,
-            "the states of the coordinators differ at index %d; odd: %s",
+            "the states of the coordinators differ at index %d; wrong: %s",
             found.log_index,
             ", ".join(found.odd) or "not known, as nothing shows whose state is wrong",
         )
@@ -345,7 +345,9 @@ class Digests:
         if not self._watch.is_right(log_index, voters):
             return
         self._snapshots.vouched()
-        _log.info("the state that this coordinator has copied is what the others have at index %d", log_index)
+        _log.info(
+            "the state that was copied to this coordinator agrees with the others' at index %d", log_index
+        )
 
     # What runs beside
 
@@ -386,7 +388,7 @@ class Digests:
             try:
                 digest = await asyncio.to_thread(_digest_and_close, pinned)
             except sqlite3.Error as error:
-                _log.warning("all of the state cannot be hashed: %s", error)
+                _log.warning("the whole state cannot be hashed: %s", error)
                 if (damage := damage_in(error)) is not None:
                     self._store.condemn(damage)
             else:

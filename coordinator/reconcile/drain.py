@@ -94,14 +94,18 @@ async def release(context: ReconcileContext, progress: StepProgress, sha256: str
     """Have the log mark a replica for deletion, if enough others count and are there; whether it does."""
     facts = context.facts()
     if not await _is_elsewhere(context, facts, sha256, node_id):
-        _log.warning("a replica stays: others are not there", extra={"sha256": sha256, "holder": node_id})
+        _log.warning(
+            "a replica is not released: others are missing", extra={"sha256": sha256, "holder": node_id}
+        )
         progress.add(unconfirmed=1)
         return False
     command = ReleaseReplica(sha256=sha256, node_id=node_id, others_min=facts.wanted)
     try:
         await progress.apply(command, type(None))
     except Refused as refusal:
-        _log.info("a replica stays: %s", refusal.details, extra={"sha256": sha256, "holder": node_id})
+        _log.info(
+            "a replica is not released: %s", refusal.details, extra={"sha256": sha256, "holder": node_id}
+        )
         return refusal.code == NotFound.code
     progress.add(released=1)
     return True
@@ -174,12 +178,12 @@ async def have_dropped(context: ReconcileContext, progress: StepProgress, node_i
         try:
             state = await context.orders.custody(context.node(node_id), "collect", order_id)
         except (OrderFailed, NotFound) as failure:
-            _log.info("a node does not drop what it should now: %s", failure)
+            _log.info("a node does not delete marked replicas now: %s", failure)
             return False
         if state.state != "running":
             progress.add(spared=state.counts.get("spared", 0))
             if state.reason:
-                _log.warning("the node %s does not drop what it should: %s", node_id, state.reason)
+                _log.warning("the node %s does not delete marked replicas: %s", node_id, state.reason)
             return state.state == "completed"
         await asyncio.sleep(DROP_POLL_S)
     return False

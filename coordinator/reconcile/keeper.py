@@ -138,4 +138,4 @@ class Comparisons:
         """Once."""
         if self._logged.get(node_id) != reason:
             self._logged[node_id] = reason
-            _log.warning("the node %s is not taken back yet: %s", node_id, reason)
+            _log.warning("the node %s is not back in service yet: %s", node_id, reason)

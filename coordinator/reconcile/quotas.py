@@ -47,7 +47,7 @@ class QuotaKeeper:
             try:
                 await self._collect()
             except (Interrupted, Refused, FilestoreError) as reason:
-                _log.info("what buckets have released beyond their quota stays for now: %s", reason)
+                _log.info("content that buckets released beyond their quota is not deleted now: %s", reason)
 
     def _is_due(self) -> bool:
         due = self._context.store.is_over_quota(at_ms=now_ms(), grace_ms=self._grace_ms)
@@ -59,7 +59,9 @@ class QuotaKeeper:
         command = CollectOverQuota(rows_max=ROUND_ROWS, grace_ms=self._grace_ms)
         done = await applied(self._context.driver, command, Collected)
         if done.blobs:
-            _log.info("released content goes early: %d blobs of %d bytes", done.blobs, done.bytes)
+            _log.info(
+                "released content is marked for deletion early: %d blobs of %d bytes", done.blobs, done.bytes
+            )
         async with asyncio.TaskGroup() as group:
             for node_id in self._marked():
                 group.create_task(self._order_deletion(node_id))

@@ -124,7 +124,7 @@ async def move_uploads(context: ReconcileContext, progress: StepProgress, node_i
         if why:
             progress.add(uploads_kept=1)
             facts = {"file_uuid": upload.file_uuid, "holder": node_id, "offset_bytes": upload.offset_bytes}
-            _log.warning("an unfinished upload stays on a node that drains: %s", why, extra=facts)
+            _log.warning("an unfinished upload cannot be moved from a draining node: %s", why, extra=facts)
             unmoved.append(f"{upload.file_uuid}: {why}")
         await progress.note()
 
@@ -238,7 +238,10 @@ class _Move:
                 return ""
             return refusal.details
         facts = {"file_uuid": command.file_uuid, "placement": placement}
-        _log.info("an unfinished upload was moved" if not is_lost else "an upload begins anew", extra=facts)
+        _log.info(
+            "an unfinished upload was moved" if not is_lost else "an unfinished upload starts over",
+            extra=facts,
+        )
         self._progress.add(**{"uploads_restarted" if is_lost else "uploads_moved": 1})
         return ""
 
@@ -266,5 +269,5 @@ class _Move:
             if isinstance(failure, OrderFailed) and not failure.has_answered:
                 quiet.failed(node_id, failure.reason)
             facts = {"file_uuid": upload.file_uuid, "peer": node_id}
-            _log.info("a node does not say how an upload stands: %s", failure, extra=facts)
+            _log.info("a node does not report the state of an upload: %s", failure, extra=facts)
         return ""

@@ -120,7 +120,7 @@ class KnownInstances:
             pass
         except (OSError, msgspec.MsgspecError) as error:
             _log.warning(
-                "%s cannot be read, and is begun anew: what was seen of the others is forgotten",
+                "%s cannot be read and starts empty: the instances of other coordinators are forgotten",
                 self._path.name,
                 extra={"reason": str(error)},
             )
@@ -139,7 +139,9 @@ class KnownInstances:
                 content = sealed(self._known, of=self._own_id)
                 await asyncio.to_thread(write_durable, self._path, content)
             except OSError as error:
-                _log.warning("what was seen of the others is not kept", extra={"reason": error.strerror})
+                _log.warning(
+                    "the instances of other coordinators cannot be saved", extra={"reason": error.strerror}
+                )
 
     def _log_refusal(self, coordinator_id: str, instance: Instance) -> None:
         """Once for each process that is refused."""

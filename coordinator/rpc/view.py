@@ -206,4 +206,4 @@ class View:
             try:
                 await asyncio.to_thread(write_known, self._known, coordinators)
             except OSError as error:
-                _log.warning("the list of coordinators cannot be kept: %s", error)
+                _log.warning("the list of coordinators cannot be saved: %s", error)

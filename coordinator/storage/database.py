@@ -184,7 +184,7 @@ def _reserve_wal(writer: sqlite3.Connection, path: Path) -> None:
         finally:
             os.close(wal)
     except OSError as error:
-        _log.warning("no room is kept for changes on a full disk: %s", error.strerror)
+        _log.warning("no space can be reserved for changes on a full disk: %s", error.strerror)
     finally:
         writer.execute("ROLLBACK")
 

@@ -184,7 +184,7 @@ class Comparison:
             await self._reporter.lost(moved, "missing")
             run.add(quarantined=len(moved))
             context.metrics.unknown_blobs.inc(len(moved))
-            _log.warning("blobs that the log does not know went to quarantine", extra={"count": len(moved)})
+            _log.warning("blobs unknown to the log were moved to quarantine", extra={"count": len(moved)})
 
     async def _settle_wanted(self, run: Pass) -> None:
         """What lies here and the log wants, but does not name this node for: it is added, if it is sound."""

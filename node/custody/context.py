@@ -117,4 +117,6 @@ class CustodyContext:
                 action, principal=principal, object=sha256, outcome=outcome, request_id=""
             )
         except Unavailable as error:
-            _TROUBLES.met("not in housekeeping.log", error.details, action=action, sha256=sha256)
+            _TROUBLES.met(
+                "an action is missing in housekeeping.log", error.details, action=action, sha256=sha256
+            )

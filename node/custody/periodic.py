@@ -30,7 +30,7 @@ async def keep_on(
         try:
             await look()
         except (FilestoreError, OSError) as error:
-            _TROUBLES.met("custody was broken off", str(error), kind=kind)
+            _TROUBLES.met("custody was interrupted", str(error), kind=kind)
             stops.note_trouble(kind, error)
             await asyncio.sleep(TROUBLE_S)
         else:
@@ -87,6 +87,6 @@ class PeriodicWork:
             return
         except Stopped as reason:
             self._stops.note(self.kind, is_stopped=True)
-            _log.error("custody stopped itself", extra={"kind": self.kind, "reason": str(reason)})
+            _log.error("a custody pass stopped itself", extra={"kind": self.kind, "reason": str(reason)})
         else:
             self._stops.note(self.kind, is_stopped=False)

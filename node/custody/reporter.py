@@ -61,7 +61,7 @@ class Reporter:
             await self._metadata.propose(command, int)
         except (NotFound, Unavailable) as refusal:
             facts = {"sha256": sha256, "reason": refusal.details}
-            _log.info("a replica that is here was not added", extra=facts)
+            _log.info("a replica on this disk was not recorded", extra=facts)
             return False
         return True
 

@@ -97,7 +97,7 @@ class Scrubber:
             try:
                 cycle = await self.look(cycle)
             except (FilestoreError, OSError) as error:
-                _TROUBLES.met("scrubbing was broken off", str(error))
+                _TROUBLES.met("scrubbing was interrupted", str(error))
                 self._context.metrics.custody_stops.note_trouble("scrub", error)
                 cycle = self._newest or cycle
                 await asyncio.sleep(TROUBLE_S)
@@ -126,7 +126,7 @@ class Scrubber:
             await self._go_on(cycle, None)
         except Stopped as reason:
             stops.note("scrub", is_stopped=True)
-            _log.error("custody stopped itself", extra={"kind": "scrub", "reason": str(reason)})
+            _log.error("a custody pass stopped itself", extra={"kind": "scrub", "reason": str(reason)})
             cycle.is_over = cycle.was_stopped = True
             await self._save(cycle, at_once=True)
         else:
@@ -235,7 +235,7 @@ class Scrubber:
             except FileNotFoundError:
                 return Cycle(began_at_ms=at_ms, before_ms=at_ms)  # a new node: what it holds comes later
             except msgspec.MsgspecError:
-                _log.warning("how far scrubbing has come is not known: it begins anew")
+                _log.warning("the progress of scrubbing is unknown: it starts over")
         return Cycle(began_at_ms=at_ms)
 
     def _noted(self, cycle: Cycle) -> None:

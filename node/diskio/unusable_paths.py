@@ -58,7 +58,7 @@ class PoisonItems:
             self._items[(area, name)] = reason
         if not is_known:
             facts = {"area": area, "item": _printable(name), "reason": reason}
-            _log.error("something on the disk cannot be used and is passed over", extra=facts)
+            _log.error("a path on the disk cannot be used and is skipped", extra=facts)
 
     def clear(self, area: str, name: str) -> None:
         """It can be used, or is gone."""
@@ -67,7 +67,7 @@ class PoisonItems:
         with self._lock:
             was_known = self._items.pop((area, name), None) is not None
         if was_known:
-            _log.info("passed over no more", extra={"area": area, "item": name})
+            _log.info("a path on the disk can be used again", extra={"area": area, "item": name})
 
     def keep(self, area: str, names: Collection[str], *, below: str = "") -> None:
         """Of an area these names are there, of which `below` is the beginning; others are gone."""

@@ -135,9 +135,9 @@ class DiskWatch:
     def _log_change(self, trouble: str) -> None:
         """Log what has changed."""
         if trouble and trouble != self._trouble:
-            _log.error("the disk takes no bytes", extra={"reason": trouble})
+            _log.error("the disk is not writable", extra={"reason": trouble})
         elif self._trouble and not trouble:
-            _log.warning("the disk takes bytes again")
+            _log.warning("the disk is writable again")
         self._trouble = trouble
 
     async def run(self) -> None:

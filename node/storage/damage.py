@@ -134,7 +134,7 @@ def _remove_from_service(blobs: BlobStore, damage: BlobDamaged, error: Filestore
         stays = True  # who opens it gets no further than this
     if stays and damage.sha256 not in blobs.poison.names(DAMAGED):
         facts = {"sha256": damage.sha256, "reason": damage.why, "disk": error.details}
-        _log.error("a damaged blob cannot be moved, and is out of service where it is", extra=facts)
+        _log.error("a damaged blob cannot be moved to quarantine, and was removed from service", extra=facts)
         blobs.poison.note(DAMAGED, damage.sha256, error)
     return stays
 
@@ -176,4 +176,6 @@ def _quarantine_unopened(blobs: BlobStore, sha256: str) -> BlobDamaged | None:
 
 def _count_quarantined(metrics: NodeMetrics, damage: BlobDamaged) -> None:
     metrics.quarantined_blobs.inc()
-    _log.error("a damaged blob went to quarantine", extra={"sha256": damage.sha256, "reason": damage.why})
+    _log.error(
+        "a damaged blob was moved to quarantine", extra={"sha256": damage.sha256, "reason": damage.why}
+    )
