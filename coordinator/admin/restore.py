@@ -59,7 +59,7 @@ _NEWER_ELSEWHERE = (
     "What this directory knew of later certificates cannot be read: make a bundle on another coordinator, and"
     " add a new one with it, in a directory of its own."
 )
-_ASIDE_PREFIX = "damaged-"  # directories of what was set aside, followed by its name
+_ASIDE_PREFIX = "damaged-"  # directories of what was moved aside, followed by its name
 _INSTANCE_FILES = ("instance.json", "instance.json.copy", "instances.json")  # of who was here before
 _MARKS = ("diverged", "differences.json", "state.damaged", "state.rebuilt")
 MOVED_ASIDE = ("log", *STATE_FILES, *_INSTANCE_FILES, "snapshots", *_MARKS)
@@ -219,7 +219,7 @@ def _own_bundle(files: CoordinatorFiles, config: CoordinatorConfig) -> Bundle:
 
 
 def _own_intermediate(files: CoordinatorFiles) -> IntermediateCredential | None:
-    """The latest of those in the state, and in what a `begin_again` that was interrupted has set aside.
+    """The latest of those in the state, and in what a `begin_again` that was interrupted has moved aside.
 
     None if nothing of it can be read.
     """

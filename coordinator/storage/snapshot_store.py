@@ -382,7 +382,7 @@ class SnapshotStore:
     def unfinished(self) -> SnapshotMeta | None:
         """What an installation that was interrupted is going to make the state; None if there is none.
 
-        What lies there and is no such thing is set aside: the state is as it was before. Blocks, and reads
+        What lies there and is no such thing is moved aside: the state is as it was before. Blocks, and reads
         all of it. Raises OSError.
         """
         if not self._intent_path.exists():

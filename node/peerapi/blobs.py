@@ -4,8 +4,8 @@ HEAD and GET with one range, the checksums of its segments, PUT of a replica, an
 fetch one from others.
 
 A blob's name is its sha256, so a PUT cannot replace anything by something else: what does not hash to its
-name is refused, what is there already and sound is answered at once. What is found damaged is withdrawn, so
-that the next PUT brings a fresh copy.
+name is refused, what is there already and sound is answered at once. What is found damaged is removed from
+service, so that the next PUT brings a fresh copy.
 """
 
 import re

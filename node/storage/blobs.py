@@ -63,7 +63,7 @@ from node.storage.verified_segments import TrustedSegments
 SPARE_BYTES = 64 << 20  # of a disk, or less of a small one: a node that is full must still record and delete
 PROBE_WAIT_S = 1.0  # for another probe to end: a synced write of a few bytes
 INCOMING = "incoming-"
-# Areas of `PoisonItems`: directories; blobs that cannot be opened, read, deleted, or set aside (that nobody
+# Areas of `PoisonItems`: directories; blobs that cannot be opened, read, deleted, or quarantined (that nobody
 # knows, that are damaged).
 BLOBS, REPLICAS, READS, DROPS, STRAYS, DAMAGED = "blobs", "replicas", "reads", "drops", "strays", "damaged"
 SIDECAR = ".sums"

@@ -1,6 +1,6 @@
 """Replicas that this node was found not to hold, until the log knows it.
 
-    DIR/lost/SHA256   empty but for the reason: damaged (put aside) or missing
+    DIR/lost/SHA256   empty but for the reason: damaged (quarantined) or missing
 
 Any worker process leaves a note when it meets one; the first of them reports (`node/custody/custody.py`). A
 note survives the process. It is not synced: what a power cut takes is found by the next comparison with the

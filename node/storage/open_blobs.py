@@ -4,10 +4,10 @@ The bytes of a small one stay too once they were read, and are handed out under 
 in the page cache: the file is what it was, and its segment is trusted now. They were right when they were
 read, whatever becomes of the file: so it is looked at every LOOK_S only, for its own sake.
 
-Bounded: the one used longest ago is closed first. What is kept under a name is handed out only while the
-file is what it was when it was opened: a link less, a rename or a write shows in what the kernel tells about
-it. So that no descriptor here holds the room of a file that is gone, the store also says at once when a name
-is deleted, replaced or put aside (`forget`), and what other processes did to files is looked for now and then
+Bounded: the one used longest ago is closed first. What is kept under a name is handed out only while the file
+is what it was when it was opened: a link less, a rename or a write shows in what the kernel tells about it.
+So that no descriptor here holds the room of a file that is gone, the store also says at once when a name is
+deleted, replaced or quarantined (`forget`), and what other processes did to files is looked for now and then
 (`drop_changed`). For any thread.
 """
 

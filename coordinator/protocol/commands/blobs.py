@@ -86,7 +86,7 @@ class ReportDropped(Command, frozen=True, kw_only=True, tag="report_dropped"):
 
 
 class ReportLost(Command, frozen=True, kw_only=True, tag="report_lost"):
-    """Replicas that a node should hold and does not: gone, or damaged and put aside. Only by itself.
+    """Replicas that a node should hold and does not: gone, or damaged and quarantined. Only by itself.
 
     Also for content that the log does not name this node for: whoever was told that it is here, and has yet
     to say so, is refused and looks again. What is damaged, the node keeps: see ReportDamaged. Replies with
