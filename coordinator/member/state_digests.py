@@ -265,9 +265,8 @@ class Digests:
         self._watch.origins[self._own_id] = self._snapshots.origin()
         self._watch.own(hashed.log_index, hashed.digest, hashed)
         agreed_at = self._watch.agreed_at(hashed)
-        self._report_soon(
-            hashed.log_index, ReportedDigest(hashed.digest, agreed_at=agreed_at, touched=hashed.touched)
-        )
+        report = ReportedDigest(hashed.digest, agreed_at=agreed_at, touched=hashed.touched)
+        self._report_soon(hashed.log_index, report)
 
     def _own_whole(self, log_index: int, digest: str) -> None:
         self._wholes.append(log_index)
@@ -345,9 +344,7 @@ class Digests:
         if not self._watch.is_right(log_index, voters):
             return
         self._snapshots.vouched()
-        _log.info(
-            "the state that was copied to this coordinator agrees with the others' at index %d", log_index
-        )
+        _log.info("the state copied to this coordinator agrees with the others' at index %d", log_index)
 
     # What runs beside
 
