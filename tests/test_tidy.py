@@ -27,7 +27,6 @@ SUMMARIES_TO_BE_DONE = (
     "node/content/handlers.py",
     "node/content/routes.py",
     "node/http/",
-    "node/sending/",
 )
 SENTENCE_END = re.compile(r"[.?!]\)?$")
 LIST_MARK = re.compile(r"(\d+\.|[-*]) +")
