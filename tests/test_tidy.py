@@ -22,7 +22,6 @@ FUNCTION_LINES_MAX = 60
 FILE_LINES_MAX = 500
 LINE_CHARACTERS_MAX = 110
 MODULES_WITHOUT_MEANING = {"utils", "util", "common", "helpers", "helper", "manager", "misc"}
-SUMMARIES_TO_BE_DONE = ("node/sending/",)  # whose docstrings do not begin with a whole sentence yet
 SENTENCE_END = re.compile(r"[.?!]\)?$")
 LIST_MARK = re.compile(r"(\d+\.|[-*]) +")
 LIST_IN_A_LINE = re.compile(r"(?:^|\s)1\. .*\s2\. ")
@@ -201,7 +200,6 @@ def test_docstrings_begin_with_a_sentence_that_stands_alone() -> None:
         f"{name_of(path)}:{line}: {name}: {fault}"
         for package in PACKAGES
         for path in sources_of(package)
-        if not name_of(path).startswith(SUMMARIES_TO_BE_DONE)
         for name, line, text in docstrings_of(tree_of(path))
         if (fault := summary_fault(text)) and not is_for_clients(text)
     ]

@@ -11,7 +11,7 @@ import functools
 import logging
 import time
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Final
 
 from aiohttp import web
@@ -19,8 +19,7 @@ from msgspec import Struct
 
 from coordinator.http.internals.aiohttp_server import ServerConnection
 
-Drain = Callable[[], Awaitable[None]]  # waits until the transport takes more; raises ConnectionError
-Send = Callable[[asyncio.Transport, Drain], Coroutine[object, object, None]]
+Send = Callable[[ServerConnection], Coroutine[object, object, None]]
 
 HEAD_BYTES_MAX: Final = 64 << 10  # of a head that comes in pieces, beyond which nobody looks for its end
 CLIENT_GONE: Final = 499  # in logs and metrics only: the client went before it had its answer
@@ -148,7 +147,7 @@ class DirectConnection(ServerConnection):
             return True
         self.stop_idling()
         self.pause_transport_reading()
-        self.sending = self.loop.create_task(answer.send(transport, self.drain))
+        self.sending = self.loop.create_task(answer.send(self))
         self.sending.add_done_callback(functools.partial(self._sent, answer, started_s))
         self.direct_began(self.sending)
         return True

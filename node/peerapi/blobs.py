@@ -17,6 +17,7 @@ from msgspec import Meta, Struct
 
 from ca.errors import InvalidRequest, NotFound, Unavailable
 from coordinator.http.app import body_batches, read_json
+from coordinator.http.internals.aiohttp_server import BodyResponse
 from coordinator.http.request_body import Batch
 from coordinator.http.responses import error_body, json_response, request_id
 from coordinator.model.bounds import Text
@@ -27,7 +28,7 @@ from node.http.ranges import SIZE_BYTES_MAX, ByteRange, parse_range
 from node.peer.fetch import SOURCES_MAX
 from node.peer.range_fetch import SourcesFailed
 from node.peerapi.context import PEER, PeerContext
-from node.sending.body_writer import send_body
+from node.sending.body_writer import BodyWriter
 from node.storage.blob_reader import read_blob
 from node.storage.damage import miss, remove_from_service, verify_blob
 from node.storage.segments import (
@@ -95,7 +96,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
     ranges = parse_range(request.headers.get("Range"), size_bytes)
     if ranges is not None and len(ranges) > 1:
         raise InvalidRequest("Range: one range at a time.")
-    response = web.StreamResponse(headers={"Content-Type": "application/octet-stream"})
+    response = BodyResponse(headers={"Content-Type": "application/octet-stream"})
     start, stop = 0, size_bytes
     if ranges is not None:
         start, stop = ranges[0].start, ranges[0].stop
@@ -104,8 +105,9 @@ async def _get(request: web.Request) -> web.StreamResponse:
     response.content_length = stop - start
     try:
         async with aclosing(read_blob(services.disk, services.blobs, sha256, start, stop)) as reading:
-            body = counted(reading, services.metrics.replica_bytes.labels("sent"))
-            await send_body(request, response, body)
+            with BodyWriter.for_response(request, response) as out:
+                await out.send(counted(reading, services.metrics.replica_bytes.labels("sent")))
+                await out.end()
     except BlobDamaged as damage:
         await remove_from_service(services.disk, services.blobs, services.metrics, damage)
         raise Unavailable(f"This replica cannot be read: {damage}") from damage
