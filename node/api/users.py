@@ -163,7 +163,7 @@ async def key_set(request: web.Request) -> web.Response:
 
 
 def _path_user(request: web.Request) -> str:
-    """Raises NotFound: nobody has a malformed id."""
+    """The id of the user in the path. Raises NotFound: nobody has a malformed id."""
     try:
         return check_user_id(request.match_info["user_id"])
     except InvalidRequest as error:
@@ -175,7 +175,7 @@ def _names(names: list[str] | None, field: str) -> list[str] | None:
 
 
 def _ttl_seconds(body: MintBody) -> int:
-    """0 stands for the default."""
+    """The life of the token in seconds; 0 stands for the default. Raises InvalidRequest."""
     if body.ttl_seconds is None:
         return 0
     if not 1 <= body.ttl_seconds <= TTL_SECONDS_MAX:
