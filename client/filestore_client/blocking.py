@@ -5,9 +5,20 @@ Safe from several threads at once.
 
 import functools
 import io
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, Self, TypeVar, overload
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    get_args,
+    get_type_hints,
+    overload,
+)
 
 from filestore_client import administration
 from filestore_client.client import AsyncClient, connection_from_environment
@@ -21,16 +32,17 @@ from filestore_client.retry import DEADLINE_S
 from filestore_client.writing import AsyncWriter
 
 A = TypeVar("A")
+A_co = TypeVar("A_co", covariant=True)  # whoever takes operations of any file takes those of images
 T = TypeVar("T")
 P = ParamSpec("P")
 
 BUFFER_BYTES = 1 << 20
 
 
-class Blocking(Generic[A]):
+class Blocking(Generic[A_co]):
     """Operations of one part of the API, done in the loop of a thread."""
 
-    def __init__(self, inner: A, loop: LoopThread) -> None:
+    def __init__(self, inner: A_co, loop: LoopThread) -> None:
         self.inner, self.loop = inner, loop
 
 
@@ -55,6 +67,8 @@ def listing(
         return self.loop.iterate(method(self.inner, *arguments, **named))
 
     functools.update_wrapper(call, method)
+    items = get_args(get_type_hints(method)["return"])
+    call.__annotations__ = {**method.__annotations__, "return": Iterator[items]}  # type: ignore[valid-type]
     return call
 
 
@@ -89,15 +103,22 @@ class Reader(io.RawIOBase):
         view[: len(part)] = part
         return len(part)
 
+    def readall(self) -> bytes:
+        """All that is left. Raises FilestoreError."""
+        return self._loop.run(self._inner.read())
+
     def close(self) -> None:
         """End what is under way."""
         if not self.closed:
-            self._loop.run(self._inner.close())
+            self._loop.abandon(self._inner.close)
         super().close()
 
 
 class Writer(io.RawIOBase):
-    """A new file that is open for writing; `record` once it was closed."""
+    """A new file that is open for writing; `record` once it was closed.
+
+    One that is neither closed nor left by `with` before it is collected is given up, unlike a file on disk.
+    """
 
     def __init__(self, inner: AsyncWriter, loop: LoopThread) -> None:
         super().__init__()
@@ -141,6 +162,11 @@ class Writer(io.RawIOBase):
             self.close()
         else:
             self.abort()
+
+    def __del__(self) -> None:
+        if not self.closed:
+            self._loop.abandon(self._inner.abort)
+            super().close()
 
 
 class Projects(Blocking[KindFiles[Project]]):
@@ -298,7 +324,7 @@ class Client:
         self, urls: str | Sequence[str], *, root_pem: str, token: str, deadline_s: float = DEADLINE_S
     ) -> None:
         inner = AsyncClient(urls, root_pem=root_pem, token=token, deadline_s=deadline_s)
-        self._loop = LoopThread()
+        self._loop = LoopThread(functools.partial(inner.__aexit__, None, None, None))
         self._inner = inner
         try:
             self._loop.run(inner.__aenter__())
@@ -330,12 +356,19 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def call(
+        self, method: str, path: str, reply_type: type[T], *, body: Mapping[str, object] | None = None
+    ) -> T:
+        """Any operation of the API: its JSON answer as `reply_type`. See AsyncClient."""
+        return self._loop.run(self._inner.call(method, path, reply_type, body=body))
+
     def whoami(self) -> User:
         """Who the token stands for."""
         return self.users.whoami()
 
     def close(self) -> None:
-        """End the connections and the thread. Again is harmless."""
-        if self._loop.is_running:
-            self._loop.run(self._inner.__aexit__(None, None, None))
-            self._loop.close()
+        """End the connections and the thread. Again is harmless.
+
+        A call that another thread still waits for raises RuntimeError.
+        """
+        self._loop.close()

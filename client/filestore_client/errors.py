@@ -234,6 +234,14 @@ CATALOGUE: tuple[type[FilestoreError], ...] = (
 )
 _BY_CODE = {kind.code: kind for kind in CATALOGUE}
 _BY_STATUS = {kind.status: kind for kind in reversed(CATALOGUE)}
+_DIGITS_MAX = 19  # of a number of bytes in 63 bits
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    """What the body of an error says; whatever else a newer server adds is left out."""
+
+    code: str = ""
+    details: str = ""
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes, path: str) -> FilestoreError:
@@ -242,11 +250,11 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, path: str) ->
     An answer to HEAD has no body: its status must do, and the path that was asked for.
     """
     try:
-        answer = msgspec.json.decode(body, type=dict[str, str])
+        answer = msgspec.json.decode(body, type=_Answer)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        answer = {}
-    details = answer.get("details", f"{path}: the server answered {status}")
-    kind = _BY_CODE.get(answer.get("code", "")) or _BY_STATUS.get(status, Internal)
+        answer = _Answer()
+    details = answer.details or f"{path}: the server answered {status}"
+    kind = _BY_CODE.get(answer.code) or _BY_STATUS.get(status, Internal)
     if kind is OffsetMismatch:
         return OffsetMismatch(details, offset=_number(headers.get("Upload-Offset")))
     if kind is RangeNotSatisfiable:
@@ -256,4 +264,4 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes, path: str) ->
 
 
 def _number(text: str | None) -> int:
-    return int(text) if text and text.isascii() and text.isdigit() else 0
+    return int(text) if text and len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit() else 0

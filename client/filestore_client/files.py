@@ -13,7 +13,14 @@ from urllib.parse import quote
 import msgspec
 
 from filestore_client.downloading import download_to_file, download_to_stream
-from filestore_client.errors import ChecksumMismatch, FileChanged, FilestoreError, InvalidRequest, NotFound
+from filestore_client.errors import (
+    ChecksumMismatch,
+    FileChanged,
+    FilestoreError,
+    InvalidRequest,
+    NotFound,
+    Unavailable,
+)
 from filestore_client.kinds import (
     HEAD_BYTES,
     IMAGE,
@@ -174,7 +181,7 @@ class Files:
             chosen: Kind = await asyncio.to_thread(kind_of, file, path.name) if kind is None else kind
             wanted = await _wanted(chosen, filename or path.name, file, fields)
             source = FileSource(file)
-            memory = Memory.of(transport.url, path, source.facts, {"kind": chosen, **wanted})
+            memory = Memory.of(transport.cluster, path, source.facts, {"kind": chosen, **wanted})
             unfinished, offset, is_whole = await _resumed(transport, memory) if resume else (None, 0, False)
             if unfinished is None:
                 unfinished = await _create(transport, chosen, wanted, source)
@@ -304,8 +311,10 @@ class Files:
         created = await _create(transport, kind, wanted, source)
         try:
             await _send(transport, created, source, 0, only_url=only_url, progress=progress)
-        except asyncio.CancelledError:
-            with suppress(FilestoreError):  # the server forgets it by itself as well
+        except Unavailable:  # nor would anybody hear of it; the server forgets it by itself
+            raise
+        except BaseException:
+            with suppress(FilestoreError):
                 await give_up(transport, created.file_uuid)
             raise
         return await _compared(transport, kind, created, source)

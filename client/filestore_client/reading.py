@@ -86,7 +86,10 @@ class AsyncReader:
             raise
 
     def _begin(self, number: int) -> None:
-        if number in self._blocks or number * BLOCK_BYTES >= self.size_bytes:
+        if number in self._blocks:
+            self._blocks.move_to_end(number)
+            return
+        if number * BLOCK_BYTES >= self.size_bytes:
             return
         while len(self._blocks) >= BLOCKS_MAX:
             _, oldest = self._blocks.popitem(last=False)

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 Kind = Literal["project", "image", "backup"]
 Permission = Literal["read", "write", "admin"]
-PrincipalType = Literal["user", "group"]
+PrincipalType = Literal["user", "group", "role"]
 
 
 class Record(Struct, frozen=True, kw_only=True):

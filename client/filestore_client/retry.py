@@ -18,6 +18,8 @@ PAUSE_S_MAX = 2.0
 # What another node, or the same one a moment later, may answer better.
 TRY_AGAIN = (Unavailable, UploadLocked, RateLimited, aiohttp.ClientError, TimeoutError)
 
+_NOT_SENT = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, UploadLocked, RateLimited)
+
 
 class RetryLimits:
     """Pauses between attempts, and the moment to give up.
@@ -84,7 +86,7 @@ def connection_trouble(error: Exception) -> str:
 
 def was_not_sent(error: Exception) -> bool:
     """Whether a request that failed so cannot have been carried out: it was refused, or never went out."""
-    return isinstance(error, (aiohttp.ClientConnectorError, UploadLocked, RateLimited))
+    return isinstance(error, _NOT_SENT)
 
 
 def _of_system(error: OSError) -> str:

@@ -183,16 +183,31 @@ def source_of(content: Contents) -> Source:
     if _is_regular(content):
         return FileSource(content)
     if hasattr(content, "read"):
-        return StreamSource(lambda: asyncio.to_thread(content.read, READ_BYTES))
+        return StreamSource(_from_file(content))
     return StreamSource(_from_iterable(content))
 
 
 def _is_regular(content: Any) -> TypeGuard[BinaryIO]:
-    """Whether it is an open file that lies on a disk and stands at its beginning."""
-    try:
-        return stat.S_ISREG(os.fstat(content.fileno()).st_mode) and content.tell() == 0
-    except (AttributeError, OSError):
+    """Whether it is an open file that lies on a disk and stands at its beginning.
+
+    What unpacks has the descriptor of what is packed: only files of `open` are read by it, not by `read`.
+    """
+    if isinstance(content, io.BufferedRandom):
+        content.flush()
+    raw = content.raw if isinstance(content, (io.BufferedReader, io.BufferedRandom)) else content
+    if not isinstance(raw, io.FileIO) or not raw.readable():
         return False
+    return stat.S_ISREG(os.fstat(raw.fileno()).st_mode) and content.tell() == 0
+
+
+def _from_file(content: Any) -> Callable[[], Awaitable[bytes]]:
+    async def more() -> bytes:
+        part: bytes | None = await asyncio.to_thread(content.read, READ_BYTES)
+        if part is None:  # which is not its end
+            raise InvalidRequest("The file does not block; open it in the usual way.")
+        return part
+
+    return more
 
 
 def _from_async(content: AsyncIterable[bytes]) -> Callable[[], Awaitable[bytes]]:

@@ -33,10 +33,11 @@ async def describe(transport: Transport, file_uuid: str) -> Content:
     """Size, checksum and name of an available file. Raises NotFound, NotAvailable, Forbidden, Unavailable."""
     limits = transport.limits()
     while True:
+        url = transport.url
         try:
-            return await _head(transport, content_path(file_uuid))
+            return await _head(transport, url, content_path(file_uuid))
         except TRY_AGAIN as error:
-            transport.turn_away()
+            transport.turn_away(url)
             await limits.pause(error)
 
 
@@ -47,12 +48,13 @@ async def download(transport: Transport, file_uuid: str, content: Content, sink:
     """
     limits = transport.limits()
     while sink.size_bytes < content.size_bytes:
-        before = sink.size_bytes
+        before, url = sink.size_bytes, transport.url
         headers = {"If-Match": f'"{content.sha256}"'}
         if before:
             headers["Range"] = f"bytes={before}-"
         try:
-            async with transport.exchange("GET", content_path(file_uuid), headers=headers) as response:
+            path = content_path(file_uuid)
+            async with transport.exchange("GET", path, url=url, headers=headers) as response:
                 if response.status != (206 if before else 200):
                     raise Internal(f"The server answered {response.status} to a request for a range.")
                 async for part in response.content.iter_chunked(READ_BYTES):
@@ -60,7 +62,7 @@ async def download(transport: Transport, file_uuid: str, content: Content, sink:
         except TRY_AGAIN as error:
             if sink.size_bytes > before:
                 limits.progressed()
-            transport.turn_away()
+            transport.turn_away(url)
             await limits.pause(error)
 
 
@@ -74,9 +76,10 @@ async def read_span(
     limits = transport.limits()
     while start < stop:
         headers = {"If-Match": f'"{content.sha256}"', "Range": f"bytes={start}-{stop - 1}"}
-        before = start
+        before, url = start, transport.url
         try:
-            async with transport.exchange("GET", content_path(file_uuid), headers=headers) as response:
+            path = content_path(file_uuid)
+            async with transport.exchange("GET", path, url=url, headers=headers) as response:
                 if response.status != 206:
                     raise Internal(f"The server answered {response.status} to a request for a range.")
                 async for part in response.content.iter_chunked(READ_BYTES):
@@ -85,7 +88,7 @@ async def read_span(
         except TRY_AGAIN as error:
             if start > before:
                 limits.progressed()
-            transport.turn_away()
+            transport.turn_away(url)
             await limits.pause(error)
 
 
@@ -94,13 +97,13 @@ def content_path(file_uuid: str) -> str:
     return f"/api/v1/files/{quote(file_uuid, safe='')}"
 
 
-async def _head(transport: Transport, path: str) -> Content:
+async def _head(transport: Transport, url: str, path: str) -> Content:
     """One attempt. A refusal of HEAD has no body that would say why: that of GET has."""
     try:
-        async with transport.exchange("HEAD", path) as response:
+        async with transport.exchange("HEAD", path, url=url) as response:
             return _content(response)
     except FilestoreError:
-        async with transport.exchange("GET", path, headers={"Range": "bytes=0-0"}):
+        async with transport.exchange("GET", path, url=url, headers={"Range": "bytes=0-0"}):
             raise
 
 

@@ -6,6 +6,7 @@ request that must not be carried out twice is repeated only where the first cann
 """
 
 import copy
+import hashlib
 import re
 import socket
 import ssl
@@ -56,6 +57,7 @@ class Transport:
             raise InvalidRequest("A client needs the URL of at least one node.")
         self._urls = [base_url(url) for url in urls]
         self._context = root_context(root_pem)
+        self.cluster = hashlib.sha256(root_pem.strip().encode()).hexdigest()  # each has a root of its own
         require_token(token)
         self._token = token
         self._deadline_s = deadline_s
@@ -82,6 +84,7 @@ class Transport:
             ),
             headers={"Authorization": f"Bearer {self._token}", "User-Agent": "filestore"},
             auto_decompress=False,
+            middlewares=(_sent_once,),
         )
         return self
 
@@ -113,9 +116,10 @@ class Transport:
         first = base_url(url)
         self._urls = [first, *(other for other in self._urls if other != first)]
 
-    def turn_away(self) -> None:
-        """The present node failed: the next one is asked from now on."""
-        self._urls = [*self._urls[1:], self._urls[0]]
+    def turn_away(self, failed: str) -> None:
+        """This node failed: the next one is asked from now on, unless another request has seen to that."""
+        if self._urls[0] == failed:
+            self._urls = [*self._urls[1:], failed]
 
     @asynccontextmanager
     async def exchange(
@@ -155,6 +159,8 @@ class Transport:
         is given. Raises Unavailable with `is_unknown` where a request that may not be repeated got no answer.
         """
         answer, _ = await self.answer(method, path, body=body, headers=headers, repeats=repeats)
+        if not answer and method == "DELETE":
+            raise Unavailable("It is done, but the answer that says what it did was lost.", is_unknown=True)
         return self.decode(answer, reply_type, path)
 
     async def answer(
@@ -166,13 +172,17 @@ class Transport:
         headers: Mapping[str, str] | None = None,
         repeats: bool | None = None,
     ) -> tuple[bytes, Mapping[str, str]]:
-        """The same; the body and the headers of the answer as they came."""
+        """The same; the body and the headers of the answer as they came.
+
+        Both are empty where DELETE got no answer and is answered then that there is nothing to delete.
+        """
         limits = self.limits()
         is_repeatable = method in _REPEATABLE if repeats is None else repeats
         unanswered: Exception | None = None
         while True:
+            url = self.url
             try:
-                async with self.exchange(method, path, json=body, headers=headers) as response:
+                async with self.exchange(method, path, url=url, json=body, headers=headers) as response:
                     return await _body(response), response.headers
             except PreconditionFailed as error:
                 if unanswered is not None:  # perhaps by ourselves
@@ -187,7 +197,7 @@ class Transport:
                     if not is_repeatable:
                         raise _unknown(error) from error
                     unanswered = error
-                self.turn_away()
+                self.turn_away(url)
                 await limits.pause(error)
 
     async def delete(self, path: str, *, headers: Mapping[str, str] | None = None) -> None:
@@ -202,6 +212,22 @@ class Transport:
             raise Internal(
                 f"{self.url}{path} answered what this client does not understand: {error}"
             ) from error
+
+
+class AnswerLost(aiohttp.ClientConnectionError):
+    """The connection broke under a request, which may have been carried out."""
+
+
+async def _sent_once(
+    request: aiohttp.ClientRequest, handler: aiohttp.ClientHandlerType
+) -> aiohttp.ClientResponse:
+    """By itself aiohttp sends GET, PUT and DELETE again: then nobody knows whose answer a 404 is."""
+    try:
+        return await handler(request)
+    except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError):
+        raise
+    except (aiohttp.ClientOSError, aiohttp.ServerDisconnectedError) as error:
+        raise AnswerLost(connection_trouble(error)) from error
 
 
 class _Connector(aiohttp.TCPConnector):

@@ -1,7 +1,7 @@
 """What is remembered of unfinished uploads of files, so that the same upload goes on after an interruption.
 
 One small file per upload in ${XDG_STATE_HOME:-~/.local/state}/filestore/uploads, named by a digest of the
-cluster's URL, the file's absolute path, size, inode and times of change, and what was asked for. It holds no
+cluster's root, the file's absolute path, size, inode and times of change, and what was asked for. It holds no
 secret.
 """
 
@@ -33,11 +33,14 @@ class Memory:
     path: Path
 
     @staticmethod
-    def of(url: str, file: Path, facts: os.stat_result, fields: Mapping[str, object]) -> "Memory":
-        """For this file as it is now, this cluster, and these fields of the new record."""
+    def of(cluster: str, file: Path, facts: os.stat_result, fields: Mapping[str, object]) -> "Memory":
+        """For this file as it is now, this cluster, and these fields of the new record.
+
+        Whichever node is asked: the next run may find another one first.
+        """
         # The time of the inode's change too: `cp -p` and `touch` set the other one back.
         version = (facts.st_size, facts.st_ino, facts.st_mtime_ns, facts.st_ctime_ns)
-        key = (url, os.fsencode(file.absolute()), version, sorted(fields.items()))
+        key = (cluster, os.fsencode(file.absolute()), version, sorted(fields.items()))
         return Memory(_directory() / f"{hashlib.sha256(msgspec.json.encode(key)).hexdigest()}.json")
 
     def read(self) -> UnfinishedUpload | None:

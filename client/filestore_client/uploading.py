@@ -48,13 +48,14 @@ async def upload(
     while True:
         length = await source.prepare(offset)
         progress(offset)
+        url = transport.url
         try:
             offset = await _send_piece(transport, path, source, offset, length, declare, progress)
             limits.progressed()
         except (*TRY_AGAIN, OffsetMismatch) as error:
             if source.failure is not None:
                 raise source.failure from error
-            offset, declare = await _catch_up(transport, path, error, limits, offset)
+            offset, declare = await _catch_up(transport, path, url, error, limits, offset)
             if declare or source.size_bytes is None or offset < source.size_bytes:
                 continue
         if source.size_bytes is not None and offset >= source.size_bytes:
@@ -99,13 +100,14 @@ async def _parts(source: Source, offset: int, length: int, progress: SentBytes) 
 
 
 async def _catch_up(
-    transport: Transport, path: str, reason: Exception, limits: RetryLimits, offset: int
+    transport: Transport, path: str, url: str, reason: Exception, limits: RetryLimits, offset: int
 ) -> tuple[int, bool]:
-    """After a failure: the offset that the server has, and whether it still waits for the size."""
+    """After a failure at `url`: the offset that the server has, and whether it still waits for the size."""
     while True:
         if not isinstance(reason, OffsetMismatch):
-            transport.turn_away()
+            transport.turn_away(url)
         await limits.pause(reason)
+        url = transport.url
         try:
             state = await upload_state(transport, path)
         except TRY_AGAIN as error:
@@ -133,10 +135,12 @@ async def give_up(transport: Transport, file_uuid: str) -> None:
     """
     path, limits = f"/api/v1/files/{file_uuid}/content", transport.limits()
     while True:
+        url = transport.url
         try:
             async with transport.exchange("DELETE", path, headers={"Tus-Resumable": "1.0.0"}):
                 return
         except TRY_AGAIN as error:
+            transport.turn_away(url)
             await limits.pause(error)
 
 
@@ -147,10 +151,11 @@ async def find_unfinished(transport: Transport, file_uuid: str) -> UploadState |
     """
     limits = transport.limits()
     while True:
+        url = transport.url
         try:
             return await upload_state(transport, f"/api/v1/files/{file_uuid}/content")
         except TRY_AGAIN as error:
-            transport.turn_away()
+            transport.turn_away(url)
             await limits.pause(error)
         except (NotFound, Gone, Conflict, Forbidden):
             return None

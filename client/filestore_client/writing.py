@@ -2,7 +2,7 @@
 
 import asyncio
 from types import TracebackType
-from typing import Protocol, Self
+from typing import NoReturn, Protocol, Self
 
 from filestore_client.errors import FilestoreError
 from filestore_client.records import FileRecord
@@ -33,6 +33,7 @@ class AsyncWriter:
         self._pending_bytes = 0
         self._at = 0
         self._is_closed = False
+        self._is_given_up = False
         self._sending = asyncio.create_task(send(StreamSource(self._queue.get)), name="upload of a stream")
 
     async def __aenter__(self) -> Self:
@@ -54,12 +55,13 @@ class AsyncWriter:
         """Take the next bytes, all of them; waits while the upload is behind."""
         if self._is_closed:
             raise ValueError("the file is closed")
-        self._pending.append(bytes(part))
-        self._pending_bytes += len(part)
-        self._at += len(part)
+        taken = bytes(part)
+        self._pending.append(taken)
+        self._pending_bytes += len(taken)
+        self._at += len(taken)
         if self._pending_bytes >= PART_BYTES:
             await self._flush()
-        return len(part)
+        return len(taken)
 
     async def close(self) -> FileRecord:
         """End the upload; the record of the file, which is available then. Again it answers the same."""
@@ -67,12 +69,14 @@ class AsyncWriter:
             self._is_closed = True
             await self._flush()
             await self._put(b"")
+        if self._is_given_up:
+            raise FilestoreError("The upload was given up.")
         self.record = await self._sending
         return self.record
 
     async def abort(self) -> None:
         """Give the upload up; the server forgets it by itself. Again is harmless."""
-        self._is_closed = True
+        self._is_closed = self._is_given_up = True
         self._sending.cancel()
         await asyncio.gather(self._sending, return_exceptions=True)
 
@@ -84,11 +88,22 @@ class AsyncWriter:
 
     async def _put(self, part: bytes) -> None:
         """Raises what the upload has failed with."""
+        if self._sending.done():
+            await self._ended_early()
         putting = asyncio.create_task(self._queue.put(part))
-        await asyncio.wait({putting, self._sending}, return_when=asyncio.FIRST_COMPLETED)
-        if putting.done():
-            return
-        putting.cancel()
-        self._is_closed = True
+        try:
+            await asyncio.wait({putting, self._sending}, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # what was to be put is not in the file: it must never be one
+            self._is_closed = self._is_given_up = True
+            self._sending.cancel()
+            raise
+        finally:
+            is_put = putting.done()
+            putting.cancel()
+        if not is_put:
+            await self._ended_early()
+
+    async def _ended_early(self) -> NoReturn:
+        """Raises why."""
         await self._sending
         raise FilestoreError("The upload has ended before all was written.")
