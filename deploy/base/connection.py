@@ -17,7 +17,7 @@ from filestore_client import AsyncClient
 from filestore_client.errors import InvalidRequest as UnusableFile
 from filestore_client.errors import Unauthorized
 from filestore_client.retry import DEADLINE_S
-from filestore_client.transport import require_token
+from filestore_client.transport import base_url, require_token
 
 from ca.errors import InvalidRequest
 from deploy.base.cluster_file import read_cluster_file
@@ -40,7 +40,9 @@ class Connection:
     deadline_s: float
 
     def client(self) -> AsyncClient:
-        """A client for this cluster. Raises InvalidRequest when a file cannot be read or used."""
+        """A client for this cluster. Raises InvalidRequest for a URL that is none, a file that is not usable."""
+        for url in self.urls:
+            base_url(url)
         root_pem, token = read_text(self.ca, "the CA certificate"), self.token()
         try:
             return AsyncClient(self.urls, root_pem=root_pem, token=token, deadline_s=self.deadline_s)

@@ -8,6 +8,7 @@ import click
 from ca.errors import InvalidRequest
 from coordinator.admin.findings import Findings
 from coordinator.runtime.wording import counted
+from deploy.base.failures import NEEDS_ATTENTION
 from deploy.base.options import data_option
 
 
@@ -17,14 +18,14 @@ from deploy.base.options import data_option
 def doctor(data: Path, deep: bool) -> int:
     """Check one data directory, of either role, and change nothing. Its process must not run meanwhile.
 
-    Prints what is wrong and what to do about it. Exit code 1 when anything is.
+    Prints what is wrong and what to do about it. Exit code 10 when anything is.
     """
     problem_count = 0
     for findings in _examined(data, deep=deep):
         print_findings(findings)
         problem_count += findings.problem_count
     click.echo(counted(problem_count, "problem", "problems") if problem_count else "sound")
-    return 1 if problem_count else 0
+    return NEEDS_ATTENTION if problem_count else 0
 
 
 def _examined(data: Path, *, deep: bool) -> Iterator[Findings]:

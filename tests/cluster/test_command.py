@@ -45,7 +45,7 @@ def test_put_reads_a_pipe_of_unknown_size(cluster: Cluster, size_bytes: int) -> 
     content = os.urandom(size_bytes)
     done = cluster.filestore("put", "-", "--filename", "pipe.bin", stdin=content)
     assert done.returncode == 0, done.stderr
-    record = cluster.get(f"/project-files/{done.stdout.decode().strip()}").json
+    record = cluster.get(f"/backups/{done.stdout.decode().strip()}").json
     assert (record["size_bytes"], record["status"]) == (size_bytes, "available")
     assert record["blob_sha256"] == hashlib.sha256(content).hexdigest()
 
@@ -99,7 +99,7 @@ def test_directory_of_another_kind_of_member_is_the_callers_mistake(cluster: Clu
     done = cluster.filestore(
         "coordinator", "bundle", "--data", str(cluster.data(cluster.nodes[0])), "-o", "b"
     )
-    assert done.returncode == 1
+    assert done.returncode == 5
     assert done.stderr.startswith(b"filestore: conflict: ")
 
 
@@ -166,12 +166,12 @@ def test_rm_deletes_files_of_any_kind_and_goes_on_behind_one_that_is_refused(clu
     assert pending.status == 201
     file_uuids = [stored, "no-such-file", pending.json["file_uuid"]]
     done = cluster.filestore("rm", *file_uuids)
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert done.stdout.decode().splitlines() == [f"{each} is deleted." for each in file_uuids[::2]]
     assert [line[:34] for line in done.stderr.decode().splitlines()] == ["filestore: no-such-file: not_found"]
     for file_uuid in file_uuids[::2]:
         assert cluster.get(f"/files/{file_uuid}").status == 404
-    assert cluster.filestore("rm", stored).returncode == 1
+    assert cluster.filestore("rm", stored).returncode == 4
 
 
 def test_put_begins_anew_when_its_upload_was_deleted(cluster: Cluster, tmp_path: Path) -> None:
@@ -224,17 +224,19 @@ def test_admin_token_is_minted_offline(cluster: Cluster, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"),
+    ("arguments", "exit_code", "code"),
     [
-        (("get", "0192f0c1-2345-7abc-8def-0123456789ab", "-o", "-"), b"not_found"),
-        (("get", "no-id", "-o", "-"), b"not_found"),
-        (("put", "/dev/null"), b"invalid_request"),
-        (("put", "-", "--filename", "a/b"), b"invalid_request"),
+        (("get", "0192f0c1-2345-7abc-8def-0123456789ab", "-o", "-"), 4, b"not_found"),
+        (("get", "no-id", "-o", "-"), 4, b"not_found"),
+        (("put", "/dev/null"), 1, b"invalid_request"),
+        (("put", "-", "--filename", "a/b"), 1, b"invalid_request"),
     ],
 )
-def test_refusal_is_one_line_with_its_code(cluster: Cluster, arguments: tuple[str, ...], code: bytes) -> None:
+def test_refusal_is_one_line_with_its_code(
+    cluster: Cluster, arguments: tuple[str, ...], exit_code: int, code: bytes
+) -> None:
     done = cluster.filestore(*arguments)
-    assert (done.returncode, done.stdout) == (1, b"")
+    assert (done.returncode, done.stdout) == (exit_code, b"")
     assert done.stderr.startswith(b"filestore: " + code + b": ")
     assert done.stderr.count(b"\n") == 1
 
@@ -251,13 +253,13 @@ def test_server_of_another_cluster_is_not_trusted(cluster: Cluster, tmp_path: Pa
     other = tmp_path / "other.pem"
     other.write_text(new_root("other", now=datetime.datetime.now(datetime.UTC))[0])
     done = cluster.filestore("status", FILESTORE_CA=str(other))
-    assert (done.returncode, done.stdout) == (2, b"")
+    assert (done.returncode, done.stdout) == (6, b"")
     assert done.stderr.startswith(b"filestore: untrusted_server: ")
 
 
 def test_device_is_no_certificate(cluster: Cluster) -> None:
     done = cluster.filestore("status", FILESTORE_CA="/dev/zero")
-    assert done.returncode == 3
+    assert done.returncode == 1
     assert done.stderr == (
         b"filestore: invalid_request: Cannot read the CA certificate from /dev/zero:"
         b" it is longer than 1048576 characters\n"
@@ -285,7 +287,7 @@ def test_wrong_usage_is_2(tmp_path: Path) -> None:
 
 def test_nobody_there_is_unavailable_within_the_deadline(cluster: Cluster) -> None:
     done = cluster.filestore("status", "--deadline", "1", "--url", "https://127.0.0.1:1")
-    assert done.returncode == 2
+    assert done.returncode == 6
     assert done.stderr.startswith(b"filestore: unavailable: ")
     done = cluster.filestore("ls", "--deadline", "1", "--url", "https://127.0.0.1:1")
-    assert done.returncode == 1
+    assert done.returncode == 6

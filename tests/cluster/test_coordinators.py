@@ -121,7 +121,7 @@ def test_added_coordinator_votes_leads_and_ends_when_it_is_removed(small_cluster
     cluster.create()
     assert guest.id not in states(cluster)
     again = cluster.filestore("coordinator", "add", "--id", guest.id, "--address", guest.address)
-    assert (again.returncode, b"conflict" in again.stderr) == (1, True)
+    assert (again.returncode, b"conflict" in again.stderr) == (5, True)
 
 
 def test_removed_coordinator_that_was_away_is_told_when_it_comes_back(small_cluster: Cluster) -> None:

@@ -55,7 +55,7 @@ def test_development_cluster_starts_stops_and_starts_again_on_its_data(tmp_path:
         stored = run_filestore(["put", first["ca"], "--project-id", "dev"], environment(first, tmp_path))
         assert stored.returncode == 0, stored.stderr
         refused = run_filestore(["dev", "--data", str(data)], dict(os.environ))
-        assert (refused.returncode, refused.stderr[:20]) == (1, b"filestore: conflict:")
+        assert (refused.returncode, refused.stderr[:20]) == (5, b"filestore: conflict:")
         assert (data / "cluster.json").exists()
         process.send_signal(signal.SIGTERM)
         output, _ = process.communicate(timeout=STOP_TIMEOUT_S)

@@ -251,7 +251,7 @@ def test_damage_on_a_read_only_disk_is_reported_and_made_anew(cluster: Cluster, 
     assert told["poison_count"] >= 1
     assert any(line.startswith(f"damaged/{sha256}: ") for line in told["poison"])
     shown = cluster.filestore("status")
-    assert shown.returncode == 1
+    assert shown.returncode == 10
     assert f"! The node {bad.id} passes over what it cannot use:" in shown.stdout.decode()
     read_back(cluster, file_uuid, content, [bad])
     missing = "SELECT missing FROM blobs WHERE sha256 = ?"

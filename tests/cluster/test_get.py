@@ -172,7 +172,7 @@ def test_file_deleted_meanwhile_ends_the_get_without_a_file(cluster: Cluster, tm
             assert cluster.request("DELETE", f"/files/{file_uuid}").status == 200
             way.bytes_per_s = FAST_BYTES_PER_S
             _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 4
     assert errors.startswith(b"filestore: not_found: ")
     assert not (tmp_path / "x").exists()
 
@@ -180,7 +180,7 @@ def test_file_deleted_meanwhile_ends_the_get_without_a_file(cluster: Cluster, tm
 def test_refusal_tells_what_the_server_says(cluster: Cluster, tmp_path: Path) -> None:
     file_uuid = str(cluster.create("later.bin")["file_uuid"])
     done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "x"))
-    assert done.returncode == 1
+    assert done.returncode == 5
     assert done.stderr == b"filestore: not_available: This file is pending: its content is not complete.\n"
 
 
@@ -242,7 +242,7 @@ def test_partial_file_that_nobody_can_explain_is_left_alone(
     partial = tmp_path / "x.part"
     partial.write_bytes(b"notes")
     done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "x"))
-    assert done.returncode == 1
+    assert done.returncode == 5
     assert done.stderr.startswith(b"filestore: conflict: ")
     assert str(partial).encode() in done.stderr
     assert partial.read_bytes() == b"notes"
@@ -257,7 +257,7 @@ def test_partial_file_that_is_a_link_leads_nowhere(
     victim.write_bytes(b"")
     link(tmp_path / "x.part", victim)
     done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "x"))
-    assert done.returncode == 1
+    assert done.returncode == 5
     assert done.stderr.startswith(b"filestore: conflict: ")
     assert victim.read_bytes() == b""
     assert not (tmp_path / "x").exists()
@@ -285,7 +285,7 @@ def test_file_of_that_name_is_not_replaced_unless_it_is_named(
     assert Path(name).read_bytes() == b"content"
     Path(name).write_bytes(b"mine")
     done = cluster.filestore("get", stored, *arguments)
-    assert done.returncode == 1
+    assert done.returncode == 5
     assert done.stderr.startswith(b"filestore: conflict: ")
     assert Path(name).read_bytes() == b"mine"
 
@@ -304,7 +304,7 @@ def test_file_that_gets_the_name_meanwhile_is_not_replaced(
         for way in ways:
             way.bytes_per_s = FAST_BYTES_PER_S
         _, told = process.communicate(timeout=60)
-    assert (process.returncode, told.splitlines()[-1][:20]) == (1, b"filestore: conflict:")
+    assert (process.returncode, told.splitlines()[-1][:20]) == (5, b"filestore: conflict:")
     assert target.read_bytes() == b"mine"
     target.unlink()
     assert cluster.filestore("get", file_uuid).returncode == 0  # all of it had come
@@ -327,7 +327,7 @@ def test_partial_file_that_another_takes_the_place_of_is_not_taken_for_the_conte
         for way in ways:
             way.bytes_per_s = FAST_BYTES_PER_S
         _, told = process.communicate(timeout=60)
-    assert (process.returncode, told.splitlines()[-1][:20]) == (1, b"filestore: conflict:")
+    assert (process.returncode, told.splitlines()[-1][:20]) == (5, b"filestore: conflict:")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == {"x.part": b"other"}
 
 
@@ -343,7 +343,7 @@ def test_second_get_to_the_same_name_is_refused(cluster: Cluster, tmp_path: Path
     with (tmp_path / "x.part").open("wb") as first:
         fcntl.flock(first, fcntl.LOCK_EX)
         done = cluster.filestore("get", file_uuid, "-o", str(tmp_path / "x"))
-    assert done.returncode == 1
+    assert done.returncode == 5
     assert done.stderr.startswith(b"filestore: conflict: ")
 
 
@@ -420,6 +420,6 @@ def test_waiting_for_progress_is_bounded(cluster: Cluster, tmp_path: Path, file_
             wait_until(lambda: durable_bytes(tmp_path / "x") > 0, what="a state on disk", timeout_s=60)
             ways.close()
             _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
+    assert process.returncode == 6
     assert errors.startswith(b"filestore: unavailable: ")
     assert durable_bytes(tmp_path / "x") > 0

@@ -71,7 +71,7 @@ def test_intermediate_that_the_cluster_cannot_use_is_refused(cluster: Cluster, t
     write_secret(user, cluster.user_token("somebody").encode())
     root_key = cluster.data(cluster.coordinators[0]) / "root.key"
     code, said = renewed(cluster, root_key, token=str(user))
-    assert code == 1
+    assert code == 3
     assert said.startswith("filestore: forbidden: ")
     foreign.chmod(0o644)
     code, said = renewed(cluster, foreign)

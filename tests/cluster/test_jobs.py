@@ -94,7 +94,7 @@ def test_jobs_are_listed_with_the_schedules_of_the_coordinators(own_cluster: Clu
 
 def test_unknown_job_is_refused_in_one_line(cluster: Cluster) -> None:
     done = cluster.filestore("job", "run", "nonsense")
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert b"not_found" in done.stderr
     assert done.stderr.count(b"\n") == 1
 
@@ -166,7 +166,7 @@ def ended(cluster: Cluster, run_id: str) -> Any:
 def test_drained_node_takes_nothing_new_and_a_removed_one_is_out(own_cluster: Cluster) -> None:
     cluster = own_cluster
     away = cluster.nodes[2]
-    assert cluster.filestore("node", "remove", away.id).returncode == 1
+    assert cluster.filestore("node", "remove", away.id).returncode == 5
     done = cluster.filestore("node", "drain", away.id)
     assert (done.returncode, done.stderr) == (0, b"")
     file_uuid = cluster.store(b"on the two that are left")

@@ -142,7 +142,7 @@ def test_command_says_why_a_token_may_not_be_taken(cluster: Cluster, tmp_path: P
     url = f"https://127.0.0.1:{cluster.coordinators[0].api_port}"
     where = ("--data", str(tmp_path / "node"), "--coordinator", url, "--address", "127.0.0.1")
     done = cluster.filestore("node", "join", "--id", NEWCOMER, "--token-file", str(token_file), *where)
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr.startswith(b"filestore: unauthorized: The join token is not taken: ")
     assert b"admits another name" in done.stderr
 

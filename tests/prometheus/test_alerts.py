@@ -63,7 +63,7 @@ def test_uploads_that_are_refused_for_want_of_room_get_somebody_up(scraping: str
     assert not fires(scraping, "FilestoreTooFewNodes")
     ballast = [fill(cluster, node, LEFT_BYTES) for node in cluster.nodes[1:]]
     wait_until(
-        lambda: cluster.filestore("status").returncode == 2, what="a full cluster", timeout_s=SCRAPED_S
+        lambda: cluster.filestore("status").returncode == 6, what="a full cluster", timeout_s=SCRAPED_S
     )
     assert cluster.post("/project-files", {"filename": "lab", "project_id": "lab"}).status == 507
     assert [each["disk"] for each in cluster.get("/cluster/status").json["nodes"]] == ["ok", "low", "low"]
