@@ -16,7 +16,8 @@ File record, backup metadata and upload are made in one change. Needs write on t
 
 An incremental backup names an existing one as `parent_backup_uuid`, which the caller may read."""
 _UPDATE: Final = """\
-What the body leaves out stays as it is. Needs write on the file, and read on a new parent.
+What the body leaves out stays as it is. Needs write on the file, and read on a new parent. Downloads show
+another name and content type at once, on every node; content and its `ETag` are the same.
 
 A change to `full` drops the parent; a chain may not loop."""
 _DELETE: Final = """\

@@ -15,7 +15,7 @@ from coordinator.http.app import json_response, read_json
 from coordinator.model.records import Caller, FileRecord, UploadRecord
 from coordinator.model.timestamps import rfc3339
 from coordinator.protocol.commands import CreateFile, UpdateFile
-from node.api.access import authenticate
+from node.api.access import audited, authenticate
 from node.api.bodies.checks import check_filename, check_media_type, check_sha256, check_uuid, path_uuid
 from node.api.bodies.files import (
     DeletedFile,
@@ -43,7 +43,8 @@ _DESCRIPTIONS: Final[Mapping[Act, str]] = {
     "create": "File record, {metadata} and upload are made in one change. Needs write on the bucket.",
     "list": "The caller's {noun}s, for admins all, oldest first.",
     "get": "File record and {metadata} in one. Needs read.",
-    "update": "What the body leaves out stays as it is. Needs write on the file.",
+    "update": "What the body leaves out stays as it is. Needs write on the file. Downloads show another name "
+    "and content type at once, on every node; content and its `ETag` are the same.",
     "delete": "The record goes at once, the blob when nothing refers to it any more. "
     "Needs admin on the file.",
 }
@@ -188,11 +189,14 @@ async def _update(kind: FileKind, request: web.Request) -> web.Response:
     command = kind.update_command(
         caller=caller,
         file_uuid=file_uuid,
+        filename=UNSET if body.filename is None else check_filename(body.filename),
+        content_type=UNSET if body.content_type is None else check_media_type(body.content_type),
         retention_hours=body.retention_period,
         unchanged_since_ms=await state_named(request, partial(_find, kind, request, caller)),
         **_given(kind, body, own_fields(kind.update_command, UpdateFile)),
     )
-    record = await request.app[API].metadata.propose(command, kind.record)
+    async with audited(request, "update_file", principal=caller.subject, target=file_uuid):
+        record = await request.app[API].metadata.propose(command, kind.record)
     return record_response(_body_of(kind, record), record.updated_at_ms)
 
 

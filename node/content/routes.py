@@ -51,7 +51,10 @@ _PART: Final = Answer(
     media_type=_ANY_TYPE,
     headers=_OF_CONTENT | {"Content-Range": "Of a single range: which bytes these are."},
 )
-_UNCHANGED: Final = Answer(description="The caller's copy is still good.", headers=_CACHED)
+_UNCHANGED: Final = Answer(
+    description="The caller's copy is still good; its name and type may have changed.",
+    headers=_CACHED | {"Content-Disposition": "As of 200.", "Content-Type": "As of 200."},
+)
 _ELSEWHERE: Final = Answer(
     description="On request: a node that holds the content itself.",
     headers={"Location": "The same path on that node.", "Cache-Control": "`private, no-store`."},
