@@ -114,6 +114,7 @@ ROWS: Final = (
     Row("revoke_public_token", ALL, 200),
     # ---- users
     Row("mint_user_token", "admin role", 200),
+    Row("renew_user_token", "user", 200),
     Row("rotate_token_key", "admin role", 201, body={"grace_seconds": 86400}),
     Row("list_users", "admin role", 200),
     Row("get_user", "admin role", 200),
@@ -157,6 +158,7 @@ ROWS: Final = (
     Row("get_docs", "nothing", 200),
     Row("get_docs_part", "nothing", 200),
 )
+TELLING: Final = {"create_public_token", "mint_user_token", "renew_user_token", "create_join_token"}
 NOBODYS: Final = {
     "drain_node",
     "stop_draining_node",
@@ -302,10 +304,7 @@ def test_operation_is_for_those_whom_the_table_names(matrix: Matrix, row: Row) -
     faults = []
     for standing in columns(row):
         answer = matrix.ask(row, standing)
-        if (
-            row.name in ("create_public_token", "mint_user_token", "create_join_token")
-            and answer.status < 300
-        ):
+        if row.name in TELLING and answer.status < 300:
             matrix.cluster.remember(answer.json["token"])
         if answer.status != expected(row, standing):
             faults.append(f"{standing or 'nobody'}: {answer.status}, not {expected(row, standing)}")
