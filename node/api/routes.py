@@ -12,6 +12,7 @@ from aiohttp import hdrs, web
 from ca.errors import NotAcceptable
 from coordinator.model.time_limits import patient
 from node.api import (
+    audit,
     backups,
     buckets,
     cluster,
@@ -40,6 +41,7 @@ METADATA: Final[tuple[Operation, ...]] = (
     *permissions.OPERATIONS,
     *public_tokens.OPERATIONS,
     *users.OPERATIONS,
+    *audit.OPERATIONS,
     *jobs.OPERATIONS,
     *cluster.OPERATIONS,
     *nodes.OPERATIONS,

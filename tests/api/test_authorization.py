@@ -124,6 +124,7 @@ ROWS: Final = (
     Row("revoke_user", "admin role", 200, query="?user_id={user_id}"),
     Row("whoami", "user", 200),
     Row("key_set", "nothing", 200),
+    Row("list_audit_entries", "admin role", 200),
     # ---- jobs
     Row("list_jobs", "admin role", 200),
     Row("list_job_runs", "admin role", 200),

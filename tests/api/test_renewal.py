@@ -101,3 +101,10 @@ def test_end_of_the_token_that_was_shown_is_told(cluster: Cluster) -> None:
         answer = cluster.get("/auth/whoami", token=minted["token"])
         check_shape(answer.json, USER | {"token_expires_at": str})
         assert answer.json["token_expires_at"] == minted["expires_at"]
+
+
+def test_renewal_is_on_record(cluster: Cluster) -> None:
+    user = person(cluster)
+    renew(cluster, user.token)
+    found = cluster.get(f"/audit?principal={user.id}&action=renew_user_token").json["entries"]
+    assert [(entry["target"], entry["outcome"]) for entry in found] == [(user.id, "ok")]
