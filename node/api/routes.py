@@ -25,6 +25,7 @@ from node.api import (
     permissions,
     project_files,
     public_tokens,
+    tickets,
     users,
     vms,
 )
@@ -40,6 +41,7 @@ METADATA: Final[tuple[Operation, ...]] = (
     *buckets.OPERATIONS,
     *permissions.OPERATIONS,
     *public_tokens.OPERATIONS,
+    *tickets.OPERATIONS,
     *users.OPERATIONS,
     *audit.OPERATIONS,
     *jobs.OPERATIONS,

@@ -20,6 +20,7 @@ from node.content.download import serve_content
 from node.content.public import serve_public
 from node.content.responses import UploadOffset
 from node.content.sources import NoReplica
+from node.content.tickets import serve_ticket
 from node.content.upload_session import HandedOver, Session, upload_session
 from node.http.conditions import require_content
 from node.http.digests import require_before_body
@@ -68,6 +69,14 @@ async def download_public(request: web.Request) -> web.StreamResponse:
     """
     with own_bounds():
         return await serve_public(request)
+
+
+async def download_ticket(request: web.Request) -> web.StreamResponse:
+    """Content for whoever has the ticket, until that ends, as long as the user that it was made for may read
+    the file. An `Authorization` header is ignored.
+    """
+    with own_bounds():
+        return await serve_ticket(request)
 
 
 async def upload_status(request: web.Request) -> web.StreamResponse:

@@ -1,7 +1,7 @@
 """The routes of file content, for a node's client port and, for what is passed on, its peer port.
 
 Downloads at `/api/v1/files/{file_uuid}`, uploads at `.../content`, offsets at `.../status`, public links at
-`/api/v1/public/files/{bucket_uuid}/{token}`.
+`/api/v1/public/files/{bucket_uuid}/{token}`, tickets at `/api/v1/tickets/{ticket}`.
 """
 
 from typing import Final
@@ -30,13 +30,14 @@ _TAG: Final = "Files"
 _FILE: Final = "/api/v1/files/{file_uuid}"
 _CONTENT: Final = f"{_FILE}/content"
 _PUBLIC: Final = "/api/v1/public/files/{bucket_uuid}/{token}"
+_TICKET: Final = "/api/v1/tickets/{ticket}"
 _ANY_TYPE: Final = "*/*"  # that of the file
 _VERSION: Final = {"Tus-Resumable": "The version of the protocol: 1.0.0."}
 
 _CACHED: Final = {
     "ETag": "The SHA-256 of the content, in quotes; strong.",
     "Last-Modified": "When its content became available.",
-    "Cache-Control": "`private, no-cache`; on public links `private, no-store`.",
+    "Cache-Control": "`private, no-cache`; on public links and tickets `private, no-store`.",
 }
 _OF_CONTENT: Final = _CACHED | {
     "Accept-Ranges": "`bytes`.",
@@ -295,6 +296,34 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_PUBLIC,
         handler=handlers.download_public,
         summary="Look at content by a public link",
+        query=_REDIRECT,
+        headers=_CONDITIONS,
+        credential="none",
+        answers=_HEADERS_ONLY,
+        errors=(*_READING, RateLimited),
+        is_json=False,
+    ),
+    Operation(
+        name="download_ticket",
+        tag=_TAG,
+        method="GET",
+        path=_TICKET,
+        handler=handlers.download_ticket,
+        summary="Download content by a ticket",
+        query=_REDIRECT,
+        headers=(*_RANGES, *_CONDITIONS),
+        credential="none",
+        answers={200: _WHOLE, 206: _PART, 304: _UNCHANGED, 307: _ELSEWHERE},
+        errors=(*_READING, RangeNotSatisfiable, RateLimited),
+        is_json=False,
+    ),
+    Operation(
+        name="head_ticket",
+        tag=_TAG,
+        method="HEAD",
+        path=_TICKET,
+        handler=handlers.download_ticket,
+        summary="Look at content by a ticket",
         query=_REDIRECT,
         headers=_CONDITIONS,
         credential="none",

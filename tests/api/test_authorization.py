@@ -93,6 +93,9 @@ ROWS: Final = (
     Row("tus_patch", WRITE, 204, of=PENDING, content=b"x", headers=TUS_PATCH, spoils=True),
     Row("tus_delete", WRITE, 204, of=PENDING, headers=TUS, spoils=True),
     Row("tus_post", WRITE, 204, of=PENDING, content=b"x", headers=TUS_POST, spoils=True),
+    Row("create_ticket", READ, 200),
+    Row("download_ticket", "nothing", 404),
+    Row("head_ticket", "nothing", 404),
     Row("download_public", "nothing", 404),
     Row("head_public", "nothing", 404),
     # ---- buckets
@@ -220,6 +223,7 @@ class Matrix:
         ids = {"file_uuid": file_uuid, "bucket_id": self.world.bucket_id, "id": node_id}
         ids |= {"run_id": NOBODY, "perm_id": NOBODY, "token_id": "abcdefgh", "job_name": "snapshot"}
         ids |= {"bucket_uuid": DEFAULT_BUCKET, "token": "no-such-token", "file": "start.js"}
+        ids["ticket"] = "no-such-ticket"
         ids["unique"] = uuid.uuid4().hex
         if "{user_id}" in OPERATIONS[row.name].path + str(row.body) + row.query:
             ids["user_id"] = f"asked-{uuid.uuid4().hex[:12]}"
@@ -307,6 +311,8 @@ def test_operation_is_for_those_whom_the_table_names(matrix: Matrix, row: Row) -
         answer = matrix.ask(row, standing)
         if row.name in TELLING and answer.status < 300:
             matrix.cluster.remember(answer.json["token"])
+        if row.name == "create_ticket" and answer.status < 300:
+            matrix.cluster.remember(answer.json["url"].rpartition("/")[2])
         if answer.status != expected(row, standing):
             faults.append(f"{standing or 'nobody'}: {answer.status}, not {expected(row, standing)}")
     assert not faults, f"{row.name}: " + "; ".join(faults)

@@ -54,6 +54,7 @@ PATH_PARAMETERS: Final[Mapping[str, Any]] = {
     "job_name": Annotated[Text, Meta(description="The job.", examples=["expire"])],
     "token_id": TokenId,
     "token": Annotated[Text, Meta(description="The public token.", examples=["(43 characters)"])],
+    "ticket": Annotated[Text, Meta(description="The ticket.", examples=["(some 500 characters)"])],
     "nodes/id": Annotated[MemberId, Meta(description="The node.")],
     "coordinators/id": Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])],
     "public-tokens/id": Annotated[Uuid, Meta(description="The public token's id, which is no secret.")],
