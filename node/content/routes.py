@@ -23,8 +23,9 @@ from ca.errors import (
 )
 from node.api.routes import mounted
 from node.api.spec.operation import Answer, Operation, Parameter
-from node.content import handlers, tus
+from node.content import handlers
 from node.content.responses import ContentStored, UploadOffset
+from node.http.tus_fields import EXTENSIONS, PATCH_TYPE
 
 _TAG: Final = "Files"
 _FILE: Final = "/api/v1/files/{file_uuid}"
@@ -193,7 +194,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
                 headers=_VERSION
                 | {
                     "Tus-Version": "Versions: 1.0.0.",
-                    "Tus-Extension": f"`{tus.EXTENSIONS}`.",
+                    "Tus-Extension": f"`{EXTENSIONS}`.",
                     "Tus-Max-Size": "Bytes of the largest file.",
                     "Tus-Checksum-Algorithm": "What Upload-Checksum may use.",
                     "Allow": "The methods of this path.",
@@ -231,7 +232,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_CONTENT,
         handler=handlers.tus_patch,
         summary="Upload the next bytes (tus)",
-        takes=tus.PATCH_TYPE,
+        takes=PATCH_TYPE,
         headers=(
             _TUS_RESUMABLE,
             Parameter(name="Upload-Offset", description="Where these bytes begin.", is_required=True),
@@ -262,7 +263,7 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
         path=_CONTENT,
         handler=handlers.tus_post,
         summary="PATCH or DELETE where these do not get through (tus)",
-        takes=tus.PATCH_TYPE,
+        takes=PATCH_TYPE,
         headers=(
             _TUS_RESUMABLE,
             Parameter(name="X-HTTP-Method-Override", description="`PATCH` or `DELETE`.", is_required=True),

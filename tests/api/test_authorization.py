@@ -26,6 +26,7 @@ OPERATIONS: Final = {each.name: each for each in Documentation((*METADATA, *CONT
 PROJECT, VM, BACKUP, PENDING = "/project-files", "/vms", "/backups", "pending"
 TUS: Final = {"Tus-Resumable": "1.0.0"}
 TUS_PATCH: Final = TUS | {"Upload-Offset": "0", "Content-Type": "application/offset+octet-stream"}
+TUS_CREATION: Final = TUS | {"Upload-Length": "1", "Upload-Metadata": "filename bGFi,project_id bGFi"}
 TUS_POST: Final = TUS_PATCH | {"X-HTTP-Method-Override": "PATCH"}
 FOREIGN: Final = {
     "certificate": new_root("lab", now=datetime.now(UTC))[0],
@@ -64,6 +65,8 @@ ROWS: Final = (
     # ---- files of the three kinds: ids in paths, in bodies, in the query
     Row("create_project_file", "user", 201, body=KINDS[PROJECT]),
     Row("create_project_file", WRITE, 201, "bucket", body=KINDS[PROJECT] | IN_BUCKET),
+    Row("create_project_file", "user", 201, headers=TUS_CREATION),
+    Row("tus_options_project_files", "nothing", 204),
     Row("list_project_files", "user", 200),
     Row("get_project_file", READ, 200),
     Row("get_project_manifest", READ, 200),
@@ -71,6 +74,7 @@ ROWS: Final = (
     Row("delete_project_file", ALL, 200, spoils=True),
     Row("create_vm", "user", 201, body=KINDS[VM]),
     Row("create_vm", WRITE, 201, "bucket", body=KINDS[VM] | IN_BUCKET),
+    Row("tus_options_vms", "nothing", 204),
     Row("list_vms", "user", 200),
     Row("get_vm", READ, 200, of=VM),
     Row("update_vm", WRITE, 200, of=VM, body={"vcpus": 2}),
@@ -78,6 +82,7 @@ ROWS: Final = (
     Row("create_backup", "user", 201, body=KINDS[BACKUP]),
     Row("create_backup", WRITE, 201, "bucket", body=KINDS[BACKUP] | IN_BUCKET),
     Row("create_backup", READ, 201, of=BACKUP, body=KINDS[BACKUP] | PARENT),
+    Row("tus_options_backups", "nothing", 204),
     Row("list_backups", "user", 200),
     Row("get_backup", READ, 200, of=BACKUP),
     Row("update_backup", WRITE, 200, of=BACKUP, body={"is_encrypted": True}),
