@@ -37,12 +37,12 @@ _log = logging.getLogger("filestore.http")
 
 
 class Places:
-    """How many connections some listeners of this process take together.
+    """How many connections some listeners of this process have together.
 
-    Clients get half of the descriptors, members an eighth: what is left is for files and for connections of
-    this process to others, whoever holds all that a listener gives. What one address may hold shrinks with
-    what is left, so that a few never hold all of it (Choudhury and Hahne, Dynamic Queue Length Thresholds
-    for Shared-Memory Packet Switches, 1998).
+    Clients get half of the descriptors, members an eighth: the rest is for files and for connections of this
+    process to others, even when the listeners give all of theirs. The more are taken, the fewer one address
+    may have, so that a few addresses never have all of them (Choudhury and Hahne, Dynamic Queue Length
+    Thresholds for Shared-Memory Packet Switches, 1998).
     """
 
     def __init__(self, *, peers: bool = False) -> None:
@@ -58,11 +58,11 @@ class Places:
 
     @property
     def left(self) -> int:
-        """How many more there may be."""
+        """How many more connections there may be."""
         return self.most - self.taken
 
     def take(self, network: str) -> object | None:
-        """One of them, None if there is none left for this network (see `network_of`), "" for ours."""
+        """Take a place for this network (see `network_of`; "" is one of ours); None if there is none left."""
         if not self.left or (network and self._held[network] >= GREED * self.left):
             return None
         token = object()
@@ -71,7 +71,7 @@ class Places:
         return token
 
     def give_back(self, token: object) -> None:
-        """Free again. Twice is harmless."""
+        """Give a place back. Doing it twice is harmless."""
         network = self._holders.pop(token, None)
         if network is not None:
             self._held[network] -= 1
@@ -148,7 +148,7 @@ class Acceptor:
         self._pause: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Accept from now on. Inside the event loop."""
+        """Accept from now on. It must be called inside the event loop."""
         self._pause = None
         asyncio.get_running_loop().add_reader(self._listening, self._accept)
 

@@ -1,5 +1,6 @@
-"""Which function applies which command and answers which query; replies and duplicate suppression around
-them.
+"""Which function applies which command, and which answers which query.
+
+Replies are encoded here, and a command that comes twice is applied once.
 """
 
 import sqlite3

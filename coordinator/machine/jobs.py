@@ -1,4 +1,4 @@
-"""Runs of background jobs: one at a time of each, kept in the log so that a new leader goes on with them."""
+"""Runs of background jobs: one at a time of each, recorded in the log so that a new leader continues it."""
 
 import sqlite3
 from typing import Any
@@ -22,18 +22,18 @@ _COLUMNS = "run_id, job_name, node_id, invoked_by, started_at_ms, completed_at_m
 
 
 def trigger(change: Change, command: TriggerJob) -> JobRunRecord:
-    """A run for an admin. Raises Conflict, naming the run, while one of the same job runs."""
+    """Begin a run for an admin. Raises Conflict, naming the run, while one of the same job runs."""
     user = require_admin(change.users, command.caller)
     return _begin(change, command, invoked_by=user.user_id, parameters=command.parameters)
 
 
 def start(change: Change, command: StartRun) -> JobRunRecord:
-    """A run that the schedule asks for; otherwise as `trigger`."""
+    """Begin a run because the schedule asks for it; otherwise as `trigger`."""
     return _begin(change, command, invoked_by=SCHEDULE, parameters="{}")
 
 
 def record(change: Change, command: RecordRun) -> JobRunRecord:
-    """What a run has done, and who works on it now: a new leader takes it over by naming itself.
+    """Record what a run has done, and who works on it now: a new leader takes it over by naming itself.
 
     Raises NotFound, and Conflict for a run that has ended.
     """
@@ -117,9 +117,10 @@ def running(db: sqlite3.Connection) -> list[JobRunRecord]:
 
 
 def outcomes(db: sqlite3.Connection) -> dict[str, tuple[int, bool]]:
-    """By job: when a run was last completed (0: never), whether the last run that has ended failed by itself.
+    """By job: when a run was last completed (0: never), and whether the last run that has ended failed.
 
-    Of the runs that are kept, RUNS_KEPT of each job and a few more.
+    A run that was cancelled counts as neither. It looks at the runs that are still recorded: RUNS_KEPT of
+    each job and a few more.
     """
     rows = db.execute(
         "SELECT job_name, completed_at_ms, status FROM job_runs WHERE status <> 'running'"

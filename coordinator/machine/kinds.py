@@ -79,7 +79,7 @@ def describe(
 
 
 def create(change: Change, kind: Kind[RecordType], user: User, command: CreateFile) -> UploadRecord:
-    """The file record, the row of its kind and its upload: one change."""
+    """Create the file record, the row of its kind and its upload in one change."""
     new = files.NewFile(
         file_uuid=command.file_uuid,
         kind=kind.name,
@@ -174,10 +174,10 @@ def list_page(
     candidates: tuple[Condition, ...] = (),
     owner_is_filter: bool = False,
 ) -> tuple[list[RecordType], int]:
-    """One page, oldest first, and the next cursor: what the caller owns, for admins all.
+    """List one page, oldest first, and the next cursor: what the caller owns, for admins all.
 
-    `candidates`: what narrows it, on the kind's table `k`, answered by an index that holds the owner as well;
-    with `owner_is_filter` by one that does not.
+    `candidates` narrow it, on the kind's table `k`: an index that has the owner as well answers them, or with
+    `owner_is_filter` one that has not.
     """
     user = require_user(question.users, query.caller)
     own = {name: value for name in kind.filters if (value := getattr(query, name))}

@@ -158,10 +158,10 @@ def _end_what_it_was_given(change: Change, user_id: str) -> None:
 
 
 def _least_generation(change: Change) -> int:
-    """The generation that a user comes to now has at least: by the clock it is none that the user had before.
+    """The least generation that a user gets now: by the clock it is none that the user had before.
 
-    A cluster that was restored knows nothing of the generations after its snapshot. Counting would come to
-    them again, and the tokens of then, revoked long ago, would live.
+    A cluster that was restored knows nothing of the generations after its snapshot. If it counted from there
+    it would come to them again, and tokens of that time, revoked long ago, would live.
     """
     if rules.in_force(change.db) < rules.GENERATIONS_BY_CLOCK:
         return 1

@@ -40,15 +40,17 @@ Since = Mapping[str, Mapping[str, str]]  # by node, and then by what it has: a t
 
 
 def members_are_well(leader: str, coordinators: list[CoordinatorState], nodes: list[NodeState]) -> bool:
-    """A leader is known, every coordinator answers, has room and the right state, every node is healthy,
-    has its replicas and makes those that it shall, and every disk takes bytes.
+    """Whether all members are well.
+
+    They are when a leader is known, every coordinator answers, has room and the right state, every node is
+    healthy, has its replicas and makes those that it shall, and every disk takes bytes.
     """
     ill = _of_coordinators(coordinators, leader, {}) or _of_nodes(nodes, {})
     return not (_blockers(leader, coordinators) or ill)
 
 
 def since_of(node: NodeStatus, best: StatusReply) -> dict[str, str]:
-    """Since when a node has what it has, by what most clocks show."""
+    """Since when a node has each of its troubles, as a time by what most clocks show."""
     if not best.at_ms:
         return {}
     times_ms = dict(node.since_ms)
@@ -70,8 +72,8 @@ def findings_of(
 ) -> tuple[str, list[Finding]]:
     """HEALTHY, DEGRADED, or UNAVAILABLE when changes or uploads are refused; and why, a sentence each.
 
-    `is_served`: the member that was asked hears of changes. `now` is a time as `rfc3339` writes it; `since`
-    what `since_of` says of the nodes.
+    `is_served`: the member that was asked learns of changes. `now` is a time as `rfc3339` writes it; `since`
+    is what `since_of` returns for the nodes.
     """
     blockers = _blockers(leader, coordinators)
     takers = sum(node.state == "healthy" and node.disk == DISK_OK for node in nodes)
@@ -278,7 +280,7 @@ def _of_replicas(best: StatusReply, takers: int) -> list[Finding]:
 
 
 def _is_cut(counts: ReplicaCounts) -> bool:
-    """Whether there are more blobs than whose holders are looked at."""
+    """Whether there are more blobs than the HELD_MAX whose nodes are looked at."""
     return any(blobs > HELD_MAX for blobs in counts.short.values())
 
 

@@ -152,12 +152,19 @@ def _is_leader(reply: StatusReply) -> bool:
 
 
 def _standing(reply: StatusReply) -> tuple[bool, int, int]:
-    """Who knows best: the leader, of two that think so the later one, then whoever has applied most."""
+    """A key by which the best informed reply is the greatest.
+
+    That is the reply of the leader, of two that claim to lead the one of the later term, then of whoever has
+    applied most.
+    """
     return _is_leader(reply), reply.coordinator.term, reply.coordinator.applied
 
 
 def _certificates(heard: list[StatusReply]) -> list[EndingCertificate]:
-    """Each coordinator tells of its own; all of them of the others, in the same words."""
+    """The certificates that end soon, of all replies, by holder.
+
+    Each coordinator reports its own; all of them report the others, in the same words.
+    """
     ends_at_ms = {each.holder: each.expires_at_ms for reply in heard for each in reply.certificates}
     return [
         EndingCertificate(holder=holder, expires_at=rfc3339(expires_at_ms))

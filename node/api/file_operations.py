@@ -1,5 +1,6 @@
-"""The operations that every kind of file has, made from its description: creation, list, record, change and
-deletion. What the handlers do is told in `_DESCRIPTIONS`, or by the kind.
+"""The operations that every kind of file has: creation, list, record, change and deletion.
+
+They are made from the description of the kind. `_DESCRIPTIONS`, or the kind, describes what the handlers do.
 """
 
 from collections.abc import Mapping
@@ -155,7 +156,10 @@ def _described(kind: FileKind, act: Act) -> str:
 
 
 async def _create(kind: FileKind, request: web.Request) -> web.Response:
-    """201 with where the bytes go. File record, the row of its kind and upload are one change."""
+    """Answer 201 with the place that the bytes go to.
+
+    File record, the row of its kind and upload are one change.
+    """
     caller = await authenticate(request)
     if tus_creation.is_by_tus(request):
         with versioned():

@@ -177,7 +177,7 @@ async def key_set(request: web.Request) -> web.Response:
 
 
 def _path_user(request: web.Request) -> str:
-    """Raises NotFound: nobody has a malformed id."""
+    """The id of the user in the path. Raises NotFound: nobody has a malformed id."""
     try:
         return check_user_id(request.match_info["user_id"])
     except InvalidRequest as error:
@@ -189,6 +189,7 @@ def _names(names: list[str] | None, field: str) -> list[str] | None:
 
 
 def _ttl_seconds(given: int | None, default: int) -> int:
+    """The life of the token in seconds. Raises InvalidRequest."""
     if given is None:
         return default
     if not 1 <= given <= TTL_SECONDS_MAX:

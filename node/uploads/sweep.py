@@ -58,11 +58,11 @@ async def sweep(services: UploadContext) -> int:
 
 async def _discard(services: UploadContext, file_uuid: str) -> bool:
     """Under the lock that requests take, so that none begins to write what goes away."""
-    if services.locks.holds(file_uuid):
+    if services.locks.is_locked(file_uuid):
         return False
     gone = False
     try:
-        async with services.locks.hold(file_uuid, lambda: True, lambda: None):
+        async with services.locks.lock(file_uuid, lambda: True, lambda: None):
             with services.blobs.poison.skipping(AREA, file_uuid):
                 gone = await services.disk.run(services.uploads.discard, file_uuid)
     except (UploadLocked, Unavailable):  # it, or the table of uploads, is in use: the next sweep comes

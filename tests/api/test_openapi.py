@@ -125,6 +125,16 @@ def test_every_parameter_has_a_description(document: Document) -> None:
             assert parameter["description"], (operation["operationId"], parameter["name"])
 
 
+def test_address_that_is_too_long_is_a_documented_answer_wherever_it_can_be(document: Document) -> None:
+    without = [
+        operation["operationId"]
+        for _, path, operation in operations_of(document)
+        if "{" in path or any(parameter["in"] == "query" for parameter in operation.get("parameters", []))
+        if "414" not in operation["responses"]
+    ]
+    assert not without
+
+
 def test_every_body_and_answer_has_a_complete_example(document: Document) -> None:
     def check(operation: dict[str, Any], content: dict[str, Any]) -> None:
         for media_type, each in content.items():

@@ -6,7 +6,7 @@ until it expires. On a bucket it is the same without the file. Nobody owns the d
 record says.
 
 Permissions are granted to principals: `user:ID`, `group:NAME`, `role:NAME`. Roles and groups are the stored
-ones, not those that a token carries, so that taking one away holds at once.
+ones, not those that a token carries, so that taking one away has its effect at once.
 """
 
 import sqlite3
@@ -66,7 +66,7 @@ class User:
 
 
 class Scope(Protocol):
-    """What is decided in: a Change or a Question."""
+    """What access is decided in: a Change or a Question."""
 
     @property
     def db(self) -> sqlite3.Connection:
@@ -82,7 +82,7 @@ class Scope(Protocol):
 
 
 class Users:
-    """The users that a batch or a query has met: each is read once. Who changes a user says `forget`."""
+    """The users that a batch or a query has met: each is read once. Whoever changes a user calls `forget`."""
 
     __slots__ = ("_accounts", "_db")
 
@@ -106,7 +106,7 @@ class Users:
         return account
 
     def forget(self, user_id: str) -> None:
-        """What is known of this user is no longer true."""
+        """Read this user again: what is known is no longer true."""
         self._accounts.pop(user_id, None)
 
 
@@ -159,8 +159,9 @@ def level_on_file(scope: Scope, user: User, *, owner_id: str, bucket_id: str, se
 
 
 def reads_lastingly(scope: Scope, caller: Caller, *, owner_id: str, bucket_id: str, sequence: int) -> bool:
-    """Whether a caller that may read the file now may do so until a command changes that: no permission that
-    ends is needed for it. Costs as `level_on_file`.
+    """Whether a caller that may read the file now may do so until a command changes that.
+
+    It may if no permission that ends is needed for it. Costs as `level_on_file`.
     """
     user = require_user(scope.users, caller)
     if user.is_admin or user.user_id == owner_id:
@@ -199,7 +200,7 @@ def require_bucket_level(scope: Scope, user: User, level: Level, *, owner_id: st
 
 
 def own_or_granted(scope: Scope, user: User) -> Condition:
-    """That the user owns one of `files f`, or has a permission on the file itself."""
+    """The condition that the user owns one of `files f`, or has a permission on the file itself."""
     # The plus: a file has few permissions, and lists ask about many files, so that they are looked through.
     granted = f"SELECT 1 FROM file_permissions WHERE file_sequence = f.sequence AND +{_HELD}"
     return Condition(f"(f.owner_id = ? OR EXISTS ({granted}))", (user.user_id, *_held(scope, user)))

@@ -1,13 +1,15 @@
-"""What commands mean may change from one version of this program to the next, but never under coordinators
-that run different ones: each applies the same log, and must come to the same state.
+"""The rules by which commands are applied, and since which of them each meaning is in force.
 
-So the state says by which rules a command is applied. They are raised by an entry of the log, which the
-leader proposes once every coordinator knows the newer ones (`coordinator.member.rules_upgrade`); until then a
-newer program does as the older ones do. Whoever changes what a command does adds a number here and does the
-new thing only from there on. A command that is added stands in SINCE: older programs cannot read it, so that
-it is not proposed before. Queries need none: each coordinator answers for itself, and for one that does not
-know a query another does (`coordinator.rpc.client`). (etcd and CockroachDB have the same under the name of
-cluster version.)
+What commands mean may change from one version of this program to the next, but never under coordinators that
+run different ones: each applies the same log, and must come to the same state.
+
+So the state contains the rules by which a command is applied. They are raised by an entry of the log, which
+the leader proposes once every coordinator knows the newer ones (`coordinator.member.rules_upgrade`); until
+then a newer program does as the older ones do. Whoever changes what a command does adds a number here and
+does the new thing only from there on. A command that is added stands in SINCE: older programs cannot read it,
+so that it is not proposed before. Queries need none: each coordinator answers for itself, and for one that
+does not know a query another does (`coordinator.rpc.client`). (etcd and CockroachDB have the same under the
+name of cluster version.)
 """
 
 import sqlite3

@@ -224,7 +224,7 @@ def _request_body(operation: Operation, schemas: Schemas) -> Schema:
 
 
 def _responses(operation: Operation, schemas: Schemas) -> Schema:
-    """Successes, then errors by status; the codes of one status are told together."""
+    """The successes, then the errors by status; the codes of one status are described together."""
     responses = {
         str(status): _response(answer, schemas) for status, answer in sorted(operation.answers.items())
     }
@@ -254,7 +254,7 @@ def _response(answer: Answer, schemas: Schemas) -> Schema:
 
 
 def _response_of(kinds: list[type[FilestoreError]], *, is_told: bool = True) -> Schema:
-    """An error status, which one of `kinds` explains. `is_told`: whether there is a body to tell it in."""
+    """An error status, which one of `kinds` explains. `is_told`: whether the answer has a body for it."""
     made: Schema = {
         "description": " ".join(" ".join((kind.__doc__ or "").split()) for kind in kinds),
         "headers": _headers(

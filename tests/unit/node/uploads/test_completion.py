@@ -21,7 +21,7 @@ from node.custody import collect, reporter
 from node.custody.context import Pass
 from node.peerapi.blobs import transfer_routes
 from node.storage.segments import FinishedBlob
-from node.uploads.retaining import record_completion
+from node.uploads.completion import record_completion
 from tests.unit import peer_nodes
 from tests.unit import replica_acts as acts
 from tests.unit.custody_node import DAY_S, Keeper, Log

@@ -2,7 +2,7 @@
 
 import pytest
 
-from node.uploads.holder import RENEW_S, REPORT_BYTES, REPORT_GAP_S, REPORT_S, is_report_due
+from node.uploads.progress import RENEW_S, REPORT_BYTES, REPORT_GAP_S, REPORT_S, is_report_due
 
 
 @pytest.mark.parametrize(
