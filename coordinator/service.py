@@ -215,9 +215,9 @@ class Service:
 
         One that says its disk takes no bytes can go on with nothing.
         """
-        heard, at_s = self._health.last(node_id), time.monotonic()
-        since_s = self._started_s if heard is None else heard.at_s
-        if heard is not None and not heard.heartbeat.takes_bytes:
+        last, at_s = self._health.last(node_id), time.monotonic()
+        since_s = self._started_s if last is None else last.at_s
+        if last is not None and not last.heartbeat.takes_bytes:
             return
         if at_s - since_s < PLACEABLE_S and not self._health.is_cut_off(node_id, at_s=at_s):
             raise Refused(Unavailable.code, f"Node {node_id} was heard less than {PLACEABLE_S:.0f} s ago.")

@@ -34,9 +34,9 @@ class BufferPool:
         self._idle: dict[int, list[bytearray]] = {BUFFER_BYTES: [], SMALL_BUFFER_BYTES: []}
         self.used_bytes = 0
 
-    def take(self, held: int) -> bytearray | None:
-        """A new buffer for a body that has `held` of them; None when the body must give one back first."""
-        if held >= BUFFERS_MAX or (held >= BUFFERS_MIN and self.used_bytes >= SHARED_BYTES_MAX):
+    def take(self, used: int) -> bytearray | None:
+        """A new buffer for a body that has `used` of them; None when the body must give one back first."""
+        if used >= BUFFERS_MAX or (used >= BUFFERS_MIN and self.used_bytes >= SHARED_BYTES_MAX):
             return None
         size_bytes = BUFFER_BYTES if self.used_bytes < LARGE_BYTES_MAX else SMALL_BUFFER_BYTES
         self.used_bytes += size_bytes
@@ -191,7 +191,7 @@ class BodyRing(asyncio.BufferedProtocol):
         self._full.append((self._filling, self._spans))
         self._filling, self._filled_bytes, self._spans = None, 0, []
         if not self._framing.is_ended:
-            self._filling = self._pool.take(self._held)
+            self._filling = self._pool.take(self._used_count)
         if self._filling is None:
             self._stop_reading()
 
@@ -205,7 +205,7 @@ class BodyRing(asyncio.BufferedProtocol):
         return self._is_lost or self._malformed is not None
 
     @property
-    def _held(self) -> int:
+    def _used_count(self) -> int:
         return len(self._full) + len(self._lent) + len(self._lent_before)
 
     def _take_back_lent(self) -> None:
@@ -215,7 +215,7 @@ class BodyRing(asyncio.BufferedProtocol):
             self._lent, self._lent_before = [], self._lent
         if not self._is_paused or self._framing.is_ended or self._is_over:
             return
-        self._filling = self._pool.take(self._held)
+        self._filling = self._pool.take(self._used_count)
         if self._filling is not None and self._transport is not None:
             self._is_paused = False
             self._transport.resume_reading()

@@ -258,7 +258,7 @@ class _Connection(DirectConnection):
     def data_received(self, data: bytes) -> None:
         """Bytes came from the client: its headers have a deadline from the first of them to the last."""
         direct = self._connections.direct
-        if data and (direct is not None or self.sending is not None) and self.hold(data):
+        if data and (direct is not None or self.sending is not None) and self.defer(data):
             return
         if direct is not None and data and self.answer_directly(direct, data):
             self._stop_headers_timer()
@@ -290,7 +290,7 @@ class _Connection(DirectConnection):
 
         Over TLS its goodbye ends both directions.
         """
-        if self._held and self.sending is None:
+        if self._deferred and self.sending is None:
             self._deliver()
         is_answered = self._answered_count == self.request_count
         is_whole = self._last_body is None or self._last_body.is_eof()
@@ -315,8 +315,8 @@ class _Connection(DirectConnection):
 
     def lend(self, framing: Framing) -> BodyRing | None:
         """See `coordinator.http.request_body.Lender`."""
-        held_up = self.is_reading_paused or bool(self._held)
-        if held_up or self.transport is None or self.transport.is_closing():
+        is_blocked = self.is_reading_paused or bool(self._deferred)
+        if is_blocked or self.transport is None or self.transport.is_closing():
             return None
         self.transport.pause_reading()
         ring = BodyRing(self, framing)

@@ -90,7 +90,7 @@ class DirectConnection(ServerConnection):
         """Make the attributes of this class. It is called before anything else of the connection."""
         self.boundary = Boundary()
         self.sending: asyncio.Task[None] | None = None  # a direct answer that has not ended
-        self._held = b""
+        self._deferred = b""
         self._is_delivering = False
         self._unsent_bytes = 0
 
@@ -102,25 +102,25 @@ class DirectConnection(ServerConnection):
     def direct_ended(self, answer: DirectAnswer, *, status: int, size_bytes: int, duration_s: float) -> None:
         """A direct answer was sent, or broke off; `status` is CLIENT_GONE then."""
 
-    def hold(self, data: bytes) -> bool:
+    def defer(self, data: bytes) -> bool:
         """Keep bytes that cannot be looked at now, for a turn of the loop or while a direct answer runs.
 
         aiohttp's task comes back to wait for the next request only after the turn in which it answered the
         last one, or in which the connection began; a quick client is there before. Of what comes behind a
         running answer there is at most what had been read already.
         """
-        if self.sending is None and not self._held:
+        if self.sending is None and not self._deferred:
             if self._is_delivering or not self.is_between_turns:
                 return False
             self.loop.call_soon(self._deliver)
-        self._held += data
+        self._deferred += data
         return True
 
     def _deliver(self) -> None:
-        held, self._held = self._held, b""
-        if self.transport is not None and held:
+        deferred, self._deferred = self._deferred, b""
+        if self.transport is not None and deferred:
             self._is_delivering = True
-            self.data_received(held)
+            self.data_received(deferred)
             self._is_delivering = False
 
     def answer_directly(self, respond: Responder, data: bytes) -> bool:

@@ -22,12 +22,12 @@ class Buffered:
     """The bytes that clients have, by address."""
 
     def __init__(self) -> None:
-        self._held: Counter[str] = Counter()
+        self._bytes: Counter[str] = Counter()
 
     @property
     def left_bytes(self) -> int:
         """How many more bytes may be used; below 0 after some that could not be refused."""
-        return BUFFERED_BYTES_MAX - self._held.total()
+        return BUFFERED_BYTES_MAX - self._bytes.total()
 
     def share(self, address: str) -> "Share":
         """A share for a client of this address, "" for one of our own processes; it has nothing yet."""
@@ -36,7 +36,7 @@ class Buffered:
     def take(self, network: str, size_bytes: int) -> None:
         """Count these bytes. Raises RateLimited where not so many are left, or not for this network."""
         left_bytes = self.left_bytes - size_bytes
-        if left_bytes < 0 or (network and self._held[network] > GREED * left_bytes):
+        if left_bytes < 0 or (network and self._bytes[network] > GREED * left_bytes):
             raise RateLimited(
                 "Too much is kept in memory here for clients that take their time; ask for smaller pages.",
                 retry_after_s=RETRY_AFTER_S,
@@ -45,13 +45,13 @@ class Buffered:
 
     def take_anyway(self, network: str, size_bytes: int) -> None:
         """Count bytes that cannot be refused any more."""
-        self._held[network] += size_bytes
+        self._bytes[network] += size_bytes
 
     def give_back(self, network: str, size_bytes: int) -> None:
         """Count these bytes no more."""
-        self._held[network] -= size_bytes
-        if not self._held[network]:
-            del self._held[network]
+        self._bytes[network] -= size_bytes
+        if not self._bytes[network]:
+            del self._bytes[network]
 
 
 class Share:

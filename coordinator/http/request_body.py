@@ -155,7 +155,7 @@ async def _next_piece(request: web.Request, timeout_s: float) -> bytes | None:
     piece = _taken_at_once(request)
     if piece or request.content.at_eof():
         return piece
-    with _told_as_ours():
+    with _as_our_errors():
         try:
             async with deadline:
                 return await request.content.readany()
@@ -167,12 +167,12 @@ async def _next_piece(request: web.Request, timeout_s: float) -> bytes | None:
 
 def _taken_at_once(request: web.Request) -> bytes:
     """All that has arrived, b"" for nothing. The parser delivers what it has as soon as there is room."""
-    with _told_as_ours():
+    with _as_our_errors():
         return b"".join(iter(request.content.read_nowait, b""))
 
 
 @contextmanager
-def _told_as_ours() -> Iterator[None]:
+def _as_our_errors() -> Iterator[None]:
     try:
         yield
     except (OSError, RuntimeError) as error:  # RuntimeError: aiohttp's reader without a connection

@@ -50,8 +50,8 @@ def json_response(
 ) -> web.Response:
     """`value` (a msgspec Struct, a dict, a list, text) as JSON, not to be kept unless `headers` say so."""
     body = msgspec.json.encode(value)
-    kept = {"Cache-Control": "no-store"} | dict(headers or {})
-    return web.Response(body=body, status=status, headers=kept, content_type="application/json")
+    all_headers = {"Cache-Control": "no-store"} | dict(headers or {})
+    return web.Response(body=body, status=status, headers=all_headers, content_type="application/json")
 
 
 def error_response(error: FilestoreError, request: web.BaseRequest) -> web.Response:
@@ -104,8 +104,8 @@ def error_of(request: web.Request, problem: Exception) -> FilestoreError:
         if error.lasts:
             _TROUBLES.met("requests are not served", error.details, **facts)
         else:
-            told = {"code": error.code, "details": error.details}
-            _log.warning("request not served", extra=facts | told)
+            described = {"code": error.code, "details": error.details}
+            _log.warning("request not served", extra=facts | described)
     return error
 
 

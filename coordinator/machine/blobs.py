@@ -99,18 +99,18 @@ def collect(change: Change, command: Collect) -> Collected:
         " AND collected_at IS NULL ORDER BY released_at_ms, sha256 LIMIT ?",
         (change.at_ms - command.grace_ms, command.rows_max),
     ).fetchall()
-    blobs = blob_bytes = doomed = 0
+    blobs = blob_bytes = marked = 0
     for sha256, size_bytes in rows:
-        if blobs + doomed >= command.rows_max:
+        if blobs + marked >= command.rows_max:
             break
-        doomed += _mark_for_deletion(change, sha256)
+        marked += _mark_for_deletion(change, sha256)
         blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
-    return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
+    return Collected(blobs=blobs, bytes=blob_bytes, replicas=marked, more=blobs + marked >= command.rows_max)
 
 
 def collect_over_quota(change: Change, command: CollectOverQuota) -> Collected:
     """Collect from buckets that have more on the disks than their quota, and no more than that excess."""
-    blobs = blob_bytes = doomed = 0
+    blobs = blob_bytes = marked = 0
     for bucket_id, excess_bytes in quotas.over(change.db):
         rows = change.db.execute(
             "SELECT sha256, size_bytes FROM blobs WHERE released_by = ? AND released_by <> ''"
@@ -118,12 +118,12 @@ def collect_over_quota(change: Change, command: CollectOverQuota) -> Collected:
             (bucket_id, change.at_ms - command.grace_ms, command.rows_max),
         ).fetchall()
         for sha256, size_bytes in rows:
-            if excess_bytes <= 0 or blobs + doomed >= command.rows_max:
+            if excess_bytes <= 0 or blobs + marked >= command.rows_max:
                 break
-            doomed += _mark_for_deletion(change, sha256)
+            marked += _mark_for_deletion(change, sha256)
             blobs, blob_bytes = blobs + 1, blob_bytes + size_bytes
             excess_bytes -= size_bytes
-    return Collected(blobs=blobs, bytes=blob_bytes, replicas=doomed, more=blobs + doomed >= command.rows_max)
+    return Collected(blobs=blobs, bytes=blob_bytes, replicas=marked, more=blobs + marked >= command.rows_max)
 
 
 def is_over_quota(db: sqlite3.Connection, at_ms: int, grace_ms: int) -> bool:

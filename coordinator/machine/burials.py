@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from ca.errors import Unavailable
 from coordinator.machine.execution.change import Change
 
-KEPT_MS = 24 * 60 * 60 * 1000
+RETENTION_MS = 24 * 60 * 60 * 1000
 
 
 def bury(change: Change, sha256: str, node_id: str) -> None:
@@ -44,7 +44,7 @@ def purge(change: Change, rows_max: int) -> int:
 
     What was seen of blobs before the last of them does not count any more.
     """
-    until_ms = change.at_ms - KEPT_MS
+    until_ms = change.at_ms - RETENTION_MS
     oldest = "FROM burials WHERE at_ms <= ? ORDER BY at_ms, log_index, sha256, node_id LIMIT ?"
     rows = change.db.execute(f"SELECT sha256, node_id, log_index {oldest}", (until_ms, rows_max)).fetchall()
     if rows:

@@ -168,8 +168,8 @@ def _without(spans: Sequence[Span], removed: Sequence[Span]) -> list[Span]:
     if not spans:
         return []
     edges = [0, *(edge for span in removed for edge in span), max(stop for _, stop in spans)]
-    kept = [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
-    return _intersection(spans, kept)
+    remaining = [(start, stop) for start, stop in zip(edges[::2], edges[1::2], strict=True) if start < stop]
+    return _intersection(spans, remaining)
 
 
 def _is_last_source(db: sqlite3.Connection, sha256: str, size_bytes: int, node_id: str) -> bool:
@@ -185,7 +185,7 @@ def _blob(db: sqlite3.Connection, sha256: str, size_bytes: int, spans: str) -> D
         "SELECT file_uuid, filename FROM files WHERE blob_sha256 = ? ORDER BY sequence LIMIT ?",
         (sha256, FILES_SHOWN_MAX),
     ).fetchall()
-    doomed = db.execute(
+    marked = db.execute(
         "SELECT node_id FROM blob_replicas WHERE sha256 = ? AND doomed_at IS NOT NULL ORDER BY node_id",
         (sha256,),
     ).fetchall()
@@ -195,7 +195,7 @@ def _blob(db: sqlite3.Connection, sha256: str, size_bytes: int, spans: str) -> D
         gone=_decode(spans),
         copies=[copy.node_id for copy in of_blob(db, sha256)],
         files=[NamedFile(file_uuid=file_uuid, filename=filename) for file_uuid, filename in files],
-        doomed=[node_id for (node_id,) in doomed],
+        doomed=[node_id for (node_id,) in marked],
     )
 
 

@@ -136,7 +136,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.FindBlob: blobs.find,
     queries.LiveUploads: uploads.live,
     queries.ListNodeUploads: upload_places.list_of_node,
-    queries.ListReplicasToDelete: replica_lists.list_doomed,
+    queries.ListReplicasToDelete: replica_lists.list_to_delete,
     queries.ListReplicas: replica_lists.list_held,
     queries.KnownReplicas: replica_lists.known,
     queries.ListShortBlobs: replica_lists.list_short,

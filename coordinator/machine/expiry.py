@@ -24,8 +24,8 @@ from coordinator.protocol.commands import EXPIRE_ROWS_MAX, Expire
 
 HOUR_MS = 3_600_000
 PUT_OFF_MS = HOUR_MS
-PUBLIC_TOKEN_KEPT_MS = 30 * 24 * HOUR_MS  # after its end: so long it answers gone, then not found
-JOIN_TOKEN_KEPT_MS = 24 * HOUR_MS  # after its end: for an admin to see what it was used for
+PUBLIC_TOKEN_RETENTION_MS = 30 * 24 * HOUR_MS  # after its end: so long it answers gone, then not found
+JOIN_TOKEN_RETENTION_MS = 24 * HOUR_MS  # after its end: for an admin to see what it was used for
 CHILDREN_LOOKED_AT = 100  # of one backup; more count as one that is still wanted
 
 _DUE = (
@@ -50,9 +50,9 @@ def is_due(db: sqlite3.Connection, at_ms: int) -> bool:
     """Whether an Expire at this time would find anything: a few looks at indexes."""
     times = {
         "now": at_ms,
-        "public_tokens": at_ms - PUBLIC_TOKEN_KEPT_MS,
-        "join_tokens": at_ms - JOIN_TOKEN_KEPT_MS,
-        "burials": at_ms - burials.KEPT_MS,
+        "public_tokens": at_ms - PUBLIC_TOKEN_RETENTION_MS,
+        "join_tokens": at_ms - JOIN_TOKEN_RETENTION_MS,
+        "burials": at_ms - burials.RETENTION_MS,
     }
     return bool(db.execute(_DUE, times).fetchone()[0])
 
@@ -68,8 +68,8 @@ def expire(change: Change, command: Expire) -> Expired:
     retained, tombstones = _end_files(change, room, command.tombstone_ms)
     permissions = _delete(change.db, room, "file_permissions", at_ms)
     permissions += _delete(change.db, room, "bucket_permissions", at_ms)
-    public_tokens = _delete(change.db, room, "public_tokens", at_ms - PUBLIC_TOKEN_KEPT_MS)
-    join_tokens = _delete_join_tokens(change.db, room, at_ms - JOIN_TOKEN_KEPT_MS)
+    public_tokens = _delete(change.db, room, "public_tokens", at_ms - PUBLIC_TOKEN_RETENTION_MS)
+    join_tokens = _delete_join_tokens(change.db, room, at_ms - JOIN_TOKEN_RETENTION_MS)
     buried = _end_burials(change, room)
     cluster.end_keys(change)
     return Expired(

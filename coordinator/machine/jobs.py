@@ -12,7 +12,7 @@ from coordinator.model.records import SCHEDULE, JobRunPage, JobRunRecord
 from coordinator.protocol.commands import CANCELLED, CancelRun, RecordRun, StartRun, TriggerJob
 from coordinator.protocol.queries import GetJobRun, GetLastRuns, ListJobRuns
 
-RUNS_KEPT = 100  # that have ended, of each job
+RUNS_RETAINED = 100  # that have ended, of each job
 RUNS_TRIMMED_MAX = 2  # in one change; one more than a start can add
 RUNNING = "running"
 FAILED = "failed"
@@ -119,7 +119,7 @@ def running(db: sqlite3.Connection) -> list[JobRunRecord]:
 def outcomes(db: sqlite3.Connection) -> dict[str, tuple[int, bool]]:
     """By job: when a run was last completed (0: never), and whether the last run that has ended failed.
 
-    A run that was cancelled counts as neither. It looks at the runs that are still recorded: RUNS_KEPT of
+    A run that was cancelled counts as neither. It looks at the runs that are still recorded: RUNS_RETAINED of
     each job and a few more.
     """
     rows = db.execute(
@@ -174,11 +174,11 @@ def _check_new(db: sqlite3.Connection, command: TriggerJob | StartRun) -> None:
 
 
 def _insert(change: Change, run: JobRunRecord) -> None:
-    """Write a new run, in the place of those of its job that are beyond RUNS_KEPT."""
+    """Write a new run, in the place of those of its job that are beyond RUNS_RETAINED."""
     change.db.execute(
         "DELETE FROM job_runs WHERE sequence IN (SELECT sequence FROM job_runs WHERE job_name = ?"
         " ORDER BY sequence DESC LIMIT ? OFFSET ?)",
-        (run.job_name, RUNS_TRIMMED_MAX, RUNS_KEPT),
+        (run.job_name, RUNS_TRIMMED_MAX, RUNS_RETAINED),
     )
     change.db.execute(
         f"INSERT INTO job_runs (sequence, {_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

@@ -115,7 +115,7 @@ def require(
     ).fetchone()
     if row is None:
         raise NotFound("There is no such file.")
-    is_reply = isinstance(scope, Change) and not states.are_told(scope.db)
+    is_reply = isinstance(scope, Change) and not states.are_distinct(scope.db)
     record = _record(kind, row, is_reply=is_reply)
     sequence: int = row[-1]
     require_file_level(

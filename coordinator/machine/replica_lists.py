@@ -40,7 +40,7 @@ from coordinator.protocol.queries import (
 COUNTED_MAX = 10_000  # of anything; an answer need not count a million
 
 
-def list_doomed(question: Question, query: ListReplicasToDelete) -> DeletionPage:
+def list_to_delete(question: Question, query: ListReplicasToDelete) -> DeletionPage:
     """What a node shall delete, by sha256.
 
     A replica is wanted when fewer than the write quorum count without it: those that counted when it was
@@ -61,7 +61,7 @@ def list_doomed(question: Question, query: ListReplicasToDelete) -> DeletionPage
 def list_held(question: Question, query: ListReplicas) -> ReplicaPage:
     """The replicas that the log has of a node, those marked for deletion too, by sha256."""
     rows, more = _page_of_node(question, query, "own.doomed_at IS NOT NULL")
-    replicas = [HeldReplica(sha256=name, size_bytes=size, doomed=doomed) for name, size, doomed in rows]
+    replicas = [HeldReplica(sha256=name, size_bytes=size, doomed=marked) for name, size, marked in rows]
     return ReplicaPage(log_index=question.as_of(), replicas=replicas, more=more)
 
 
@@ -138,7 +138,7 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
     lacking = "blobs WHERE missing = ? AND missing > 0"
     short = {missing: _count(db, lacking, missing) for missing in range(1, wanted + 1)}
     node_ids = [row[0] for row in db.execute("SELECT node_id FROM nodes ORDER BY node_id").fetchall()]
-    doomed = {
+    marked = {
         node_id: _count(db, "blob_replicas WHERE node_id = ? AND doomed_at IS NOT NULL", node_id)
         for node_id in node_ids
     }
@@ -155,7 +155,7 @@ def counts(question: Question, query: GetReplicaCounts) -> ReplicaCounts:
         gone=_count(db, "damaged_blobs WHERE (gone_bytes > 0) = 1"),
         gone_bytes=_gone_bytes(db),
         unreferenced=_count(db, "blobs WHERE released_at_ms IS NOT NULL AND collected_at IS NULL"),
-        doomed={node_id: count for node_id, count in doomed.items() if count},
+        doomed={node_id: count for node_id, count in marked.items() if count},
         recounting=[node_id for (node_id,) in queued],
         absent=_held_by(db, 0, 0, missing=wanted),
         last=sum(_held_by(db, 1, 1, missing=lack) for lack in (wanted - 1, wanted)) if wanted > 1 else 0,
@@ -186,8 +186,8 @@ def of_node(question: Question, query: GetNodeReplicas) -> NodeReplicas:
     row = question.db.execute(
         "SELECT replicas, doomed FROM replica_totals WHERE node_id = ?", (query.node_id,)
     ).fetchone()
-    replicas, doomed = (0, 0) if row is None else row
-    return NodeReplicas(replicas=replicas - doomed, doomed=doomed)
+    replicas, marked = (0, 0) if row is None else row
+    return NodeReplicas(replicas=replicas - marked, doomed=marked)
 
 
 def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:
@@ -215,11 +215,11 @@ def count_sole(question: Question, query: CountSoleReplicas) -> SolePage:
 
 
 def _page_of_node(
-    question: Question, query: ListReplicasToDelete | ListReplicas, told: str, *, which: str = ""
+    question: Question, query: ListReplicasToDelete | ListReplicas, flag: str, *, which: str = ""
 ) -> tuple[list[tuple[str, int, bool]], bool]:
-    """Name, size and `told` (SQL, a truth value) of a node's `own` replicas, and whether there are more."""
+    """Name, size and `flag` (SQL, a truth value) of a node's `own` replicas, and whether there are more."""
     rows = question.db.execute(
-        f"SELECT own.sha256, b.size_bytes, {told}"
+        f"SELECT own.sha256, b.size_bytes, {flag}"
         " FROM blob_replicas own JOIN blobs b ON b.sha256 = own.sha256"
         f" WHERE own.node_id = ? {which} AND own.sha256 > ? ORDER BY own.sha256 LIMIT ?",
         (query.node_id, query.after, query.limit + 1),
@@ -228,7 +228,7 @@ def _page_of_node(
 
 
 def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -> ShortBlob:
-    doomed = db.execute(
+    marked = db.execute(
         "SELECT node_id FROM blob_replicas WHERE sha256 = ? AND doomed_at IS NOT NULL ORDER BY node_id",
         (sha256,),
     ).fetchall()
@@ -237,7 +237,7 @@ def _short(db: sqlite3.Connection, sha256: str, size_bytes: int, missing: int) -
         size_bytes=size_bytes,
         missing=missing,
         holders=holders(db, sha256),
-        doomed=[node_id for (node_id,) in doomed],
+        doomed=[node_id for (node_id,) in marked],
         damaged=[copy.node_id for copy in damaged.of_blob(db, sha256)],
     )
 

@@ -68,7 +68,7 @@ def holders(db: sqlite3.Connection, sha256: str) -> list[str]:
     return [node_id for (node_id,) in rows]
 
 
-def require_kept(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
+def require_present(db: sqlite3.Connection, sha256: str, node_ids: Sequence[str], as_of: int) -> None:
     """Raises Unavailable unless what was seen on these nodes after `as_of` is there, and stays."""
     require_unmarked(db, sha256, node_ids)
     burials.require_none(db, sha256, node_ids, as_of)
@@ -111,7 +111,7 @@ def add(change: Change, command: AddReplica) -> int:
     if blob is None:
         raise NotFound("No file refers to this blob.")
     _custody_index(db, command.node_id)
-    require_kept(db, command.sha256, [command.node_id], command.as_of)
+    require_present(db, command.sha256, [command.node_id], command.as_of)
     insert(change, command.sha256, [command.node_id])
     return recount(db, command.sha256)
 
@@ -170,11 +170,11 @@ def report_lost(change: Change, command: ReportLost) -> Lost:
     keeps = command.reason == "damaged" and rules.in_force(db) >= rules.DAMAGED_COPIES_STAY
     for sha256 in command.sha256s:
         burials.bury(change, sha256, command.node_id)
-        kept_copy = damaged.forget(db, sha256, command.node_id)
+        had_copy = damaged.forget(db, sha256, command.node_id)
         if _forget(db, sha256, command.node_id):
             replicas += 1
             blobs += is_lost(db, sha256)
-        elif kept_copy:
+        elif had_copy:
             recount(db, sha256)
         if keeps and _is_wanted_from(db, sha256, command.node_id):
             damaged.note(change, sha256, command.node_id, ())

@@ -29,7 +29,7 @@ def plan(change: Change, sequence: int, command: UpdateFile) -> Retention | None
     Raises Gone for a file whose content is gone by it, InvalidRequest for an end that has passed already.
     """
     hours = command.retention_hours
-    if isinstance(hours, UnsetType) or not states.are_told(change.db):
+    if isinstance(hours, UnsetType) or not states.are_distinct(change.db):
         return None
     status, earlier, available_at_ms = change.db.execute(
         "SELECT status, retention_hours, available_at_ms FROM files WHERE sequence = ?", (sequence,)

@@ -74,7 +74,7 @@ def begin(change: Change, new: files.NewFile, placement: list[str]) -> UploadRec
         expires_at_ms=expires_at_ms,
         kind=new.kind,
         as_of=change.log_index,
-        reserved_bytes=_told(upload),
+        reserved_bytes=_reserved_for_holder(upload),
     )
 
 
@@ -250,7 +250,7 @@ def complete(change: Change, command: CompleteUpload) -> ContentRecord:
     if live is not None:
         _with_room(change, row, live, command.size_bytes)
     blobs.check_size(change.db, command.blob_sha256, command.size_bytes)
-    replicas.require_kept(change.db, command.blob_sha256, command.replicas, command.as_of)
+    replicas.require_present(change.db, command.blob_sha256, command.replicas, command.as_of)
     blobs.refer(change, command.blob_sha256, command.size_bytes, command.replicas)
     next_state = states.next_state(change.db)
     change.db.execute(
@@ -282,7 +282,7 @@ def terminate(change: Change, command: TerminateUpload) -> None:
 
 
 def _completed(change: Change, command: CompleteUpload) -> ContentRecord:
-    return contents.record(change.db, command.file_uuid, is_reply=not states.are_told(change.db))
+    return contents.record(change.db, command.file_uuid, is_reply=not states.are_distinct(change.db))
 
 
 def _require_as_seen(
@@ -332,7 +332,7 @@ def _reserve(change: Change, row: files.FileRow, upload: _Upload, size_bytes: in
     return upload
 
 
-def _told(upload: _Upload | None) -> int | msgspec.UnsetType:
+def _reserved_for_holder(upload: _Upload | None) -> int | msgspec.UnsetType:
     """The reserved bytes, which bound the holder; unset where no quota does."""
     if upload is None or upload.reserved_bytes is None or not upload.quota_bytes:
         return msgspec.UNSET
@@ -459,6 +459,6 @@ def _record(scope: Change | Question, row: files.FileRow, upload: _Upload | None
         as_of=scope.log_index if isinstance(scope, Change) else scope.as_of(),
         epoch=upload.epoch if upload else 0,
         prefix_sha256=upload.prefix_sha256 if upload else "",
-        reserved_bytes=_told(upload),
+        reserved_bytes=_reserved_for_holder(upload),
         patch_offset=msgspec.UNSET if upload else _patch_offset(scope, row),
     )

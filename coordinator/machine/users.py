@@ -180,8 +180,8 @@ def _put(
     Raises InvalidRequest for more names than a token has room for.
     """
     known = _find(change, user_id)
-    kept_roles, kept_groups = (known.roles, known.groups) if known else ([], [])
-    names = (kept_roles if roles is None else roles) + (kept_groups if groups is None else groups)
+    known_roles, known_groups = (known.roles, known.groups) if known else ([], [])
+    names = (known_roles if roles is None else roles) + (known_groups if groups is None else groups)
     if sum(len(name) + 3 for name in names) > NAMES_CHARS_MAX:
         raise InvalidRequest(f"roles: roles and groups have at most {NAMES_CHARS_MAX} characters together.")
     if known is None:

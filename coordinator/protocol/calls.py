@@ -283,8 +283,8 @@ class NodeStatus(Struct, frozen=True, kw_only=True):
 
     `disk`: ok; low, when no room is left but the reserve; full, when none is left at all; failed, when it
     takes no bytes. `copy_failures`: what the leader has seen fail again and again of the copies that it shall
-    make or give; "" for nothing. `since_ms`: see `coordinator.rpc.node_health.Heard`. `rival`: why a second
-    process that claims to be this node is refused, "" if there is none.
+    make or give; "" for nothing. `since_ms`: see `coordinator.rpc.node_health.LastHeartbeat`. `rival`: why a
+    second process that claims to be this node is refused, "" if there is none.
     """
 
     node: NodeRecord

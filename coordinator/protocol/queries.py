@@ -342,9 +342,9 @@ class ListLastSources(Query, frozen=True, kw_only=True, tag="list_last_sources")
 
 
 class CountCollectable(Query, frozen=True, kw_only=True, tag="count_collectable"):
-    """For members only: how many blobs a Collect with this grace would doom.
+    """For members only: how many blobs a Collect with this grace would mark for deletion.
 
-    They are counted up to `limit`. With `is_doomed` it is how many replicas were doomed of those that a
+    They are counted up to `limit`. With `is_doomed` it is how many replicas were marked of those that a
     Collect would have by now, and are there still.
     """
 

@@ -131,8 +131,8 @@ class View:
         """The leader's clock, as its last answer told and time has gone on since; ours before the first."""
         if self._leader_clock is None:
             return now_ms()
-        told_ms, at_s = self._leader_clock
-        return told_ms + int((time.monotonic() - at_s) * 1000)
+        leader_ms, at_s = self._leader_clock
+        return leader_ms + int((time.monotonic() - at_s) * 1000)
 
     def node(self, node_id: str) -> NodeRecord | None:
         """A node that has joined, or None."""
@@ -220,4 +220,4 @@ class View:
             try:
                 await asyncio.to_thread(write_known, self._known, coordinators)
             except OSError as error:
-                _log.warning("the list of coordinators cannot be kept: %s", error)
+                _log.warning("the list of coordinators cannot be saved: %s", error)

@@ -72,9 +72,9 @@ class AuditPage:
 class AuditPages:
     """Reads the log at `path` in a thread of its own, which starts with the first page."""
 
-    def __init__(self, path: Path, *, kept: int) -> None:
-        """`kept`: how many files there are beside the one that is written, at most."""
-        self._paths = (path, *(path.with_name(f"{path.name}.{number}") for number in range(1, kept + 1)))
+    def __init__(self, path: Path, *, rotated: int) -> None:
+        """`rotated`: how many full files there are beside the one that is written, at most."""
+        self._paths = (path, *(path.with_name(f"{path.name}.{number}") for number in range(1, rotated + 1)))
         self._pool: ThreadPoolExecutor | None = None
         self._waiting = 0
 

@@ -81,14 +81,14 @@ async def revoke(request: web.Request) -> web.Response:
     node_id = _path_node(request)
     services = request.app[API]
     async with audited(request, "revoke_node", principal=caller.subject, target=node_id):
-        held = await services.metadata.propose(RevokeNode(caller=caller, node_id=node_id), NodeRemoval)
+        removal = await services.metadata.propose(RevokeNode(caller=caller, node_id=node_id), NodeRemoval)
     leader = await _leader(services, caller)
     others = _others_there(leader, node_id)
     body = RevokedNode(
         revoked=True,
         id=node_id,
-        replicas=held.replicas,
-        uploads=held.uploads,
+        replicas=removal.replicas,
+        uploads=removal.uploads,
         only_there=await _sole(services, node_id, others, count_max=COUNTED_MAX),
         uploads_only_there=await _endangered(services, node_id, frozenset(others), leader.write_quorum),
     )

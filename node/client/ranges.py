@@ -177,14 +177,14 @@ class _Download:
         self._measure(slowest)
         own, other = self._nodes.best_bytes_per_s(), slowest.bytes_per_s(now_s)
         lacking = slowest.stop - slowest.at
-        kept = int(lacking * other / (own + other))
-        if own >= MUCH_FASTER * other and kept < TAKEN_BYTES_MIN:
-            kept = 0
-        elif min(kept, lacking - kept) < TAKEN_BYTES_MIN:
+        retained = int(lacking * other / (own + other))
+        if own >= MUCH_FASTER * other and retained < TAKEN_BYTES_MIN:
+            retained = 0
+        elif min(retained, lacking - retained) < TAKEN_BYTES_MIN:
             return None
-        taken = (slowest.at + kept, slowest.stop)
-        slowest.stop = slowest.at + kept
-        if kept == 0:
+        taken = (slowest.at + retained, slowest.stop)
+        slowest.stop = slowest.at + retained
+        if retained == 0:
             slowest.limit.reschedule(asyncio.get_running_loop().time())
         return taken
 

@@ -16,7 +16,7 @@ from coordinator.model.records import ContentRecord
 from node.content.context import ContentContext
 from node.content.delivery import send_range
 from node.content.sources import read_anywhere
-from node.http.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_holds
+from node.http.conditions import Outcome, content_disposition, evaluate, field_of, http_date, if_range_matches
 from node.http.digests import repr_digest
 from node.http.ranges import ByteRange, multipart_parts, parse_range
 from node.peer.request_body import Piece
@@ -111,7 +111,7 @@ def _single(span: ByteRange, content: ContentRecord) -> Plan:
 def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
     """A Range under an If-Range that does not hold is ignored (RFC 9110, section 13.1.5)."""
     condition = field_of(request.headers, "If-Range")
-    return condition is None or if_range_holds(condition, etag, modified_at_ms)
+    return condition is None or if_range_matches(condition, etag, modified_at_ms)
 
 
 async def _body(

@@ -47,7 +47,7 @@ def evaluate(
 
     `headers` maps names as the RFC spells them, or is a case-insensitive multi-dictionary. `etag`: its tag,
     or several that name it alike. Raises PreconditionFailed; NOT_MODIFIED comes for GET and HEAD only.
-    If-Range is `if_range_holds`.
+    If-Range is `if_range_matches`.
     """
     etags = (etag,) if isinstance(etag, str) else etag
     if_match = field_of(headers, "If-Match")
@@ -96,7 +96,7 @@ def _evaluate_cache(
     return Outcome.NOT_MODIFIED if unchanged else Outcome.PROCEED
 
 
-def if_range_holds(header: str | None, etag: str, modified_at_ms: int) -> bool:
+def if_range_matches(header: str | None, etag: str, modified_at_ms: int) -> bool:
     """Whether Range is to be honoured (RFC 9110, section 13.1.5); if not, the whole is sent.
 
     Without the header it is. A tag must be equal and strong; a date must equal Last-Modified exactly, which

@@ -4,8 +4,8 @@ HEAD and GET with one range, the checksums of its segments, PUT of a replica, an
 fetch one from others.
 
 A blob's name is its sha256, so a PUT cannot replace anything by something else: what does not hash to its
-name is refused, what is there already and sound is answered at once. What is found damaged is withdrawn, so
-that the next PUT brings a fresh copy.
+name is refused, what is there already and sound is answered at once. What is found damaged is removed from
+service, so that the next PUT brings a fresh copy.
 """
 
 import re
@@ -29,7 +29,7 @@ from node.peer.range_fetch import SourcesFailed
 from node.peerapi.context import PEER, PeerContext
 from node.sending.body_writer import send_body
 from node.storage.blob_reader import read_blob
-from node.storage.damage import miss, verify_blob, withdraw
+from node.storage.damage import miss, remove_from_service, verify_blob
 from node.storage.segments import (
     BlobDamaged,
     BlobMissing,
@@ -107,7 +107,7 @@ async def _get(request: web.Request) -> web.StreamResponse:
             body = counted(reading, services.metrics.replica_bytes.labels("sent"))
             await send_body(request, response, body)
     except BlobDamaged as damage:
-        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        await remove_from_service(services.disk, services.blobs, services.metrics, damage)
         raise Unavailable(f"This replica cannot be read: {damage}") from damage
     except BlobMissing as error:
         raise Unavailable("This replica is gone.") from error
@@ -167,9 +167,10 @@ async def _pull(request: web.Request) -> web.StreamResponse:
 
 
 async def _retain(request: web.Request) -> web.StreamResponse:
-    """Keep a replica that the log has doomed, and have the log take that back.
+    """Keep a replica that the log has marked for deletion, and have the log take that back.
 
-    It answers 200 when the replica is here, whole as far as its name and size tell, and not doomed any more.
+    It answers 200 when the replica is here, whole as far as its name and size tell, and not marked for
+    deletion any more.
 
     Raises NotFound when it is not here: then it may come anew. Unavailable.
     """
@@ -202,7 +203,7 @@ async def _opened(services: PeerContext, sha256: str) -> OpenBlob:
     except BlobMissing as error:
         raise NotFound("No whole replica of this blob is here.") from error
     except BlobDamaged as damage:
-        await withdraw(services.disk, services.blobs, services.metrics, damage)
+        await remove_from_service(services.disk, services.blobs, services.metrics, damage)
         raise NotFound("No whole replica of this blob is here.") from damage
 
 
@@ -215,7 +216,7 @@ async def _recheck(services: PeerContext, sha256: str, number: str) -> int:
         if await services.disk.run(blob.verify_segment, index):
             return blob.size_bytes
         damage = blob.damaged(f"segment {index} does not match its checksum", segment=index)
-    await withdraw(services.disk, services.blobs, services.metrics, damage)
+    await remove_from_service(services.disk, services.blobs, services.metrics, damage)
     raise NotFound("No whole replica of this blob is here.")
 
 

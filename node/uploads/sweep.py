@@ -13,7 +13,7 @@ from ca.errors import FilestoreError, Unavailable, UploadLocked
 from coordinator.protocol.queries import LiveUploads
 from node.diskio.unusable_paths import WORK
 from node.storage.blobs import INCOMING
-from node.storage.damage import set_aside_again
+from node.storage.damage import retry_quarantine
 from node.storage.leftovers import AREA
 from node.storage.quarantine import Quarantine
 from node.uploads.context import UploadContext
@@ -34,7 +34,7 @@ async def keep_swept(services: UploadContext) -> None:
             await services.disk.run(services.blobs.leftovers.find_stale, INCOMING, STALE_S, at_s=time.time())
             await services.disk.run(services.blobs.look_again)
             await services.disk.run(Quarantine(services.blobs).look_again)
-            await set_aside_again(services.disk, services.blobs, services.metrics)
+            await retry_quarantine(services.disk, services.blobs, services.metrics)
             await services.fetches.clean()
             await sweep(services)
         except (FilestoreError, OSError) as error:  # the log cannot be asked, or no file be opened

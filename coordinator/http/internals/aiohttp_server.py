@@ -204,8 +204,8 @@ def take_head(writer: AbstractStreamWriter) -> bytes:
     Raises LibraryChanged.
     """
     head: bytes = getattr(writer, "_headers_buf", b"")
-    is_kept = isinstance(head, bytes) and head.startswith(_HEAD_START)
-    if not is_kept or getattr(writer, "_headers_written", True):
+    is_buffered = isinstance(head, bytes) and head.startswith(_HEAD_START)
+    if not is_buffered or getattr(writer, "_headers_written", True):
         raise library_changed("aiohttp does not keep the head of an answer back: it would be sent twice")
     writer._headers_buf = None  # type: ignore[attr-defined]
     writer._headers_written = True  # type: ignore[attr-defined]

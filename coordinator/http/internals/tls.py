@@ -235,11 +235,11 @@ class _Tls(_Protocol):  # type: ignore[misc]
     def _write_appdata(self, list_of_data: Iterable[Data]) -> None:
         """Send what the socket takes, and keep the rest: the caller may use its memory again."""
         if self._write_backlog:
-            super()._write_appdata([_kept(data) for data in list_of_data])
+            super()._write_appdata([_unchanging(data) for data in list_of_data])
             return
         super()._write_appdata(list_of_data)
         if self._write_backlog:
-            self._write_backlog[:] = map(_kept, self._write_backlog)
+            self._write_backlog[:] = map(_unchanging, self._write_backlog)
 
     def _do_write(self) -> None:
         """Encrypt what waits: as long as the socket takes it, or all of it when the connection ends."""
@@ -426,7 +426,7 @@ def _nobody(*_: object) -> memoryview:
     return memoryview(b"")
 
 
-def _kept(data: Data) -> Data:
+def _unchanging(data: Data) -> Data:
     """The same bytes in memory that nobody changes."""
     is_constant = type(data) is bytes or (type(data) is memoryview and type(data.obj) is bytes)
     return data if is_constant else bytes(data)

@@ -48,7 +48,7 @@ WHOLE_DIGESTS: Final = 5  # all of the state is hashed before it is handed out
 INSTANCES_KNOWN: Final = 5  # the log knows who speaks for a node, and nodes are revoked
 KEYS_RETIRE: Final = 5  # another key signs user tokens, and the one before ends
 LAST_PATCH_IS_KNOWN: Final = 5  # where the PATCH began that completed an upload
-RECORDS_TELL_STATES: Final = 5  # the time of a record's last change rises, and its retention can be changed
+STATES_ARE_DISTINCT: Final = 5  # the time of a record's last change rises, and its retention can be changed
 FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
 RULES: Final = 6  # the newest that this program knows
 
@@ -67,11 +67,11 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
     (UpdateFile, "filename"): FILES_ARE_RENAMED,
     (UpdateFile, "content_type"): FILES_ARE_RENAMED,
-    (UpdateFile, "retention_hours"): RECORDS_TELL_STATES,
-    (UpdateFile, "unchanged_since_ms"): RECORDS_TELL_STATES,
-    (DeleteFile, "unchanged_since_ms"): RECORDS_TELL_STATES,
-    (UpdateBucket, "unchanged_since_ms"): RECORDS_TELL_STATES,
-    (DeleteBucket, "unchanged_since_ms"): RECORDS_TELL_STATES,
+    (UpdateFile, "retention_hours"): STATES_ARE_DISTINCT,
+    (UpdateFile, "unchanged_since_ms"): STATES_ARE_DISTINCT,
+    (DeleteFile, "unchanged_since_ms"): STATES_ARE_DISTINCT,
+    (UpdateBucket, "unchanged_since_ms"): STATES_ARE_DISTINCT,
+    (DeleteBucket, "unchanged_since_ms"): STATES_ARE_DISTINCT,
 }
 _OF_LATER_FIELDS: Final = tuple(kind for kind, _ in FIELDS_SINCE)
 # Digests of the state have these from there on; coordinators that know older rules alone do not have them.

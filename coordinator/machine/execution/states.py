@@ -18,19 +18,19 @@ _RISES: Final = "updated_at_ms = MAX(?, updated_at_ms + 1)"
 _IS_SET: Final = "updated_at_ms = ?"
 
 
-def are_told(db: sqlite3.Connection) -> bool:
+def are_distinct(db: sqlite3.Connection) -> bool:
     """Whether states can be distinguished by the rules in force."""
-    return rules.in_force(db) >= rules.RECORDS_TELL_STATES
+    return rules.in_force(db) >= rules.STATES_ARE_DISTINCT
 
 
 def next_state(db: sqlite3.Connection) -> str:
     """SQL that sets `updated_at_ms` of a row that changes; its one value is the time of the change."""
-    return _RISES if are_told(db) else _IS_SET
+    return _RISES if are_distinct(db) else _IS_SET
 
 
 def time_of_next(change: Change, updated_at_ms: int) -> int:
     """The time that `next_state` sets in a row that was last changed at `updated_at_ms`."""
-    return max(change.at_ms, updated_at_ms + 1) if are_told(change.db) else change.at_ms
+    return max(change.at_ms, updated_at_ms + 1) if are_distinct(change.db) else change.at_ms
 
 
 def require(change: Change, updated_at_ms: int, named_ms: int | UnsetType) -> None:
@@ -38,7 +38,7 @@ def require(change: Change, updated_at_ms: int, named_ms: int | UnsetType) -> No
 
     It is the last reason for which a change is refused (RFC 9110, section 13.2.1).
     """
-    if isinstance(named_ms, int) and named_ms != updated_at_ms and are_told(change.db):
+    if isinstance(named_ms, int) and named_ms != updated_at_ms and are_distinct(change.db):
         raise PreconditionFailed("The record was changed since it was looked at.")
 
 

@@ -233,7 +233,7 @@ def _responses(operation: Operation, schemas: Schemas) -> Schema:
         by_status.setdefault(kind.status, []).append(kind)
     for status, kinds in by_status.items():
         if operation.method == hdrs.METH_HEAD:
-            responses[str(status)] = _response_of(kinds, is_told=False)
+            responses[str(status)] = _response_of(kinds, has_body=False)
         elif len(kinds) == 1:
             responses[str(status)] = {"$ref": f"#/components/responses/{kinds[0].code}"}
         else:
@@ -253,15 +253,15 @@ def _response(answer: Answer, schemas: Schemas) -> Schema:
     return made
 
 
-def _response_of(kinds: list[type[FilestoreError]], *, is_told: bool = True) -> Schema:
-    """An error status, which one of `kinds` explains. `is_told`: whether the answer has a body for it."""
+def _response_of(kinds: list[type[FilestoreError]], *, has_body: bool = True) -> Schema:
+    """An error status, which one of `kinds` explains. `has_body`: whether the answer has a body for it."""
     made: Schema = {
         "description": " ".join(" ".join((kind.__doc__ or "").split()) for kind in kinds),
         "headers": _headers(
             {name: text for kind in kinds for name, text in ERROR_HEADERS.get(kind, {}).items()}
         ),
     }
-    if is_told:
+    if has_body:
         codes = {"properties": {"code": {"enum": [kind.code for kind in kinds]}}}
         made["content"] = {
             _JSON: {

@@ -128,5 +128,5 @@ def _without_default(schema: Schema) -> Schema:
 def _with_absence(schema: Schema) -> Schema:
     """The schema of a field of a request, which may be null or "" as well."""
     spoken: Schema = {name: schema[name] for name in _SPOKEN if schema.get(name) is not None}
-    held = {name: value for name, value in schema.items() if name not in _SPOKEN}
-    return {"anyOf": [held, {"enum": list(_ABSENT)}], **spoken}
+    rest = {name: value for name, value in schema.items() if name not in _SPOKEN}
+    return {"anyOf": [rest, {"enum": list(_ABSENT)}], **spoken}

@@ -15,7 +15,7 @@ from coordinator.runtime.audit import AuditLog
 from coordinator.runtime.audit_pages import AuditEntry, AuditFilter, AuditPage, AuditPages
 
 AT_MS = 1_800_000_000_000
-KEPT = 9
+ROTATED = 9
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def numbers(entries: list[AuditEntry]) -> list[int]:
 
 
 def read(path: Path, limit: int = 1000, cursor: str = "", **wanted: Any) -> AuditPage:
-    pages = AuditPages(path, kept=KEPT)
+    pages = AuditPages(path, rotated=ROTATED)
     return asyncio.run(pages.read(AuditFilter(**wanted), limit=limit, cursor=cursor))
 
 
@@ -76,7 +76,7 @@ def test_entries_are_those_that_were_recorded(path: Path) -> None:
 
 @pytest.mark.parametrize("limit", [1, 3, 7, 1000])
 def test_pages_go_over_all_files_without_gap_or_repeat(path: Path, limit: int) -> None:
-    log = AuditLog(path, kept=KEPT, size_bytes_max=1000)
+    log = AuditLog(path, rotated=ROTATED, size_bytes_max=1000)
     for number in range(40):
         log.record("act", principal="p", object=f"file {number}", outcome="ok", request_id="")
     log.close()
@@ -210,7 +210,7 @@ def test_log_that_cannot_be_read_is_told(path: Path) -> None:
 
 async def test_no_more_than_so_many_pages_are_asked_for_at_once(path: Path) -> None:
     path.write_bytes(line(0))
-    pages = AuditPages(path, kept=KEPT)
+    pages = AuditPages(path, rotated=ROTATED)
     asked = [
         asyncio.create_task(pages.read(AuditFilter(), limit=1)) for _ in range(audit_pages.WAITING_MAX + 3)
     ]

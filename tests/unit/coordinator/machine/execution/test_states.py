@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ca.errors import Unavailable
-from coordinator.machine.execution.rules import FILES_ARE_RENAMED, FIRST, RECORDS_TELL_STATES
+from coordinator.machine.execution.rules import FILES_ARE_RENAMED, FIRST, STATES_ARE_DISTINCT
 from coordinator.member.proposing import check_known
 from coordinator.protocol import commands, queries
 from coordinator.protocol.invalidation import NOTHING, file_key, invalidated
@@ -154,8 +154,8 @@ def test_retention_is_changed_and_removed(state: State, kind: KindOfFile) -> Non
 )
 def test_what_older_members_would_not_do_waits_for_the_rules(command: commands.AnyCommand) -> None:
     with pytest.raises(Unavailable):
-        check_known(command, RECORDS_TELL_STATES - 1)
-    check_known(command, RECORDS_TELL_STATES)
+        check_known(command, STATES_ARE_DISTINCT - 1)
+    check_known(command, STATES_ARE_DISTINCT)
 
 
 @every_kind
@@ -219,7 +219,7 @@ def test_what_older_members_do_as_well_is_proposed_at_once() -> None:
 
 
 def test_by_older_rules_everything_is_as_it_was(tmp_path: Path) -> None:
-    state = State(tmp_path / "state.sqlite", rules=RECORDS_TELL_STATES - 1)
+    state = State(tmp_path / "state.sqlite", rules=STATES_ARE_DISTINCT - 1)
     state.nodes("n1", "n2", "n3")
     state.apply(create(ADMIN, "f1", retention_hours=5))
     replied = state.done(

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from coordinator.protocol.queries import ListDamagedCopies
-from node.custody.damaged_copies import RETELL_S
+from node.custody.damaged_copies import REPORT_AGAIN_S
 from node.peer.salvage import local_segment, local_sums
-from node.storage.damage import set_aside_again, verify_blob, withdraw
+from node.storage.damage import remove_from_service, retry_quarantine, verify_blob
 from node.storage.loss_notes import NOTES_MAX, list_lost, note_lost, retry_notes
+from node.storage.out_of_service import LOSSES_MAX, Loss
 from node.storage.segments import SEGMENT_BYTES, BlobDamaged, BlobMissing, segment_digest
-from node.storage.withdrawn import LOSSES_MAX, Loss
 from tests.cluster.faulty_disk import injected
 from tests.cluster.immutable import immutable
 from tests.unit.custody_node import Keeper
@@ -25,7 +25,7 @@ async def found_damaged(keeper: Keeper, name: str) -> None:
 
 async def test_damaged_blob_that_cannot_be_moved_is_not_served_and_reported(keeper: Keeper) -> None:
     name, sound = keeper.store(), keeper.store()
-    keeper.blobs.open_kept(name).close()
+    keeper.blobs.open_and_cache(name).close()
     keeper.rot(name)
     with immutable(keeper.path(name)):
         await found_damaged(keeper, name)
@@ -39,12 +39,12 @@ async def test_damaged_blob_that_cannot_be_moved_is_not_served_and_reported(keep
         assert keeper.blobs.poison.names("damaged") == {name}
         await keeper.compare()
         await keeper.custody.scrubber.look(keeper.cycle())
-        await set_aside_again(keeper.disk, keeper.blobs, keeper.metrics)
+        await retry_quarantine(keeper.disk, keeper.blobs, keeper.metrics)
         assert (keeper.held(), keeper.quarantined()) == ([sound], [])
         assert keeper.audited("replica.lost") == [name]
-    await set_aside_again(keeper.disk, keeper.blobs, keeper.metrics)
+    await retry_quarantine(keeper.disk, keeper.blobs, keeper.metrics)
     assert (keeper.quarantined(), keeper.on_disk()) == ([name], [sound])
-    assert (len(keeper.blobs.withdrawn), len(keeper.blobs.poison)) == (0, 0)
+    assert (len(keeper.blobs.out_of_service), len(keeper.blobs.poison)) == (0, 0)
 
 
 async def test_blob_that_could_not_be_opened_for_a_while_is_told_no_longer_than_that(
@@ -58,15 +58,15 @@ async def test_blob_that_could_not_be_opened_for_a_while_is_told_no_longer_than_
         await found_damaged(keeper, name)
         await keeper.custody.settle_losses()
         assert keeper.held() == []
-        await set_aside_again(keeper.disk, keeper.blobs, keeper.metrics)
+        await retry_quarantine(keeper.disk, keeper.blobs, keeper.metrics)
         assert keeper.blobs.poison.names("damaged") == {name}
-    await set_aside_again(keeper.disk, keeper.blobs, keeper.metrics)
+    await retry_quarantine(keeper.disk, keeper.blobs, keeper.metrics)
     assert len(keeper.blobs.poison) == 0
     assert (await keeper.compare())["added"] == 1
     assert keeper.held() == [name]
 
 
-async def test_blob_that_comes_anew_is_served_though_the_one_before_was_withdrawn(keeper: Keeper) -> None:
+async def test_blob_that_comes_anew_is_served_though_the_one_before_was_removed(keeper: Keeper) -> None:
     content = keeper.content()
     name = keeper.store(content)
     keeper.rot(name)
@@ -74,11 +74,11 @@ async def test_blob_that_comes_anew_is_served_though_the_one_before_was_withdraw
         await found_damaged(keeper, name)
     assert keeper.put(content) == name
     assert await verify_blob(keeper.disk, keeper.blobs, keeper.metrics, name) == len(content)
-    await set_aside_again(keeper.disk, keeper.blobs, keeper.metrics)
+    await retry_quarantine(keeper.disk, keeper.blobs, keeper.metrics)
     assert (keeper.on_disk(), keeper.quarantined()) == ([name], [])
 
 
-async def test_another_process_that_replaces_a_withdrawn_file_has_it_served(keeper: Keeper) -> None:
+async def test_another_process_that_replaces_a_removed_file_has_it_served(keeper: Keeper) -> None:
     content = keeper.content()
     name = keeper.store(content)
     keeper.rot(name)
@@ -89,8 +89,8 @@ async def test_another_process_that_replaces_a_withdrawn_file_has_it_served(keep
     assert Keeper.put(other, content) == name
     other.blobs.close()
     keeper.blobs.open(name).close()
-    assert len(keeper.blobs.withdrawn) == 0
-    await set_aside_again(keeper.disk, keeper.blobs, keeper.metrics)
+    assert len(keeper.blobs.out_of_service) == 0
+    await retry_quarantine(keeper.disk, keeper.blobs, keeper.metrics)
     assert keeper.on_disk() == [name]
 
 
@@ -140,33 +140,33 @@ def test_note_that_nobody_can_take_away_hides_no_later_loss(keeper: Keeper) -> N
     name = keeper.store()
     note_lost(keeper.blobs, Loss(name, "damaged"))
     note_lost(keeper.blobs, Loss(name, "damaged"))
-    assert keeper.blobs.withdrawn.losses(9) == []
+    assert keeper.blobs.out_of_service.losses(9) == []
     with immutable(keeper.directory / "lost" / name):
         note_lost(keeper.blobs, Loss(name, "damaged"))
-        assert keeper.blobs.withdrawn.losses(9) == [Loss(name, "damaged")]
+        assert keeper.blobs.out_of_service.losses(9) == [Loss(name, "damaged")]
         retry_notes(keeper.blobs)
-        assert keeper.blobs.withdrawn.losses(9) == [Loss(name, "damaged")]
+        assert keeper.blobs.out_of_service.losses(9) == [Loss(name, "damaged")]
 
 
 def test_losses_in_memory_are_bounded(keeper: Keeper) -> None:
     (keeper.directory / "lost").touch()
     for number in range(LOSSES_MAX + 2):
         note_lost(keeper.blobs, Loss(f"{number:064x}", "missing"))
-    assert len(keeper.blobs.withdrawn.losses(NOTES_MAX + 2)) == LOSSES_MAX
+    assert len(keeper.blobs.out_of_service.losses(NOTES_MAX + 2)) == LOSSES_MAX
     assert keeper.blobs.poison.names("lost") == {""}
 
 
-async def test_withdraw_of_what_lies_there_no_more_is_no_withdrawal(keeper: Keeper) -> None:
+async def test_removal_of_what_lies_there_no_more_removes_nothing(keeper: Keeper) -> None:
     name = keeper.store()
     keeper.rot(name)
     with keeper.blobs.open(name) as blob:
         damage = blob.damaged("rotten")
     keeper.path(name).unlink()
-    await withdraw(keeper.disk, keeper.blobs, keeper.metrics, damage)
-    assert len(keeper.blobs.withdrawn) == 0
+    await remove_from_service(keeper.disk, keeper.blobs, keeper.metrics, damage)
+    assert len(keeper.blobs.out_of_service) == 0
 
 
-async def test_withdrawn_copy_is_a_source_of_what_is_sound_in_it(keeper: Keeper) -> None:
+async def test_removed_copy_is_a_source_of_what_is_sound_in_it(keeper: Keeper) -> None:
     """As one in quarantine is: it may be the last that has a segment."""
     content = os.urandom(SEGMENT_BYTES + 100)
     name = keeper.put(content)
@@ -196,13 +196,13 @@ async def test_damaged_copy_stays_a_source_while_the_disk_shows_no_quarantine(
         await keeper.custody.settle_losses()
         await keeper.custody._copies.look()
         assert keeper.state.ask(query) == [name]
-        keeper.later_s += 2 * RETELL_S
+        keeper.later_s += 2 * REPORT_AGAIN_S
         quarantine = keeper.directory / "quarantine"
         with injected(os.getpid(), "getdents64:error=EIO", tmp_path / "strace.log", quarantine):
             await keeper.custody._copies.look()
         assert keeper.state.ask(query) == [name]
         keeper.restart()
-        keeper.later_s += 2 * RETELL_S
+        keeper.later_s += 2 * REPORT_AGAIN_S
         await keeper.custody._copies.look()
         assert keeper.state.ask(query) == [name]
 
@@ -216,8 +216,8 @@ async def test_copy_that_could_not_be_read_for_a_moment_is_served_again(
     paths = keeper.path(name), keeper.path(name).parent
     with injected(os.getpid(), faults, tmp_path / "strace.log", *paths):
         await found_damaged(keeper, name)
-        assert len(keeper.blobs.withdrawn) == 1
+        assert len(keeper.blobs.out_of_service) == 1
     await keeper.custody.settle_losses()
     assert keeper.held() == [name]
-    assert (len(keeper.blobs.withdrawn), len(keeper.blobs.poison)) == (0, 0)
+    assert (len(keeper.blobs.out_of_service), len(keeper.blobs.poison)) == (0, 0)
     keeper.blobs.open(name).close()

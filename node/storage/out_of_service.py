@@ -1,4 +1,4 @@
-"""Replicas that are out of service by word of memory alone, and losses that no disk took a note of.
+"""Replicas that are out of service in this process alone, and losses that the disk could not record.
 
 A disk that is read-only, full or failing lets nothing be moved to quarantine and takes no note. What was
 found damaged on it is neither served nor counted all the same, and is reported
@@ -17,12 +17,12 @@ from node.storage.segments import BlobDamaged
 
 Reason = Literal["missing", "damaged"]
 
-WITHDRAWN_MAX: Final = 10_000  # of a disk with more damage each read finds it again
+FILES_MAX: Final = 10_000  # of a disk with more damage each read finds it again
 LOSSES_MAX: Final = 10_000  # beyond, the comparison with the log finds the rest
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawal:
+class RemovedFile:
     """A file that is not served though it lies in its place; another one was written at another time."""
 
     damage: BlobDamaged
@@ -42,52 +42,52 @@ class Loss:
     file: tuple[int, int] | None = None  # that was found damaged, and lies in its place still
 
 
-class Withdrawn:
-    """What one process knows."""
+class OutOfService:
+    """The files that this process has removed from service, and the losses that it has yet to report."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._withdrawals: OrderedDict[str, Withdrawal] = OrderedDict()
+        self._files: OrderedDict[str, RemovedFile] = OrderedDict()
         self._losses: OrderedDict[str, Loss] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._withdrawals)
+        return len(self._files)
 
     def add(self, damage: BlobDamaged, facts: os.stat_result) -> None:
         """The file that was found damaged, as it lies in its place, is not served from now on."""
         with self._lock:
-            self._withdrawals[damage.sha256] = Withdrawal(damage, facts.st_mtime_ns)
-            while len(self._withdrawals) > WITHDRAWN_MAX:
-                self._withdrawals.popitem(last=False)
+            self._files[damage.sha256] = RemovedFile(damage, facts.st_mtime_ns)
+            while len(self._files) > FILES_MAX:
+                self._files.popitem(last=False)
 
-    def holds(self, sha256: str, descriptor: int) -> bool:
+    def covers(self, sha256: str, descriptor: int) -> bool:
         """Whether this open file is not to be served. Another one under that name is. Raises OSError."""
-        if not self._withdrawals:  # as nearly always
+        if not self._files:  # as nearly always
             return False
-        withdrawal = self._withdrawals.get(sha256)
-        if withdrawal is None:
+        file = self._files.get(sha256)
+        if file is None:
             return False
-        if withdrawal.is_of(os.fstat(descriptor)):
+        if file.is_of(os.fstat(descriptor)):
             return True
         self.forget(sha256)
         return False
 
-    def all(self) -> list[Withdrawal]:
+    def all(self) -> list[RemovedFile]:
         """What may be moved to quarantine when the disk lets it."""
         with self._lock:
-            return list(self._withdrawals.values())
+            return list(self._files.values())
 
     def names(self, sha256s: Collection[str]) -> list[str]:
         """Those of which a file lies in its place and is not served."""
-        return [sha256 for sha256 in sha256s if sha256 in self._withdrawals]
+        return [sha256 for sha256 in sha256s if sha256 in self._files]
 
     def forget(self, sha256: str) -> None:
         """The file is not in its place any more."""
         with self._lock:
-            self._withdrawals.pop(sha256, None)
+            self._files.pop(sha256, None)
 
     def note_loss(self, loss: Loss) -> None:
-        """To be reported; the first word about a replica stays."""
+        """To be reported; the first loss of a replica stays."""
         with self._lock:
             if len(self._losses) < LOSSES_MAX:
                 self._losses.setdefault(loss.sha256, loss)
