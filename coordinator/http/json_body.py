@@ -30,12 +30,17 @@ def decode_json(data: bytes, body_type: type[T]) -> T:
     if len(data) > PARTS_BYTES_MAX:
         _require_few_parts(data, body_type)
     value = _parse_json(data) if data else {}
+    if isinstance(value, str):  # whose surrogates nobody has looked for
+        raise InvalidRequest(_explain("Expected `object`, got `str`", body_type))
+    return convert_fields(value, body_type)
+
+
+def convert_fields(value: Any, body_type: type[T]) -> T:
+    """What was parsed, as a `body_type`; refused as `decode_json` does it."""
     if isinstance(value, dict):
         for name, absent in _optional_fields(body_type):  # type: ignore[arg-type]  # a type is hashable
             if value.get(name, 0) in absent:
                 del value[name]
-    if isinstance(value, str):  # whose surrogates nobody has looked for
-        raise InvalidRequest(_explain("Expected `object`, got `str`", body_type))
     try:
         return msgspec.convert(value, body_type, strict=True)
     except msgspec.ValidationError as error:

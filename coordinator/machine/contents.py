@@ -10,10 +10,10 @@ from coordinator.machine.execution.access import Level, reads_lastingly
 from coordinator.machine.execution.change import Change, Question
 from coordinator.model.records import PROJECT_FILE, VM, ContentRecord, FileRecord
 from coordinator.protocol.commands import CompleteUpload
-from coordinator.protocol.queries import GetContent
+from coordinator.protocol.queries import GetContent, GetTicketContent
 
 
-def get(question: Question, query: GetContent) -> ContentRecord:
+def get(question: Question, query: GetContent | GetTicketContent) -> ContentRecord:
     """The record and the nodes that have the bytes. Needs read."""
     row = files.require(question, query.caller, query.file_uuid, Level.READ)
     check_available(row)

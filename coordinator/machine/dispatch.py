@@ -131,6 +131,7 @@ _QUERIES: dict[type, Callable[[Question, Any], object]] = {
     queries.ListPublicTokens: public_tokens.list_page,
     queries.GetPublicContent: public_tokens.get_content,
     queries.GetUpload: uploads.get,
+    queries.GetTicketContent: contents.get,
     queries.GetContent: contents.get,
     queries.FindBlob: blobs.find,
     queries.LiveUploads: uploads.live,

@@ -31,7 +31,7 @@ from coordinator.machine.execution.pages import (
     read_page,
 )
 from coordinator.model.records import BACKUP, DEFAULT_BUCKET_ID, Caller, FilePage, FileRecord
-from coordinator.protocol.commands import DeleteFile
+from coordinator.protocol.commands import DeleteFile, UpdateFile
 from coordinator.protocol.queries import ListBucketFiles
 
 _WINDOW_ROWS_MIN = 256  # candidates that a list of what is shared reads at once
@@ -161,6 +161,14 @@ def insert(change: Change, user: User, new: NewFile) -> None:
         f"UPDATE buckets SET file_count = file_count + 1, {states.next_state(change.db)} WHERE bucket_id = ?",
         (change.at_ms, new.bucket_id),
     )
+
+
+def labels_named(change: Change, command: UpdateFile) -> dict[str, str]:
+    """The columns of name and content type that a change names, with their new values."""
+    if rules.in_force(change.db) < rules.FILES_ARE_RENAMED:
+        return {}
+    named = {"filename": command.filename, "content_type": command.content_type}
+    return {column: value for column, value in named.items() if isinstance(value, str)}
 
 
 def delete(change: Change, command: DeleteFile) -> None:

@@ -148,9 +148,9 @@ def store(
 
     Nothing named is no change. Raises what `retention.plan` does, PreconditionFailed.
     """
-    retained = retention.plan(change, sequence, command)
+    retained, labels = retention.plan(change, sequence, command), files.labels_named(change, command)
     states.require(change, record.updated_at_ms, command.unchanged_since_ms)
-    if not values and retained is None:
+    if not values and not labels and retained is None:
         return record
     if values:
         assignments = ", ".join(f"{name} = ?" for name in values)
@@ -160,9 +160,10 @@ def store(
     if retained is not None:
         retention.store(change, sequence, retained)
         values = values | retention.shown(retained)
-    updated_at_ms = states.time_of_next(change, record.updated_at_ms)
-    change.db.execute("UPDATE files SET updated_at_ms = ? WHERE sequence = ?", (updated_at_ms, sequence))
-    return msgspec.structs.replace(record, updated_at_ms=updated_at_ms, **values)
+    of_file = labels | {"updated_at_ms": states.time_of_next(change, record.updated_at_ms)}
+    assignments = ", ".join(f"{name} = ?" for name in of_file)
+    change.db.execute(f"UPDATE files SET {assignments} WHERE sequence = ?", (*of_file.values(), sequence))
+    return msgspec.structs.replace(record, **of_file, **values)
 
 
 def list_page(

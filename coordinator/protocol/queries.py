@@ -200,6 +200,13 @@ class GetUpload(Query, frozen=True, kw_only=True, tag="get_upload"):
     file_uuid: Text
 
 
+class GetTicketContent(Query, frozen=True, kw_only=True, tag="get_ticket_content"):
+    """As GetContent, for whoever has a ticket of `caller` to this file: it stands in place of the token."""
+
+    caller: Caller
+    file_uuid: Text
+
+
 class GetContent(Query, frozen=True, kw_only=True, tag="get_content"):
     """Needs read: the ContentRecord. not_available before the upload ends, gone when tombstoned."""
 
@@ -373,6 +380,7 @@ AnyQuery = (
     | ListJobRuns
     | GetLastRuns
     | GetUpload
+    | GetTicketContent
     | GetContent
     | FindBlob
     | LiveUploads

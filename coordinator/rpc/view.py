@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from ca.errors import FilestoreError, Unavailable
 from ca.identity import Identity, Role
-from ca.usertoken import Claims, Verifier
+from ca.usertoken import Claims, Ticket, Verifier
 from coordinator.model.clock import now_ms
 from coordinator.model.records import ClusterView, CoordinatorRecord, NodeRecord
 from coordinator.protocol.calls import HeartbeatCall
@@ -106,6 +106,20 @@ class View:
         _ = self.current if at_any_age else self.require_fresh()
         assert self._verifier is not None
         return self._verifier.verify(token, now_ms=self._leader_now_ms())
+
+    def token_ends_at_ms(self, token: str) -> int:
+        """When a user token that was verified just now ends, by itself or with its key."""
+        assert self._verifier is not None
+        return self._verifier.ends_at_ms(token)
+
+    def verify_ticket(self, text: str) -> Ticket:
+        """What a ticket says, by the leader's clock.
+
+        Raises Gone, Unauthorized as `Verifier.verify_ticket` does, Unavailable when the view is too old.
+        """
+        self.require_fresh()
+        assert self._verifier is not None
+        return self._verifier.verify_ticket(text, now_ms=self._leader_now_ms())
 
     def token_keys(self) -> list[dict[str, str]]:
         """The keys that user tokens verify with now. Raises Unavailable when the view is too old."""

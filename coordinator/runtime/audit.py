@@ -22,6 +22,7 @@ from typing import Final
 from ca.errors import Unavailable
 from coordinator.model.clock import now_ms
 from coordinator.model.timestamps import rfc3339
+from coordinator.runtime.audit_pages import AuditPages
 
 _TOKEN: Final = re.compile(r"FST1\.[^\s/]*|eyJ[A-Za-z0-9_-]+\.[^\s/]*")
 SIZE_BYTES_MAX: Final = 32 << 20  # of one file, some 150,000 lines
@@ -30,7 +31,10 @@ TEXT_CHARS_MAX: Final = 512  # of each field: a line stays below what one write 
 
 
 class AuditLog:
-    """An append-only file, mode 0600. The only blocking I/O here is one short append to the page cache."""
+    """An append-only file, mode 0600. The only blocking I/O here is one short append to the page cache.
+
+    `pages`: what is in it, and in the full ones.
+    """
 
     def __init__(
         self, path: Path, *, rotated: int = ROTATED_PEOPLE, size_bytes_max: int = SIZE_BYTES_MAX
@@ -40,6 +44,7 @@ class AuditLog:
         self._rotated = rotated
         self._size_bytes_max = size_bytes_max
         self._file: FileIO | None = None
+        self.pages = AuditPages(path, rotated=rotated)
 
     def check_writable(self) -> None:
         """Raises Unavailable when `record` could not be called now: a line less is noticed before the act."""

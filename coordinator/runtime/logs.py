@@ -205,9 +205,10 @@ def log_call(level: int, *, request_id: str, caller: str, call: str, status: str
 def shown_path(path: str, template: str | None) -> str:
     """The path of a request as a log may hold it.
 
-    A template with a `{token}` in it stands for itself. Elsewhere, segments longer than any id become `...`.
+    A template with a `{token}` or `{ticket}` in it stands for itself. Elsewhere, segments longer than any id
+    become `...`.
     """
-    if template is not None and "{token}" in template:
+    if template is not None and ("{token}" in template or "{ticket}" in template):
         return template
     segments = path[:PATH_CHARS_MAX].split("/")
     return "/".join(segment if len(segment) <= PATH_SEGMENT_CHARS_MAX else "..." for segment in segments)

@@ -32,7 +32,9 @@ PAGE_PARAMETERS: Final = (
 )
 
 
-def page_response(request: web.Request, answer: Struct, next_cursor: int, **filters: str) -> web.Response:
+def page_response(
+    request: web.Request, answer: Struct, next_cursor: int | str, **filters: str
+) -> web.Response:
     """`answer`, with a `Link: <...>; rel="next"` (RFC 8288) that repeats the filters while more remains."""
     if not next_cursor:
         return json_response(answer)

@@ -63,7 +63,7 @@ async def serve_content(
     if file.due_at_ms:
         headers["Sunset"] = http_date(file.due_at_ms)  # RFC 8594: from then on it is gone
     if _is_not_modified(request, headers["ETag"], content.available_at_ms):
-        return web.Response(status=304, headers=_not_modified(headers, policy))
+        return web.Response(status=304, headers=_not_modified(headers, file.content_type, policy))
     plan = plan_answer(request, content, headers["ETag"])
     response = BodyResponse(status=plan.status, headers=headers | plan.headers)
     response.content_length = plan.length_bytes
@@ -115,7 +115,7 @@ def _range_counts(request: web.Request, etag: str, modified_at_ms: int) -> bool:
 
 @functools.lru_cache(CONTENTS_DESCRIBED_MAX)
 def describe(sha256: str, filename: str, available_at_ms: int) -> Mapping[str, str]:
-    """The headers of a content, which never changes; hot small files are asked for often."""
+    """The headers of a content under one name; hot small files are asked for often."""
     return {
         "Accept-Ranges": "bytes",
         "ETag": f'"{sha256}"',
@@ -135,9 +135,13 @@ def _is_not_modified(request: web.Request, etag: str, modified_at_ms: int) -> bo
     return evaluate(request.method, headers, etag, modified_at_ms) is Outcome.NOT_MODIFIED
 
 
-def _not_modified(headers: Mapping[str, str], policy: Mapping[str, str]) -> dict[str, str]:
-    """What a 304 repeats (RFC 9110, section 15.4.5)."""
-    return {name: headers[name] for name in ("ETag", "Last-Modified", *policy)}
+def _not_modified(headers: Mapping[str, str], content_type: str, policy: Mapping[str, str]) -> dict[str, str]:
+    """What a 304 repeats (RFC 9110, section 15.4.5), with name and type, which may be others by now.
+
+    A cache takes those from it (RFC 9111, section 4.3.4).
+    """
+    repeated = {name: headers[name] for name in ("ETag", "Last-Modified", "Content-Disposition", *policy)}
+    return repeated | {"Content-Type": content_type}
 
 
 def _wants_redirect(request: web.Request) -> bool:

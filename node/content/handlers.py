@@ -1,13 +1,13 @@
 """The handlers of file content: who asks, where the bytes are, and whose turn it is to write them."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Final
 
 from aiohttp import hdrs, web
 
-from ca.errors import FilestoreError, MethodNotAllowed, RateLimited, Unavailable, UploadLocked
+from ca.errors import MethodNotAllowed, RateLimited, Unavailable, UploadLocked
 from coordinator.http.app import json_response
 from coordinator.model.records import Caller, UploadRecord
 from coordinator.model.time_limits import bounded_s, moved, own_bounds
@@ -20,9 +20,11 @@ from node.content.download import serve_content
 from node.content.public import serve_public
 from node.content.responses import UploadOffset
 from node.content.sources import NoReplica
+from node.content.tickets import serve_ticket
 from node.content.upload_session import HandedOver, UploadSession, upload_session
 from node.http.conditions import require_content
 from node.http.digests import require_before_body
+from node.http.tus_fields import require_version, versioned
 from node.uploads.forwarding import PASSED_ON, HolderAddress, node_holding, pass_on, worker_holding
 from node.uploads.takeover import begin_anew_if_lost, take_over
 from node.uploads.write_locks import DOUBT_S, POLL_DOUBT_S
@@ -70,6 +72,14 @@ async def download_public(request: web.Request) -> web.StreamResponse:
         return await serve_public(request)
 
 
+async def download_ticket(request: web.Request) -> web.StreamResponse:
+    """Content for whoever has the ticket, until that ends, as long as the user that it was made for may read
+    the file. An `Authorization` header is ignored.
+    """
+    with own_bounds():
+        return await serve_ticket(request)
+
+
 async def upload_status(request: web.Request) -> web.StreamResponse:
     """How many bytes of the upload survive the loss of the node that holds it: where to go on.
 
@@ -105,11 +115,11 @@ async def tus_head(request: web.Request) -> web.StreamResponse:
     """Offset and length of the upload. An upload of which all bytes are durable is completed before it says
     so: a client asks for no more then. Needs write on the file.
     """
-    with _versioned():
+    with versioned():
         seen_releases = request.app[CONTENT].locks.releases
         services, caller, record = await _begin(request)
         if "Tus-Resumable" in request.headers:
-            tus.require_version(request.headers)
+            require_version(request.headers)
         if holder := _elsewhere(services, record):
             with suppress(_Unreachable):
                 return await _passed_on(request, holder)
@@ -125,7 +135,7 @@ async def tus_patch(request: web.Request) -> web.StreamResponse:
     """The next bytes of the upload; those that complete it return when the file is available. Nothing of a
     request is kept whose bytes do not match its checksum. Needs write on the file.
     """
-    with _versioned():
+    with versioned():
         return await _write(request, tus.patch)
 
 
@@ -133,7 +143,7 @@ async def tus_delete(request: web.Request) -> web.StreamResponse:
     """Give an upload up that has not ended: its record goes, and its bytes, from nodes that cannot be reached
     when they are back. Needs write on the file.
     """
-    with _versioned():
+    with versioned():
         return await _write(request, tus.delete, opens=False, unreachable=tus.terminate)
 
 
@@ -149,16 +159,6 @@ async def tus_post(request: web.Request) -> web.StreamResponse:
             "X-HTTP-Method-Override: must be PATCH or DELETE.", headers={"Allow": tus.ALLOW}
         )
     return await act(request)
-
-
-@contextmanager
-def _versioned() -> Iterator[None]:
-    """Give errors the protocol version too (tus core, Tus-Resumable)."""
-    try:
-        yield
-    except FilestoreError as error:
-        error.headers |= tus.RESUMABLE
-        raise
 
 
 async def _write(

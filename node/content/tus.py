@@ -1,7 +1,7 @@
 """tus 1.0.0 on an upload's address: core, checksum, creation-defer-length, expiration, termination.
 
 The protocol: https://tus.io/protocols/resumable-upload. Uploads are created by the endpoints of their kinds,
-so the creation extension itself is not offered.
+by tus as well (`node/api/tus_creation.py`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,6 @@ from ca.errors import (
     InvalidRequest,
     OffsetMismatch,
     PayloadTooLarge,
-    PreconditionFailed,
     UnsupportedMediaType,
 )
 from coordinator.model.records import Caller, UploadRecord
@@ -26,16 +25,12 @@ from node.content.context import ContentContext
 from node.content.replay import is_repeated
 from node.content.upload_session import UploadSession
 from node.http.conditions import field_of, http_date
-from node.http.digests import TUS_ALGORITHMS, Checksum, piece_checksums, whole_digest
+from node.http.digests import Checksum, piece_checksums, whole_digest
 from node.http.ranges import SIZE_BYTES_MAX
+from node.http.tus_fields import PATCH_TYPE, RESUMABLE, offered, require_version, size_field
 from node.uploads.completion import complete_upload
 
-VERSION = "1.0.0"
-EXTENSIONS = "checksum,creation-defer-length,expiration,termination"
-PATCH_TYPE = "application/offset+octet-stream"
 ALLOW = "DELETE, HEAD, OPTIONS, PATCH, POST, PUT"
-RESUMABLE = {"Tus-Resumable": VERSION}
-_DIGITS_MAX = 16  # SIZE_BYTES_MAX has as many
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +48,7 @@ class PatchFields:
 
 async def options(_request: web.Request) -> web.StreamResponse:
     """What this server speaks (tus core, OPTIONS); needs no credential."""
-    headers = {
-        "Tus-Version": VERSION,
-        "Tus-Extension": EXTENSIONS,
-        "Tus-Max-Size": str(SIZE_BYTES_MAX),
-        "Tus-Checksum-Algorithm": ",".join(TUS_ALGORITHMS),
-        "Allow": ALLOW,
-    }
-    return web.Response(status=204, headers=RESUMABLE | headers)
+    return web.Response(status=204, headers=offered(ALLOW))
 
 
 def head(record: UploadRecord, offset: int) -> web.StreamResponse:
@@ -142,17 +130,11 @@ def parse_patch(headers: Mapping[str, str]) -> PatchFields:
         raise UnsupportedMediaType(f"Content-Type: must be {PATCH_TYPE}.")
     if "Upload-Offset" not in headers:
         raise InvalidRequest("Upload-Offset: is required.")
-    offset = _size(headers, "Upload-Offset")
-    length_bytes = _size(headers, "Upload-Length") if "Upload-Length" in headers else None
+    offset = size_field(headers, "Upload-Offset")
+    length_bytes = size_field(headers, "Upload-Length") if "Upload-Length" in headers else None
     if length_bytes is not None and length_bytes < offset:
         raise InvalidRequest("Upload-Length: is smaller than Upload-Offset.")
     return PatchFields(offset, length_bytes, piece_checksums(headers), whole_digest(headers))
-
-
-def require_version(headers: Mapping[str, str]) -> None:
-    """Every tus request names its version (tus core, Tus-Resumable). Raises PreconditionFailed."""
-    if headers.get("Tus-Resumable") != VERSION:
-        raise PreconditionFailed(f"Tus-Resumable: must be {VERSION}.", headers={"Tus-Version": VERSION})
 
 
 def _size_of(record: UploadRecord, length_bytes: int | None) -> int | None:
@@ -178,13 +160,3 @@ def _progress(record: UploadRecord, offset: int) -> dict[str, str]:
     if record.expires_at_ms:
         headers["Upload-Expires"] = http_date(record.expires_at_ms)
     return headers
-
-
-def _size(headers: Mapping[str, str], name: str) -> int:
-    digits = field_of(headers, name) or ""
-    if not (digits.isascii() and digits.isdecimal() and len(digits) <= _DIGITS_MAX):
-        raise InvalidRequest(f"{name}: must be a whole number of bytes.")
-    size_bytes = int(digits)
-    if size_bytes > SIZE_BYTES_MAX:
-        raise InvalidRequest(f"{name}: must be at most {SIZE_BYTES_MAX}.")
-    return size_bytes

@@ -192,6 +192,10 @@ def test_operations_that_take_a_credential_say_which_and_may_refuse_it(document:
         "/api/v1/cluster/ca",
         "/api/v1/files/{file_uuid}/content",  # OPTIONS: what tus can do here
         "/api/v1/public/files/{bucket_uuid}/{token}",
+        "/api/v1/tickets/{ticket}",
+        "/api/v1/project-files",  # OPTIONS, likewise
+        "/api/v1/vms",
+        "/api/v1/backups",
         DOCUMENT_PATH,
         "/docs",
         "/docs/{file}",

@@ -49,7 +49,8 @@ INSTANCES_KNOWN: Final = 5  # the log knows who speaks for a node, and nodes are
 KEYS_RETIRE: Final = 5  # another key signs user tokens, and the one before ends
 LAST_PATCH_IS_KNOWN: Final = 5  # where the PATCH began that completed an upload
 STATES_ARE_DISTINCT: Final = 5  # the time of a record's last change rises, and its retention can be changed
-RULES: Final = 5  # the newest that this program knows
+FILES_ARE_RENAMED: Final = 6  # a change may give a file another name and content type
+RULES: Final = 6  # the newest that this program knows
 
 SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     AddIntermediate: 3,
@@ -64,6 +65,8 @@ SINCE: Final[dict[type[Command], int]] = {  # a command, and from which rules on
     AddTokenKey: KEYS_RETIRE,
 }
 FIELDS_SINCE: Final[dict[tuple[type[Command], str], int]] = {  # a field of a command, if it is set
+    (UpdateFile, "filename"): FILES_ARE_RENAMED,
+    (UpdateFile, "content_type"): FILES_ARE_RENAMED,
     (UpdateFile, "retention_hours"): STATES_ARE_DISTINCT,
     (UpdateFile, "unchanged_since_ms"): STATES_ARE_DISTINCT,
     (DeleteFile, "unchanged_since_ms"): STATES_ARE_DISTINCT,

@@ -38,6 +38,7 @@ TAGS: Final[Mapping[str, str]] = {
     "Permissions": "Read, write or admin on a bucket or a file, for a user, a group or a role.",
     "Public tokens": "Links to one file that need no credential.",
     "Users": "Who may call: tokens, roles, groups, and their end.",
+    "Audit": "Who did what through this member.",
     "Jobs": "Background work, and what came of it.",
     "Cluster": "Nodes, coordinators, and joining.",
     "Health": "For whatever watches a process from outside.",
@@ -53,6 +54,7 @@ PATH_PARAMETERS: Final[Mapping[str, Any]] = {
     "job_name": Annotated[Text, Meta(description="The job.", examples=["expire"])],
     "token_id": TokenId,
     "token": Annotated[Text, Meta(description="The public token.", examples=["(43 characters)"])],
+    "ticket": Annotated[Text, Meta(description="The ticket.", examples=["(some 500 characters)"])],
     "nodes/id": Annotated[MemberId, Meta(description="The node.")],
     "coordinators/id": Annotated[MemberId, Meta(description="The coordinator.", examples=["c1"])],
     "public-tokens/id": Annotated[Uuid, Meta(description="The public token's id, which is no secret.")],
@@ -81,8 +83,9 @@ A store for the big files of network-emulation labs: exported projects, disk ima
 - Times are RFC 3339, UTC, with milliseconds; requests may use any zone.
 - Requests may leave an optional field out, or send `null` or `""`. Unknown fields and wrong types are a 400
   that names the field. In answers, text without a value is `""`.
-- Lists are ordered by creation, oldest first. While more remain, the answer has `next_cursor`, and a `Link`
-  header. A page may be short of its limit, or empty, and still have a next one.
+- Lists are ordered by creation, oldest first; only entries of the audit log come newest first. While more
+  remain, the answer has `next_cursor`, and a `Link` header. A page may be short of its limit, or empty, and
+  still have a next one.
 - Every error is `{code, error, details}`; `code` never changes.
 - Every answer has an `X-Request-Id`: the caller's, if it sent 1 to 128 of `A-Z a-z 0-9 . _ -`.
 - A path answers other methods than its own with 405, and unknown paths are a 404.
