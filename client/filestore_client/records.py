@@ -301,14 +301,13 @@ class Coordinator(Struct, frozen=True, kw_only=True):
 class AuditEntry(Struct, frozen=True, kw_only=True):
     """One thing that somebody did, or was refused, as one member has it on record."""
 
-    at: str
+    time: str
     principal: str
     action: str
     target: str
     outcome: str
-    member: str = ""
-    remote: str = ""
-    request_id: str = ""
+    request_id: str
+    member: str = ""  # who has it on record; the client that asked knows
 
 
 class Ticket(Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from deploy.base.output import json_option, moment, print_records
 
 SHOWN_MAX: Final = 100
 _COLUMNS: Final[Mapping[str, Callable[[AuditEntry], object]]] = {
-    "at": lambda entry: moment(entry.at),
+    "at": lambda entry: moment(entry.time),
     "who": lambda entry: entry.principal,
     "did": lambda entry: entry.action,
     "to": lambda entry: entry.target,
@@ -74,7 +74,7 @@ def audit(
                 entries += answer
         if len(silent) == len(members):
             raise next(iter(silent.values()))
-        return sorted(entries, key=lambda entry: entry.at, reverse=True)[:limit], silent
+        return sorted(entries, key=lambda entry: entry.time, reverse=True)[:limit], silent
 
     entries, silent = connection.run(work)
     print_records(entries, _COLUMNS, as_json=as_json, empty="Nothing of this is on record.")
