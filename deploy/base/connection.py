@@ -40,7 +40,7 @@ class Connection:
     deadline_s: float
 
     def client(self) -> AsyncClient:
-        """A client for this cluster. Raises InvalidRequest for a URL that is none, a file that is not usable."""
+        """A client for this cluster. Raises InvalidRequest for a URL or a file that cannot be used."""
         for url in self.urls:
             base_url(url)
         root_pem, token = read_text(self.ca, "the CA certificate"), self.token()
