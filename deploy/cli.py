@@ -25,14 +25,14 @@ SECTIONS: Final = {  # what people look for; the modules lie below deploy.comman
         "du": "files",
         "rm": "files",
         "share": "buckets",
+        "bucket": "buckets",
         "serve": "serve",
     },
-    "Who and where": {
+    "Access": {
         "login": "account",
         "logout": "account",
         "context": "account",
         "whoami": "account",
-        "bucket": "buckets",
         "grant": "buckets",
         "user": "user",
         "token": "token",
@@ -84,9 +84,14 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(package_name="filestore", prog_name="filestore")
 def cli() -> None:
-    """Filestore: a store for the big files of network-emulation labs, on a handful of machines.
+    """Filestore: a store for the big files of network-emulation labs.
 
-    `filestore login URL` signs in to a cluster; `filestore put FILE` and `filestore get NAME` move files.
+    \b
+    filestore login URL     sign in to a cluster, once
+    filestore put FILE      upload a file
+    filestore ls            see what there is
+    filestore get NAME      download a file
+    filestore COMMAND -h    what a command does, and its options
 
     Exit codes: 0 done, 1 failed, 2 wrong usage, 3 not allowed, 4 not found, 5 conflict, 6 unavailable,
     10 needs attention, 130 interrupted.

@@ -249,7 +249,7 @@ class Jobs(Resource):
 
 
 class Nodes(Resource):
-    """The nodes of the cluster. Admins only, but for the list."""
+    """The nodes of the cluster. Admins only."""
 
     def list(self) -> AsyncIterator[Node]:
         """Every node."""

@@ -1,4 +1,7 @@
-"""Which cluster a command talks to: options, environment, ./.filestore/cluster.json, and then a context.
+"""Which cluster a command talks to.
+
+What comes first wins: options (--context is one, and brings all three of URL, root and token), variables of
+the environment, ./.filestore/cluster.json, and the context that is used at present.
 
 A token is never taken from the command line or the environment itself, only from a file: arguments and
 environments are visible to others on the machine.
@@ -13,6 +16,7 @@ from typing import Any, TypeVar
 
 import click
 import uvloop
+from click.core import ParameterSource
 from filestore_client import AsyncClient
 from filestore_client.errors import InvalidRequest as UnusableFile
 from filestore_client.errors import Unauthorized
@@ -67,7 +71,7 @@ class Connection:
             # The loop that the servers run on: see pyproject.toml.
             return uvloop.run(session())
         except Unauthorized as error:
-            raise explained(self.token(), str(self.token_file)) from error
+            raise explained(self.token(), f"in {self.token_file}") from error
 
 
 def _read_token(path: Path) -> str:
@@ -125,7 +129,7 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @click.option(
         "--context",
         envvar="FILESTORE_CONTEXT",
-        help="A cluster that `filestore login` knows.  [FILESTORE_CONTEXT; default: the current one]",
+        help="A cluster that you are signed in to.  [FILESTORE_CONTEXT; default: the one that is used]",
     )
     @click.option(
         "--deadline",
@@ -145,9 +149,19 @@ def connection_options(command: Callable[..., Any]) -> Callable[..., Any]:
         deadline_s: float,
         **rest: Any,
     ) -> Any:
+        if _is_on_the_command_line("context"):
+            urls = urls if _is_on_the_command_line("urls") else ()
+            ca = ca if _is_on_the_command_line("ca") else None
+            token_file = token_file if _is_on_the_command_line("token_file") else None
         return command(connection=find_connection(urls, ca, token_file, context, deadline_s), **rest)
 
     return wrapped
+
+
+def _is_on_the_command_line(parameter: str) -> bool:
+    """Whether it was given there, and not by the environment."""
+    source = click.get_current_context().get_parameter_source(parameter)
+    return source is ParameterSource.COMMANDLINE
 
 
 def find_connection(
@@ -159,7 +173,7 @@ def find_connection(
 ) -> Connection:
     """Fill what was not given: from a context that is named, ./.filestore/cluster.json, or the current one.
 
-    Raises click.UsageError when something is missing, InvalidRequest for a context that there is not.
+    Raises click.UsageError when something is missing, NotFound for a context that there is not.
     """
     if not (urls and ca and token_file):
         if context is None and CLUSTER_FILE.is_file():

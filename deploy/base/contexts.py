@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 import platformdirs
 
-from ca.errors import InvalidRequest
+from ca.errors import InvalidRequest, NotFound
 from ca.secretfiles import make_directory, write_durable, write_secret
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}")
@@ -39,10 +39,10 @@ class Contexts(msgspec.Struct, frozen=True):
     contexts: dict[str, Context] = {}
 
     def find(self, name: str) -> Context:
-        """Raises InvalidRequest when there is none of this name."""
+        """Raises NotFound when there is none of this name."""
         if name not in self.contexts:
-            known = ", ".join(sorted(self.contexts)) or "none: `filestore login URL` makes one"
-            raise InvalidRequest(f"There is no context {name!r}; there is {known}.")
+            known = ", ".join(sorted(self.contexts)) or "none"
+            raise NotFound(f"You are not signed in to {name!r}; the clusters known here: {known}.")
         return self.contexts[name]
 
 
@@ -95,7 +95,7 @@ def save_context(name: str, urls: list[str], *, root_pem: str, token: str) -> Co
 
 
 def forget_context(name: str) -> None:
-    """Remove a context, its token and its root. Raises InvalidRequest, OSError."""
+    """Remove a context, its token and its root. Raises NotFound, InvalidRequest, OSError."""
     known = read_contexts()
     context = known.find(name)
     left = {other: each for other, each in known.contexts.items() if other != name}

@@ -75,18 +75,18 @@ def reason_of(error: Exception) -> str:
     return error.strerror or str(error) if isinstance(error, OSError) else str(error)
 
 
-def explained(token: str, source: str) -> Unauthorized:
-    """The refusal of a token, with what can be seen of it here. `source`: where it was read."""
+def explained(token: str, named: str) -> Unauthorized:
+    """The refusal of a token, with what can be seen of it here. `named`: which it is, behind "the token"."""
     user, ends_at_s = claims_of(token)
     ended_s = time.time() - ends_at_s
     if ends_at_s and ended_s > 0:
         who = f" of {user}" if user else ""
         return Unauthorized(
-            f"The token{who} in {source} ended at {rfc3339(int(ends_at_s * 1000))}, {duration(ended_s)} ago."
+            f"The token{who} {named} ended at {rfc3339(int(ends_at_s * 1000))}, {duration(ended_s)} ago."
             f" An admin mints another: filestore token user {user or 'NAME'}"
         )
     return Unauthorized(
-        f"The token in {source} is not taken: it was revoked, or is of another cluster. An admin mints"
+        f"The token {named} is not taken: it was revoked, or is of another cluster. An admin mints"
         f" another: filestore token user {user or 'NAME'}"
     )
 

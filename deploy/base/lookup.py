@@ -31,9 +31,9 @@ async def find_file(client: AsyncClient, named: str, *, kind: Kind | None = None
     if not found:
         raise NotFound(f"There is no available file named {printable_name(named)!r} that you may see.")
     if len(found) > 1:
-        lines = [_candidate(file) for file in reversed(found[-CANDIDATES_SHOWN_MAX:])]
-        many = f"{len(found)} files have this name; give the file_uuid of one: "
-        raise Conflict(many + "; ".join(lines))
+        newest = sorted(found, key=lambda file: file.created_at, reverse=True)[:CANDIDATES_SHOWN_MAX]
+        many = f"{len(found)} files have this name, the newest first; give the file_uuid of one: "
+        raise Conflict(many + "; ".join(map(_candidate, newest)))
     return found[0]
 
 

@@ -16,9 +16,12 @@ _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
 class Duration(click.ParamType[int]):
-    """A number with s, m, h or d behind it, as seconds."""
+    """A number with s, m, h or d behind it, as seconds; `least_s` of them at least."""
 
     name = "duration"
+
+    def __init__(self, *, least_s: int = 0) -> None:
+        self._least_s = least_s
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Seconds; fails the command for anything else."""
@@ -27,10 +30,13 @@ class Duration(click.ParamType[int]):
         found = re.fullmatch(r"([0-9]{1,9})([smhd]?)", str(value), re.ASCII)
         if found is None:
             self.fail(f"{value!r} is no duration: 90s, 30m, 12h or 7d are.", param, ctx)
-        return int(found[1]) * _SECONDS[found[2]]
+        seconds = int(found[1]) * _SECONDS[found[2]]
+        if seconds < self._least_s:
+            self.fail(f"{value!r} is too short: {self._least_s}s or more is wanted.", param, ctx)
+        return seconds
 
 
-def data_option(whose: str | None = None) -> Callable[[Any], Any]:
+def data_option(whose: str) -> Callable[[Any], Any]:
     """`--data`: a directory of a member that is there already; `whose` is its help."""
     existing = click.Path(exists=True, file_okay=False, path_type=Path)
     return click.option("--data", type=existing, required=True, help=whose)

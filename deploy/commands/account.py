@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Final
@@ -10,14 +11,15 @@ from urllib.parse import urlsplit
 import click
 import uvloop
 from filestore_client import AsyncClient
-from filestore_client.errors import Unavailable
+from filestore_client.errors import Unauthorized, Unavailable, UntrustedServer
 from filestore_client.records import User
 from filestore_client.transport import base_url
 
 from ca.certificates import UntrustedCertificate, root_digest, trusted_root
-from ca.errors import InvalidRequest
+from ca.errors import InvalidRequest, NotFound
 from ca.jointoken import JoinToken
 from ca.tls import first_contact_context
+from coordinator.model.timestamps import rfc3339
 from deploy.base.connection import Connection, connection_options, read_text
 from deploy.base.contexts import (
     Context,
@@ -27,23 +29,27 @@ from deploy.base.contexts import (
     save_context,
     write_contexts,
 )
-from deploy.base.failures import claims_of
+from deploy.base.failures import claims_of, explained
 from deploy.base.output import json_option, moment, print_json, print_record, print_records
 
 CONNECT_TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 256 << 10
-_DIGEST_CHARS: Final = 64
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @click.command()
 @click.argument("urls", metavar="URL...", nargs=-1, required=True)
-@click.option("--name", help="What the context is called.  [default: the host]")
+@click.option("--name", help="What the cluster is called here.  [default: the host of URL]")
 @click.option(
     "--ca", type=click.Path(path_type=Path), help="The root certificate of the cluster, if you have it."
 )
-@click.option("--fingerprint", help="The SHA-256 of the root certificate, as the operator has told it.")
 @click.option(
-    "--join-token-file", type=click.Path(path_type=Path), help="A join token, which names the fingerprint."
+    "--fingerprint", metavar="SHA256", help="That of the root certificate, as the operator has told it."
+)
+@click.option(
+    "--join-token-file",
+    type=click.Path(path_type=Path),
+    help="A file that holds a join token, which names the fingerprint.",
 )
 @click.option(
     "--token-file", help="A file that holds a user token; - reads standard input.  [default: asked for]"
@@ -56,22 +62,29 @@ def login(
     join_token_file: Path | None,
     token_file: str | None,
 ) -> None:
-    """Sign in to the cluster at URL, and use it from now on. Several URLs are nodes of one cluster.
+    """Sign in to a cluster, and use it from now on.
 
-    The cluster is recognised by its root certificate: its fingerprint is compared or asked for, once.
-    The token is kept in a file that only you can read.
+    URL is that of a node, such as https://files.lab.example:7443; several are nodes of one cluster.
+
+    The cluster is recognised by the fingerprint of its root certificate: the one that you give is compared,
+    or you are asked whether the one that is shown is right. That is done once. The token is kept in a file
+    that only you can read; `filestore logout` removes it.
     """
     nodes = [base_url(url) for url in urls]
-    root_pem = _pinned_root(nodes[0], ca, fingerprint, join_token_file)
+    root_pem = _pinned_root(nodes, ca, fingerprint, join_token_file)
     token = _token(token_file)
 
     async def work() -> User:
         async with AsyncClient(nodes, root_pem=root_pem, token=token) as client:
             return await client.whoami()
 
-    user = uvloop.run(work())
-    context = name or urlsplit(nodes[0]).hostname or "default"
-    save_context(context.replace(":", "-"), nodes, root_pem=root_pem, token=token)
+    try:
+        user = uvloop.run(work())
+    except Unauthorized as error:
+        named = f"in {token_file}" if token_file not in (None, "-") else "that you gave"
+        raise explained(token, named) from error
+    context = name or _host_as_name(nodes[0])
+    save_context(context, nodes, root_pem=root_pem, token=token)
     click.echo(
         f"Signed in as {user.user_id}; the context is {context}, the token ends {_end_of(user, token)}."
     )
@@ -80,10 +93,13 @@ def login(
 @click.command()
 @click.argument("name", required=False)
 def logout(name: str | None) -> None:
-    """Forget a context, its token and its root certificate.  [default: the current one]"""
+    """Forget a cluster, and your token for it.
+
+    NAME is what `filestore context ls` shows; without it, the cluster that is used at present.
+    """
     context = name or read_contexts().current
     if not context:
-        raise InvalidRequest("You are signed in nowhere.")
+        raise NotFound("You are signed in nowhere.")
     forget_context(context)
     click.echo(
         f"{context} is forgotten. The token lives until its end; `filestore user revoke` ends it before."
@@ -92,13 +108,13 @@ def logout(name: str | None) -> None:
 
 @click.group()
 def context() -> None:
-    """The clusters that you are signed in to."""
+    """The clusters that you are signed in to: ls, use."""
 
 
 @context.command("ls")
 @json_option
 def list_contexts(as_json: bool) -> None:
-    """List them; * marks the current one."""
+    """List the clusters; * marks the one that is used."""
     known = read_contexts()
     rows = [
         {"name": name, "current": name == known.current, "urls": each.urls, "user": _user_of(each)}
@@ -116,7 +132,7 @@ def list_contexts(as_json: bool) -> None:
 @context.command("use")
 @click.argument("name")
 def use_context(name: str) -> None:
-    """Make one the current one."""
+    """Use another cluster from now on."""
     known = read_contexts()
     known.find(name)
     write_contexts(Contexts(current=name, contexts=known.contexts))
@@ -127,7 +143,7 @@ def use_context(name: str) -> None:
 @json_option
 @connection_options
 def whoami(connection: Connection, as_json: bool) -> None:
-    """Show who you are, and when your token ends."""
+    """Show who you are there, and when your token ends."""
     user = connection.run(lambda client: client.whoami())
     if as_json:
         print_json(user)
@@ -137,39 +153,57 @@ def whoami(connection: Connection, as_json: bool) -> None:
         click.echo(f"The token ends {_end_of(user, connection.token())}.")
 
 
-def _pinned_root(url: str, ca: Path | None, fingerprint: str | None, join_token_file: Path | None) -> str:
-    """The root certificate of the cluster. Raises InvalidRequest, Unavailable, UntrustedCertificate."""
+def _pinned_root(
+    urls: list[str], ca: Path | None, fingerprint: str | None, join_token_file: Path | None
+) -> str:
+    """The root certificate of the cluster. Raises InvalidRequest, Unavailable, UntrustedServer."""
     if sum(each is not None for each in (ca, fingerprint, join_token_file)) > 1:
         raise click.UsageError("Give one of --ca, --fingerprint and --join-token-file.")
     if ca is not None:
         return read_text(ca, "the CA certificate")
-    shown = _unverified_root(url)
+    wanted = ""
     if join_token_file is not None:
         wanted = JoinToken.parse(read_text(join_token_file, "the join token")).ca_digest
     elif fingerprint is not None:
         wanted = fingerprint.replace(":", "").strip().lower()
-        if len(wanted) != _DIGEST_CHARS:
-            raise InvalidRequest("--fingerprint: 64 hexadecimal digits are wanted, a SHA-256.")
-    else:
-        wanted = root_digest(shown)
-        _confirm(url, wanted)
+        if not _DIGEST.fullmatch(wanted):
+            raise click.UsageError("--fingerprint: 64 hexadecimal digits are wanted, a SHA-256.")
+    url, shown = _first_root(urls)
     try:
-        return trusted_root(shown, wanted)
+        found = root_digest(shown)
+        if not wanted:
+            _confirm(url, found)
+        return trusted_root(shown, wanted or found)
     except UntrustedCertificate as error:
-        raise UntrustedCertificate(
-            f"{url} is another cluster than the one meant: its root has the fingerprint {root_digest(shown)}."
+        if not wanted:
+            raise Unavailable(f"{url} does not answer as a node of Filestore does.") from error
+        raise UntrustedServer(
+            f"{url} is not of the cluster that you mean: its root certificate has the fingerprint {found}."
         ) from error
 
 
 def _confirm(url: str, fingerprint: str) -> None:
-    """Never silently. Raises InvalidRequest where there is nobody to ask."""
+    """Ask, never silently. Raises click.UsageError where nobody is there, UntrustedServer for a no."""
     if not sys.stdin.isatty():
-        raise InvalidRequest(
+        raise click.UsageError(
             f"The root certificate of {url} has the fingerprint {fingerprint}. Compare it with what the"
-            " operator tells, and give it as --fingerprint."
+            " operator tells you, and give it as --fingerprint."
         )
     click.echo(f"The root certificate of {url} has the SHA-256 fingerprint\n\n    {fingerprint}\n", err=True)
-    click.confirm("Is it the one that the operator has told you?", abort=True, err=True)
+    if not click.confirm("Is it the one that the operator has told you?", err=True):
+        raise UntrustedServer(f"{url}: its fingerprint was not confirmed. Nothing of it is kept.")
+
+
+def _first_root(urls: list[str]) -> tuple[str, str]:
+    """The first node that answers, and the root that it shows. Raises InvalidRequest, Unavailable."""
+    failure: Unavailable | None = None
+    for url in urls:
+        try:
+            return url, _unverified_root(url)
+        except Unavailable as error:
+            failure = failure or error
+    assert failure is not None
+    raise failure
 
 
 def _unverified_root(url: str) -> str:
@@ -194,18 +228,26 @@ def _unverified_root(url: str) -> str:
 
 
 def _token(token_file: str | None) -> str:
-    if token_file == "-":  # noqa: S105
-        return sys.stdin.readline().strip()
-    if token_file is not None:
-        return read_text(Path(token_file), "the token")
-    if not sys.stdin.isatty():
+    """From a file, standard input, or who sits at the terminal. Raises InvalidRequest, click.UsageError."""
+    if token_file not in (None, "-"):
+        token = read_text(Path(str(token_file)), "the token")
+    elif token_file == "-":  # noqa: S105
+        token = sys.stdin.readline().strip()
+    elif sys.stdin.isatty():
+        token = str(click.prompt("Token", hide_input=True, err=True)).strip()
+    else:
         raise click.UsageError("--token-file: is wanted where nobody can be asked.")
-    return str(click.prompt("Token", hide_input=True, err=True)).strip()
+    if not token:
+        raise InvalidRequest("The token is empty.")
+    return token
+
+
+def _host_as_name(url: str) -> str:
+    """What a context is called by default: an IPv6 address has letters that no name may have."""
+    return (urlsplit(url).hostname or "").replace(":", "-").strip("-") or "default"
 
 
 def _end_of(user: User, token: str) -> str:
-    from coordinator.model.timestamps import rfc3339
-
     return moment(user.token_expires_at or rfc3339(int(claims_of(token)[1] * 1000)))
 
 

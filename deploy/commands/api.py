@@ -1,6 +1,7 @@
 """`filestore api` and `filestore completion`: any operation of the API, and what a shell completes."""
 
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Final
@@ -13,26 +14,32 @@ from deploy.base.connection import Connection, connection_options
 
 METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 SHELLS: Final = ("bash", "zsh", "fish")
-_ADVICE: Final = {
-    "bash": "filestore completion bash > ~/.local/share/bash-completion/completions/filestore",
-    "zsh": "filestore completion zsh > ~/.zfunc/_filestore, with fpath+=~/.zfunc before compinit in ~/.zshrc",
-    "fish": "filestore completion fish > ~/.config/fish/completions/filestore.fish",
-}
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a field name, RFC 9110, section 5.6.2
+_OUTSIDE_VALUES: Final = re.compile(r"[^\t\x20-\x7e\x80-\xff]")
 
 
 @click.command()
-@click.argument("method", type=click.Choice(METHODS, case_sensitive=False))
+@click.argument("method", metavar="METHOD", type=click.Choice(METHODS, case_sensitive=False))
 @click.argument("path")
-@click.option("--data", "-d", help="A JSON object to send; @FILE reads a file, @- standard input.")
-@click.option("--header", "-H", "headers", multiple=True, metavar="NAME:VALUE", help="A header to send.")
+@click.option(
+    "--data", "-d", metavar="JSON", help="An object to send; @FILE reads it from a file, @- standard input."
+)
+@click.option(
+    "--header", "-H", "headers", multiple=True, metavar="NAME:VALUE", help="A header to send; once for each."
+)
 @click.option("--include", "-i", is_flag=True, help="Print the headers of the answer first.")
 @connection_options
 def api(
     connection: Connection, method: str, path: str, data: str | None, headers: tuple[str, ...], include: bool
 ) -> None:
-    """Call any operation of the API, and print what it answers. PATH begins with /api/v1/ or goes below it.
+    """Call any operation of the API, and print what it answers.
 
-    `/docs` on any node shows them all.
+    METHOD is GET, POST and so on. PATH goes below /api/v1/, which may be left out. `/docs` on any node shows
+    all operations.
+
+    \b
+    filestore api GET jobs
+    filestore api POST buckets -d '{"name": "lab", "quota_bytes": 0}'
     """
     target = (
         path
@@ -60,27 +67,32 @@ def api(
 @click.command()
 @click.argument("shell", type=click.Choice(SHELLS))
 def completion(shell: str) -> None:
-    """Print what SHELL needs to complete commands and options. Say where to put it on standard error."""
+    """Print what a shell needs to complete commands.
+
+    One command for each, once:
+
+    \b
+    filestore completion bash >> ~/.bashrc
+    filestore completion zsh >> ~/.zshrc      (below the line with compinit)
+    filestore completion fish > ~/.config/fish/completions/filestore.fish
+    """
     from deploy.cli import cli
 
     found = get_completion_class(shell)
     assert found is not None
     click.echo(found(cli, {}, "filestore", "_FILESTORE_COMPLETE").source())
-    if sys.stderr.isatty():
-        click.echo(_ADVICE[shell], err=True)
 
 
 def _object(data: str) -> dict[str, object]:
     """The JSON object. Raises click.UsageError, OSError."""
+    text: str | bytes = data
     if data == "@-":
-        text = sys.stdin.read()
+        text = sys.stdin.buffer.read()
     elif data.startswith("@"):
-        text = Path(data[1:]).read_text("utf-8")
-    else:
-        text = data
+        text = Path(data[1:]).read_bytes()
     try:
         found = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # bytes that are no UTF-8 are a ValueError, too
         raise click.UsageError(f"--data: this is no JSON: {error}") from error
     if not isinstance(found, dict):
         raise click.UsageError("--data: a JSON object is wanted.")
@@ -88,7 +100,7 @@ def _object(data: str) -> dict[str, object]:
 
 
 def _header(text: str) -> tuple[str, str]:
-    name, separator, value = text.partition(":")
-    if not separator or not name.strip():
+    name, separator, value = (part.strip() for part in text.partition(":"))
+    if not separator or not _TOKEN.fullmatch(name) or _OUTSIDE_VALUES.search(value):
         raise click.UsageError(f"--header: {text!r} is not NAME:VALUE.")
-    return name.strip(), value.strip()
+    return name, value

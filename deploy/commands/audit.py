@@ -32,7 +32,13 @@ _COLUMNS: Final[Mapping[str, Callable[[AuditEntry], object]]] = {
 @click.option("--file", help="Only what was done to this file, by its name or its file_uuid.")
 @click.option("--action", default="", help="Only this action, such as delete_file.")
 @click.option("--since", type=Duration(), help="Only what is not older, such as 7d.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=SHOWN_MAX, show_default=True)
+@click.option(
+    "--limit",
+    type=click.IntRange(1, 100_000),
+    default=SHOWN_MAX,
+    show_default=True,
+    help="Show so many at most.",
+)
 @json_option
 @connection_options
 def audit(
@@ -44,9 +50,10 @@ def audit(
     limit: int,
     as_json: bool,
 ) -> int:
-    """Show who did what, newest first, as the members have it on record. Admins only.
+    """Show who did what, newest first. Admins only.
 
-    Each member records what it was asked for itself. Exit code 10 when some of them do not answer.
+    Each member of the cluster records what it was asked for itself, and all of them are asked. Exit code 10
+    when some of them do not answer.
     """
 
     async def work(client: AsyncClient) -> tuple[list[AuditEntry], dict[str, FilestoreError]]:

@@ -35,7 +35,9 @@ _SHARES: Final[Mapping[str, Callable[[ListedShare], object]]] = {
     "made": lambda share: moment(share.created_at),
     "until": lambda share: moment(share.expires_at),
 }
-_quota = click.option("--quota", "quota_bytes", type=Size(), help="Such as 20G; 0 for no limit.")
+_quota = click.option(
+    "--quota", "quota_bytes", type=Size(), help="How many bytes it may hold, such as 20G; 0 for no limit."
+)
 _bucket = click.argument("named", metavar="NAME|BUCKET_ID")
 _on_bucket = click.option("--bucket", help="The name or the id of a bucket.")
 _on_file = click.option("--file", help="The name or the file_uuid of a file.")
@@ -43,7 +45,10 @@ _on_file = click.option("--file", help="The name or the file_uuid of a file.")
 
 @click.group()
 def bucket() -> None:
-    """Buckets: files of one group, under one quota."""
+    """Buckets, with owners and quotas: create, ls, show, set, rm.
+
+    Every file is in a bucket; whoever may read a bucket may read what is in it.
+    """
 
 
 @bucket.command("create")
@@ -52,7 +57,7 @@ def bucket() -> None:
 @json_option
 @connection_options
 def create_bucket(connection: Connection, name: str, quota_bytes: int | None, as_json: bool) -> None:
-    """Make a bucket, and print its id."""
+    """Make a bucket of your own, and print its id."""
     made = connection.run(lambda client: client.buckets.create(name, quota_bytes=quota_bytes or 0))
     print_json(made) if as_json else click.echo(made.bucket_id)
 
@@ -74,7 +79,7 @@ def list_buckets(connection: Connection, as_json: bool) -> None:
 @json_option
 @connection_options
 def show_bucket(connection: Connection, named: str, as_json: bool) -> None:
-    """Show a bucket."""
+    """Show all that is recorded of a bucket."""
     print_record(connection.run(lambda client: find_bucket(client, named)), as_json=as_json)
 
 
@@ -115,7 +120,7 @@ def remove_bucket(connection: Connection, named: str) -> None:
 
 @click.group()
 def grant() -> None:
-    """Permissions on a bucket or a file: read, write, admin."""
+    """Who may read or write a bucket or a file: add, ls, rm."""
 
 
 @grant.command("add")
@@ -131,7 +136,13 @@ def grant() -> None:
     show_default=True,
     help="What PRINCIPAL is.",
 )
-@click.option("--expires", "expires_at", type=Expiry(), default="", help="7d, or a time.  [default: never]")
+@click.option(
+    "--expires",
+    "expires_at",
+    type=Expiry(),
+    default="",
+    help="When it ends: 7d from now, or a time (RFC 3339).  [default: never]",
+)
 @json_option
 @connection_options
 def add_grant(
@@ -144,7 +155,12 @@ def add_grant(
     expires_at: str,
     as_json: bool,
 ) -> None:
-    """Let PRINCIPAL read, write or administer a bucket or a file."""
+    """Let a user or a group use a bucket or a file.
+
+    PRINCIPAL is the id of a user, or with --type the name of a group or a role. It may then `read`; `write`,
+    which includes it; or `admin`, which includes both, deletes files and gives permissions to others. The id
+    of the permission is printed.
+    """
 
     async def work(client: AsyncClient) -> Grant:
         target = await _target(client, bucket, file)
@@ -176,7 +192,10 @@ def list_grants(connection: Connection, bucket: str | None, file: str | None, as
 @_on_file
 @connection_options
 def remove_grant(connection: Connection, grant_id: str, bucket: str | None, file: str | None) -> None:
-    """Take a permission back."""
+    """Take a permission back.
+
+    GRANT_ID is what `filestore grant ls` shows in the first column.
+    """
 
     async def work(client: AsyncClient) -> None:
         await client.grants.withdraw(grant_id, **await _target(client, bucket, file))
@@ -187,18 +206,25 @@ def remove_grant(connection: Connection, grant_id: str, bucket: str | None, file
 
 @click.group()
 def share() -> None:
-    """Links to a file for whoever has them, without a token."""
+    """Links to a file for people without a token: create, ls, rm."""
 
 
 @share.command("create")
 @click.argument("named", metavar="NAME|FILE_UUID")
 @click.option(
-    "--expires", "expires_at", type=Expiry(), default="", help="7d, or a time.  [default: in 24 hours]"
+    "--expires",
+    "expires_at",
+    type=Expiry(),
+    default="",
+    help="When it ends: 7d from now, or a time (RFC 3339).  [default: in 24 hours]",
 )
 @json_option
 @connection_options
 def create_share(connection: Connection, named: str, expires_at: str, as_json: bool) -> None:
-    """Make a link, and print it. It is shown once."""
+    """Make a link to a file, and print it.
+
+    Whoever has it may read the file until it ends. It is shown this once.
+    """
 
     async def work(client: AsyncClient) -> Share:
         return await client.shares.create((await find_file(client, named)).file_uuid, expires_at=expires_at)
@@ -216,7 +242,10 @@ def create_share(connection: Connection, named: str, expires_at: str, as_json: b
 @json_option
 @connection_options
 def list_shares(connection: Connection, named: str, as_json: bool) -> None:
-    """List the links to a file, without their secrets."""
+    """List the links to a file, without their secrets.
+
+    SHARE_ID of `filestore share rm` is in the first column.
+    """
 
     async def work(client: AsyncClient) -> list[ListedShare]:
         file = await find_file(client, named)

@@ -11,6 +11,7 @@ import click
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(".filestore"),
     show_default=True,
+    help="Where everything lies; the next start goes on with it.",
 )
 @click.option(
     "--ports",
@@ -20,7 +21,11 @@ import click
     help="Free ports, or those from BASE on. Later starts keep the ports of the first.",
 )
 def dev(data: Path, ports: str) -> None:
-    """Run three coordinators and three nodes on this machine until SIGINT or SIGTERM."""
+    """Run a whole cluster on this machine, to try it out.
+
+    Three coordinators and three nodes, until SIGINT or SIGTERM. Other commands find it by themselves when
+    they are run in the same directory.
+    """
     from deploy.dev.cluster import serve
 
     if ports != "free" and not (ports.isdecimal() and 1024 <= int(ports) <= 65000):

@@ -21,7 +21,10 @@ from deploy.commands.coordinator_group import add, list_coordinators, remove, st
 
 @click.group()
 def coordinator() -> None:
-    """Coordinators keep the metadata: three or five of them, or one on a laptop."""
+    """Coordinators, which keep the metadata: init, run, ls, add.
+
+    There are three or five of them in a cluster, or one on a laptop.
+    """
 
 
 @coordinator.command()
@@ -67,10 +70,11 @@ def init(
     development: bool,
     bundle_path: Path | None,
 ) -> None:
-    """Make a new cluster, or with --bundle another coordinator of one that exists.
+    """Make a new cluster, or another coordinator of one.
 
-    One that was named when the cluster was made needs nothing else. One that comes later needs --address,
-    and runs as soon as you like; `filestore coordinator add` lets it in.
+    With --bundle it is one of a cluster that exists. One that was named when the cluster was made needs
+    nothing else. One that comes later needs --address, and runs as soon as you like; `filestore coordinator
+    add` lets it in.
     """
     from coordinator.admin import setup
 
@@ -116,7 +120,7 @@ def _given(*names: str) -> list[str]:
 
 
 @coordinator.command()
-@data_option()
+@data_option("Its directory.")
 @http_option
 @click.option(
     "--down-after",

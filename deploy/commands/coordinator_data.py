@@ -35,7 +35,10 @@ _root_key = click.option(
 @_data
 @_output
 def bundle(data: Path, output: Path) -> None:
-    """Write a bundle, from which another coordinator is made. It is secret: delete it when that is done."""
+    """Write a bundle, to make another coordinator from.
+
+    It is secret: delete it when that is done.
+    """
     from coordinator.admin import restore
 
     restore.write_bundle(data, output)
@@ -48,10 +51,11 @@ def bundle(data: Path, output: Path) -> None:
 @_root_key
 @connection_options
 def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> None:
-    """Sign another intermediate certificate with the root key: it signs members' certificates for a year.
+    """Sign a new intermediate certificate with the root key.
 
-    The root key does not leave this machine, and what is made here works for this cluster alone. The
-    coordinators have certificates by it within a minute, nodes when theirs are renewed, within five days.
+    It signs the certificates of members for a year. The root key does not leave this machine, and what is
+    made here works for this cluster alone. The coordinators have certificates by it within a minute, nodes
+    when theirs are renewed, within five days.
     """
     from coordinator.admin import setup
 
@@ -69,9 +73,10 @@ def renew_intermediate(connection: Connection, data: Path, root_key: Path) -> No
 @_data
 @_root_key
 def renew_certificate(data: Path, root_key: Path) -> None:
-    """Give one coordinator, while it does not run, a certificate for a week: when the intermediate has ended.
+    """Give a stopped coordinator a certificate for a week.
 
-    Then nobody else can. Once a majority of the coordinators runs again, `renew-intermediate` does the rest.
+    For when the intermediate certificate has ended: then nobody else can. Once a majority of the coordinators
+    runs again, `renew-intermediate` does the rest.
     """
     from coordinator.admin import setup
 
@@ -83,9 +88,9 @@ def renew_certificate(data: Path, root_key: Path) -> None:
 @_data
 @_output
 def snapshot(data: Path, output: Path) -> None:
-    """Copy all metadata to one file, while the coordinator runs, with its sha256 in another beside it.
+    """Copy all metadata to one file, while it runs.
 
-    Keep a bundle with them: a restore needs it too.
+    Its sha256 is in another file beside it. Keep a bundle with them: a restore needs it too.
     """
     from coordinator.admin import restore
 
@@ -112,10 +117,10 @@ def snapshot(data: Path, output: Path) -> None:
 @click.option("--id", "coordinator_id", required=True, help="A name that no coordinator ever had.")
 @click.option("--address", required=True, metavar=METAVAR, help="Where it listens.")
 def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: str, address: str) -> None:
-    """Make a new cluster of one coordinator from a snapshot; others are added to it.
+    """Make a new cluster of one coordinator from a snapshot.
 
-    For when a majority of the coordinators is lost for good. None of them may run any more. What was changed
-    after the snapshot is lost.
+    Others are added to it. For when a majority of the coordinators is lost for good. None of them may run any
+    more. What was changed after the snapshot is lost.
     """
     from coordinator.admin import restore
     from coordinator.storage.file_digests import digest_beside
@@ -138,11 +143,11 @@ def restore(snapshot_path: Path, bundle_path: Path, data: Path, coordinator_id: 
 @click.option("--address", metavar=METAVAR, help="Where it listens.  [default: where it did]")
 @connection_options
 def rebuild(connection: Connection, data: Path, coordinator_id: str, address: str | None) -> None:
-    """Make a damaged coordinator anew from its peers: under a new name, with an empty state.
+    """Make a damaged coordinator anew from its peers.
 
-    It is removed from the group under its old name, and added under the new one. Log and state are set aside
-    in its directory. It must not run meanwhile; run it afterwards. After an interruption the same command
-    goes on.
+    It gets a new name and an empty state. It is removed from the group under its old name, and added under
+    the new one. Log and state are set aside in its directory. It must not run meanwhile; run it afterwards.
+    After an interruption the same command goes on.
     """
     import msgspec
 

@@ -1,6 +1,5 @@
 """`filestore coordinator add|remove|transfer-leader|status`: the group of coordinators, through the API."""
 
-import json
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote
@@ -12,7 +11,7 @@ from coordinator.model.records import CoordinatorRecord
 from deploy.base.addresses import METAVAR, member_of
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION
-from deploy.base.output import json_option, print_records
+from deploy.base.output import json_option, print_json, print_records
 
 PATH = "/api/v1/cluster/coordinators"
 COLUMNS = (
@@ -37,7 +36,10 @@ COLUMNS = (
 @click.option("--address", required=True, metavar=METAVAR, help="Where it listens.")
 @connection_options
 def add(connection: Connection, coordinator_id: str, address: str) -> None:
-    """Let another coordinator in. It votes as soon as it has caught up."""
+    """Let another coordinator in. Admins only.
+
+    It votes as soon as it has caught up.
+    """
     record = member_of(f"{coordinator_id}={address}")
     connection.run(lambda client: add_coordinator(client, record))
     click.echo(f"{coordinator_id} is a learner; `filestore coordinator status` shows when it votes.")
@@ -47,7 +49,10 @@ def add(connection: Connection, coordinator_id: str, address: str) -> None:
 @click.argument("coordinator_id")
 @connection_options
 def remove(connection: Connection, coordinator_id: str) -> None:
-    """Take a coordinator out of the group for ever; its name can not be used again."""
+    """Take a coordinator out of the group for ever. Admins only.
+
+    Its name can not be used again.
+    """
     connection.run(lambda client: remove_coordinator(client, coordinator_id))
     click.echo(f"{coordinator_id} is removed.")
 
@@ -58,7 +63,10 @@ def remove(connection: Connection, coordinator_id: str) -> None:
 )
 @connection_options
 def transfer_leader(connection: Connection, target: str) -> None:
-    """Hand the lead to another coordinator, for instance before this machine is serviced."""
+    """Hand the lead to another coordinator. Admins only.
+
+    For instance before the machine of the present leader is serviced.
+    """
 
     async def work(client: AsyncClient) -> str:
         body = {"id": target} if target else {}
@@ -68,10 +76,10 @@ def transfer_leader(connection: Connection, target: str) -> None:
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="Leader and coordinators as the API has them.")
+@json_option
 @connection_options
 def status(connection: Connection, as_json: bool) -> int:
-    """Show the group of coordinators.
+    """Show how the coordinators are. Admins only.
 
     Exit code 10 when one of them is not well, or none leads.
     """
@@ -85,7 +93,7 @@ def status(connection: Connection, as_json: bool) -> int:
     answer = connection.run(work)
     coordinators = answer["coordinators"]
     if as_json:
-        click.echo(json.dumps({"leader": answer["leader"], "coordinators": coordinators}))
+        print_json({"leader": answer["leader"], "coordinators": coordinators})
     else:
         table = Table(*(name.replace("_", " ") for name in COLUMNS), box=None, pad_edge=False)
         for each in coordinators:
@@ -105,7 +113,10 @@ def status(connection: Connection, as_json: bool) -> int:
 @json_option
 @connection_options
 def list_coordinators(connection: Connection, as_json: bool) -> None:
-    """List the coordinators. `filestore coordinator status` shows how they are."""
+    """List the coordinators.
+
+    `filestore coordinator status` shows how they are.
+    """
 
     async def work(client: AsyncClient) -> list[dict[str, Any]]:
         authority = await client.call("GET", "/api/v1/cluster/ca", dict[str, Any])

@@ -1,6 +1,5 @@
 """`filestore damaged`: content that no node holds whole, and which bytes of it are lost."""
 
-import json
 from typing import Any, Final
 
 import click
@@ -9,6 +8,7 @@ from rich.table import Table
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION
+from deploy.base.output import json_option, print_json
 from deploy.base.terminal import printable_name, table_console
 
 PATH: Final = "/api/v1/cluster/damaged"
@@ -16,13 +16,14 @@ RANGES_SHOWN_MAX: Final = 5
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="The answer of the API as it is.")
+@json_option
 @connection_options
 def damaged(connection: Connection, as_json: bool) -> int:
-    """List content that is damaged on every node that holds it. Admins only.
+    """List files that no node holds whole, and what is lost. Admins only.
 
-    Where bytes are lost, all others of the content can still be downloaded, by ranges. What else is listed is
-    made whole from the parts that are sound. Exit code 0 when bytes are lost nowhere, 10 when some are.
+    Content is listed that is damaged on every node that holds it. Where bytes are lost, all others of the
+    content can still be downloaded, by ranges. What else is listed is made whole from the parts that are
+    sound. Exit code 0 when bytes are lost nowhere, 10 when some are.
     """
 
     async def work(client: AsyncClient) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def damaged(connection: Connection, as_json: bool) -> int:
     answer = connection.run(work)
     contents = answer["contents"]
     if as_json:
-        click.echo(json.dumps(answer, ensure_ascii=False))
+        print_json(answer)
     elif not contents:
         click.echo("Every content is whole on a node.")
     else:

@@ -16,9 +16,10 @@ from deploy.base.options import data_option
 @data_option("The directory of a coordinator or of a node.")
 @click.option("--deep", is_flag=True, help="Read every byte of blobs and snapshots too.")
 def doctor(data: Path, deep: bool) -> int:
-    """Check one data directory, of either role, and change nothing. Its process must not run meanwhile.
+    """Check the directory of a process that does not run.
 
-    Prints what is wrong and what to do about it. Exit code 10 when anything is.
+    The directory may be of a node or of a coordinator; nothing in it is changed. Prints what is wrong and
+    what to do about it. Exit code 10 when anything is.
     """
     problem_count = 0
     for findings in _examined(data, deep=deep):

@@ -41,7 +41,7 @@ kind_option = click.option("--kind", type=click.Choice(KINDS), help="Only files 
 
 @click.command()
 @click.argument("named", metavar="NAME|FILE_UUID")
-@click.option("--output", "-o", help="Where to write; - is standard output.  [default: the name of the file]")
+@click.option("--output", "-o", help="Where to write; - is standard output.  [default: the file's own name]")
 @click.option(
     "--connections",
     type=click.IntRange(1, CONNECTIONS_MAX),
@@ -49,12 +49,13 @@ kind_option = click.option("--kind", type=click.Choice(KINDS), help="Only files 
     show_default=True,
     help="How many connections bring parts of the file, from all nodes given; standard output takes one.",
 )
-@click.option("--verify", is_flag=True, help="Say the sha256, which is compared in any case.")
+@click.option("--verify", is_flag=True, help="Print the checksum that was compared, on standard error.")
 @connection_options
 def get(connection: Connection, named: str, output: str | None, connections: int, verify: bool) -> None:
-    """Download a file by its file_uuid, or by its name where only one has it.
+    """Download a file by its name or its file_uuid.
 
-    The same command after an interruption goes on where it ended (OUTPUT.part). The checksum is compared.
+    Where several files have the name, they are listed, and nothing is downloaded. The same command after an
+    interruption goes on where it ended: what has come is in OUTPUT.part. The checksum is always compared.
     """
 
     async def work(client: AsyncClient) -> tuple[Path | None, FileRecord | None]:
@@ -95,8 +96,12 @@ def cat(connection: Connection, named: str) -> None:
 @click.option("--bucket", help="Only files of this bucket, by its name or its id.")
 @click.option("--project-id", default="", help="Only files of this project.")
 @click.option("--name", "filename", default="", help="Only files whose name begins so.")
-@click.option("--status", default="", help="Only files in this state, such as available or uploading.")
-@click.option("--long", "-l", "is_long", is_flag=True, help="Status, owner, end, type and checksum too.")
+@click.option(
+    "--status", default="", help="Only files in this state: available, pending, uploading and so on."
+)
+@click.option(
+    "--long", "-l", "is_long", is_flag=True, help="Show status, owner, expiry, type and checksum too."
+)
 @json_option
 @connection_options
 def ls(
@@ -109,11 +114,16 @@ def ls(
     is_long: bool,
     as_json: bool,
 ) -> None:
-    """List files: your own, as an admin all of them, oldest first."""
+    """List files: your own, as an admin all of them.
+
+    By kind, the oldest first. Of a bucket: every file that is in it.
+    """
     if bucket and (kind or project_id):
         raise click.UsageError(
             "--bucket: files of all kinds are listed; --kind and --project-id do not go with it."
         )
+    if project_id and kind not in (None, "project"):
+        raise click.UsageError("--project-id: only projects have one.")
     filters = {"project_id": project_id, "filename": filename, "status": status}
     only_projects: Kind | None = "project" if project_id else kind
 
@@ -140,17 +150,20 @@ def ls(
 @json_option
 @connection_options
 def show(connection: Connection, named: str, as_json: bool) -> None:
-    """Show the record of a file."""
+    """Show all that is recorded of a file."""
     print_record(connection.run(lambda client: find_file(client, named)), as_json=as_json)
 
 
 @click.command()
-@click.option("--md5", help="VM images whose content has this MD5.")
-@click.option("--sha256", help="Files of any kind whose content has this SHA-256.")
+@click.option("--md5", metavar="DIGEST", help="VM images whose content has this MD5.")
+@click.option("--sha256", metavar="DIGEST", help="Files of any kind whose content has this SHA-256.")
 @json_option
 @connection_options
 def find(connection: Connection, md5: str | None, sha256: str | None, as_json: bool) -> int:
-    """Find available files by the checksum of their content. Exit code 4 when there is none."""
+    """Find files by the checksum of their content.
+
+    Exit code 4 when there is none.
+    """
     if (md5 is None) == (sha256 is None):
         raise click.UsageError("Give either --md5 or --sha256.")
 
@@ -171,7 +184,10 @@ def find(connection: Connection, md5: str | None, sha256: str | None, as_json: b
 @json_option
 @connection_options
 def mv(connection: Connection, named: str, filename: str, as_json: bool) -> None:
-    """Rename a file. What it contains, and links to it, stay."""
+    """Rename a file.
+
+    Its content, its file_uuid and links to it stay.
+    """
 
     async def work(client: AsyncClient) -> FileRecord:
         file = await client.files.get((await find_file(client, named)).file_uuid)
@@ -188,7 +204,10 @@ def mv(connection: Connection, named: str, filename: str, as_json: bool) -> None
 @json_option
 @connection_options
 def du(connection: Connection, as_json: bool) -> None:
-    """Show how much available files take, by bucket and kind: your own, as an admin all of them."""
+    """Show how much files take, by bucket and kind.
+
+    Your own files, as an admin all of them, as far as they are complete.
+    """
 
     async def work(client: AsyncClient) -> list[dict[str, Any]]:
         sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
@@ -220,9 +239,10 @@ def du(connection: Connection, as_json: bool) -> None:
 @click.argument("files", metavar="NAME|FILE_UUID...", nargs=-1, required=True)
 @connection_options
 def rm(connection: Connection, files: tuple[str, ...]) -> int:
-    """Delete files for good, of any kind, and uploads that have not ended. Needs admin on each; asks nothing.
+    """Delete files for good, and unfinished uploads.
 
-    One that is refused does not keep the others.
+    It does not ask. You need the permission `admin` on each, which its owner has. When one is refused, the
+    others are deleted all the same. An unfinished upload is named by its file_uuid.
     """
 
     async def work(client: AsyncClient) -> int:

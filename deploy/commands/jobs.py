@@ -13,6 +13,7 @@ from rich.table import Table
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.lookup import is_uuid
+from deploy.base.output import json_option, print_json
 from deploy.base.terminal import table_console
 from deploy.commands.status import progress_of
 
@@ -23,38 +24,57 @@ WATCH_S = 1.0
 
 @click.group()
 def job() -> None:
-    """Background jobs: start one, and see what runs have come to."""
+    """Background jobs: run, ls, show, watch, cancel. Admins only."""
 
 
 @job.command()
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Until it has ended. Exit code 1 when it failed.")
+@click.option("--wait", is_flag=True, help="Wait until it has ended. Exit code 1 when it failed.")
 @click.option("--node-id", default=None, help="Only this node: for drain, scrub and compare.")
-@click.option("--grace", type=click.IntRange(0), default=None, help="Seconds: for gc, in place of a day.")
+@click.option(
+    "--grace",
+    type=click.IntRange(0),
+    default=None,
+    metavar="SECONDS",
+    help="For gc: how long it keeps what no file refers to, in place of a day.",
+)
 @click.option(
     "--yes-really", is_flag=True, help="Go on where the job would stop to ask, as a tenth or more would go."
 )
+@json_option
 @connection_options
 def run(
-    connection: Connection, name: str, wait: bool, node_id: str | None, grace: int | None, yes_really: bool
+    connection: Connection,
+    name: str,
+    wait: bool,
+    node_id: str | None,
+    grace: int | None,
+    yes_really: bool,
+    as_json: bool,
 ) -> int:
-    """Start a job, and print the id of its run."""
+    """Start a job, and print the id of its run.
+
+    `filestore job ls` shows the jobs by NAME.
+    """
     given = {"node_id": node_id, "grace_s": grace, "yes_really": yes_really or None}
     body = {key: value for key, value in given.items() if value is not None}
 
     async def work(client: AsyncClient) -> dict[str, Any]:
         begun = await client.call("POST", f"{PATH}/{quote(name, safe='')}", dict[str, Any], body=body)
-        click.echo(begun["run_id"])
+        if not as_json:
+            click.echo(begun["run_id"])
         return await ended(client, begun["run_id"]) if wait else begun
 
     found = connection.run(work)
-    if wait:
-        click.echo(f"{found['status']} {json.dumps(found['result'], ensure_ascii=False)}")
+    if as_json:
+        print_json(found)
+    elif wait:
+        click.echo(_outcome(found))
     return 1 if found["status"] == "failed" else 0
 
 
 @job.command()
-@click.option("--json", "as_json", is_flag=True, help="The answer of the API as it is.")
+@json_option
 @connection_options
 def ls(connection: Connection, as_json: bool) -> None:
     """List the jobs, each with its newest run."""
@@ -64,7 +84,7 @@ def ls(connection: Connection, as_json: bool) -> None:
 
     answer = connection.run(work)
     if as_json:
-        click.echo(json.dumps(answer, ensure_ascii=False))
+        print_json(answer)
         return
     table = Table("job", "every", "last run", "status", "began", "description", box=None, pad_edge=False)
     for each in answer["jobs"]:
@@ -77,23 +97,31 @@ def ls(connection: Connection, as_json: bool) -> None:
 
 @job.command()
 @click.argument("run_id")
+@json_option
 @connection_options
-def show(connection: Connection, run_id: str) -> int:
-    """Show a run as the API has it. Exit code 1 when it failed."""
+def show(connection: Connection, run_id: str, as_json: bool) -> int:
+    """Show a run. Exit code 1 when it failed."""
 
     async def work(client: AsyncClient) -> dict[str, Any]:
         return await get_run(client, run_id)
 
     found = connection.run(work)
-    click.echo(json.dumps(found, ensure_ascii=False, indent=2))
+    if as_json:
+        print_json(found)
+    else:
+        click.echo(json.dumps(found, ensure_ascii=False, indent=2))
     return 1 if found["status"] == "failed" else 0
 
 
 @job.command()
 @click.argument("named", metavar="RUN_ID|JOB")
+@json_option
 @connection_options
-def watch(connection: Connection, named: str) -> int:
-    """Follow a run until it has ended, or the newest run of a job. Exit code 1 when it failed."""
+def watch(connection: Connection, named: str, as_json: bool) -> int:
+    """Follow a run, or the newest run of a job, to its end.
+
+    Exit code 1 when it failed.
+    """
 
     async def work(client: AsyncClient) -> dict[str, Any]:
         run_id = named if is_uuid(named) else await _newest_run(client, named)
@@ -103,7 +131,7 @@ def watch(connection: Connection, named: str) -> int:
             so_far, left = progress_of(found, time.time())
             line = f"{found['job_name']} {found['status']}: {so_far}{f', {left} left' if left else ''}"
             if line != shown:
-                click.echo(line)
+                print_json(found) if as_json else click.echo(line)
                 shown = line
             if found["status"] != "running":
                 return found
@@ -123,15 +151,23 @@ async def _newest_run(client: AsyncClient, job_name: str) -> str:
 
 @job.command()
 @click.argument("run_id")
+@json_option
 @connection_options
-def cancel(connection: Connection, run_id: str) -> None:
-    """End a run that is under way. What it has done stays done."""
+def cancel(connection: Connection, run_id: str, as_json: bool) -> None:
+    """End a run that is under way.
+
+    What it has done stays done.
+    """
 
     async def work(client: AsyncClient) -> dict[str, Any]:
         return await client.call("DELETE", f"{PATH}/runs/{quote(run_id, safe='')}", dict[str, Any])
 
     found = connection.run(work)
-    click.echo(f"{found['status']} {json.dumps(found['result'], ensure_ascii=False)}")
+    print_json(found) if as_json else click.echo(_outcome(found))
+
+
+def _outcome(run: dict[str, Any]) -> str:
+    return f"{run['status']} {json.dumps(run['result'], ensure_ascii=False)}"
 
 
 async def ended(client: AsyncClient, run_id: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ WORKERS_MAX = 64
 
 @click.group()
 def node() -> None:
-    """Nodes keep the bytes and answer the API."""
+    """Nodes, which keep the bytes: join, run, ls, drain, remove."""
 
 
 @node.command()
@@ -46,8 +46,20 @@ def node() -> None:
     "--token-file", metavar="FILE", help="A file that holds the join token; - reads standard input."
 )
 @click.option("--address", required=True, metavar="IP", help="Where clients and other nodes reach this one.")
-@click.option("--api-port", type=click.IntRange(1, 65535), default=API_PORT, show_default=True)
-@click.option("--peer-port", type=click.IntRange(1, 65535), default=PEER_PORT, show_default=True)
+@click.option(
+    "--api-port",
+    type=click.IntRange(1, 65535),
+    default=API_PORT,
+    show_default=True,
+    help="Where clients reach it.",
+)
+@click.option(
+    "--peer-port",
+    type=click.IntRange(1, 65535),
+    default=PEER_PORT,
+    show_default=True,
+    help="Where other members reach it.",
+)
 @click.option("--zone", default="", help="Replicas are spread over zones (a rack, a room).")
 @click.option(
     "--weight",
@@ -68,7 +80,10 @@ def join(
     zone: str,
     weight: int,
 ) -> None:
-    """Join a cluster with a token (`filestore token join` prints one)."""
+    """Make a node of this machine: join a cluster.
+
+    `filestore token join` prints the token that it takes.
+    """
     from node.membership.join import join as join_cluster
 
     if (token is None) == (token_file is None):
@@ -95,7 +110,7 @@ def join(
 
 
 @node.command()
-@data_option()
+@data_option("Its directory.")
 @click.option(
     "--coordinator",
     "coordinator_url",
@@ -104,9 +119,10 @@ def join(
     help="A coordinator of the same cluster, for instance https://192.0.2.1:7441.",
 )
 def reconnect(data: Path, coordinator_url: str) -> None:
-    """Tell a node where the coordinators are, when all that it knew are gone. Start it again afterwards.
+    """Tell a node where the coordinators are now.
 
-    Needed after a restore: coordinators that are replaced one after the other are followed without it.
+    For when all that it knew are gone. Start it again afterwards. Needed after a restore: coordinators that
+    are replaced one after the other are followed without it.
     """
     from node.membership.join import reconnect as reconnect_node
 
@@ -115,7 +131,7 @@ def reconnect(data: Path, coordinator_url: str) -> None:
 
 
 @node.command()
-@data_option()
+@data_option("Its directory.")
 @http_option
 @click.option(
     "--workers",
@@ -126,7 +142,10 @@ def reconnect(data: Path, coordinator_url: str) -> None:
     help="How many processes serve clients; one for each core is a good number.",
 )
 def run(data: Path, http: str | None, workers: int) -> None:
-    """Run a node until SIGTERM or SIGINT. SIGHUP makes it use the certificate that lies on disk."""
+    """Run a node until SIGTERM or SIGINT.
+
+    SIGHUP makes it use the certificate that lies on disk.
+    """
     from node.server import run_node
 
     uvloop.run(run_node(data, http=http, workers=workers))

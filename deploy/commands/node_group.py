@@ -29,7 +29,10 @@ _COLUMNS: Final[Mapping[str, Callable[[Node], object]]] = {
 @json_option
 @connection_options
 def list_nodes(connection: Connection, as_json: bool) -> None:
-    """List the nodes. `filestore status` shows how they are."""
+    """List the nodes. Admins only.
+
+    `filestore status` shows how they are.
+    """
 
     async def work(client: AsyncClient) -> list[Node]:
         return [each async for each in client.nodes.list()]
@@ -43,7 +46,7 @@ def list_nodes(connection: Connection, as_json: bool) -> None:
 @json_option
 @connection_options
 def show_node(connection: Connection, node_id: str, as_json: bool) -> None:
-    """Show a node."""
+    """Show all that is recorded of a node. Admins only."""
     print_record(connection.run(lambda client: client.nodes.get(node_id)), as_json=as_json)
 
 
@@ -52,7 +55,7 @@ def show_node(connection: Connection, node_id: str, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Also where it keeps damaged copies that others need.")
 @connection_options
 def drain(connection: Connection, node_id: str, *, force: bool) -> None:
-    """Place nothing new on a node.
+    """Place nothing new on a node, and empty it. Admins only.
 
     It goes on serving what it holds, until others have that. Tells what is refused from now on; said again,
     also which unfinished uploads could not be moved so far, and why.
@@ -70,7 +73,7 @@ def drain(connection: Connection, node_id: str, *, force: bool) -> None:
 @click.argument("node_id")
 @connection_options
 def undrain(connection: Connection, node_id: str) -> None:
-    """Place new files on a node again."""
+    """Place new files on a node again. Admins only."""
     _call(connection, "DELETE", node_id, "/drain")
     click.echo(f"{node_id} takes new files.")
 
@@ -82,7 +85,7 @@ def undrain(connection: Connection, node_id: str) -> None:
 @click.option("--give-up", is_flag=True, help="Also what no other node has that is not down.")
 @connection_options
 def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, give_up: bool) -> None:
-    """Take a node out of the cluster for good.
+    """Take a node out of the cluster for good. Admins only.
 
     It must be draining and hold nothing, not even a part of an unfinished upload.
     """
@@ -107,7 +110,7 @@ def remove(connection: Connection, node_id: str, *, force: bool, is_gone: bool, 
 @click.argument("node_id")
 @connection_options
 def revoke(connection: Connection, node_id: str) -> None:
-    """End the certificates of a node at once, whatever its state.
+    """End the certificates of a node at once. Admins only.
 
     This is for when they, or its directory, were stolen or copied. Tells what must be made anew, and what
     only this node has.
@@ -134,9 +137,10 @@ def revoke(connection: Connection, node_id: str) -> None:
 @click.argument("node_id")
 @connection_options
 def forget_instance(connection: Connection, node_id: str) -> None:
-    """Let another directory speak for a node: one that was put back from a backup.
+    """Let another directory speak for a node. Admins only.
 
-    Stop every other process of this node first. What it holds counts again when it was compared.
+    For a directory that was put back from a backup. Stop every other process of this node first. What it
+    holds counts again when it was compared.
     """
     _call(connection, "DELETE", node_id, "/instance")
     click.echo(f"The next process with the certificate of {node_id} speaks for it.")

@@ -18,10 +18,10 @@ _to = click.option(
 @data_option("The directory of the stopped node.")
 @_to
 def move(data: Path, target: Path) -> None:
-    """Move a stopped node to another directory, and so to another disk. It keeps its name and address.
+    """Move a stopped node to another directory or disk.
 
-    What lies in the old directory is copied and stays there; no node starts from it any more. Said again
-    after an interruption, it goes on.
+    It keeps its name and address. What lies in the old directory is copied and stays there; no node starts
+    from it any more. Said again after an interruption, it goes on.
     """
     from node.membership.move import move as move_node
 
@@ -40,10 +40,10 @@ def move(data: Path, target: Path) -> None:
 def rejoin(
     data: Path, target: Path, node_id: str, address: str, coordinator_url: str, token_file: Path
 ) -> None:
-    """Let a stopped node go on at another address: it joins under a new name, with the content that it has.
+    """Let a stopped node go on at another address.
 
-    Ports, zone and weight stay. Within one disk nothing is copied. Said again after an interruption, it goes
-    on.
+    It joins under a new name, with the content that it has. Ports, zone and weight stay. Within one disk
+    nothing is copied. Said again after an interruption, it goes on.
     """
     from ca.errors import Conflict
     from node.base.config import NodeFiles

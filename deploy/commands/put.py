@@ -26,18 +26,20 @@ from deploy.commands.files import KINDS
 
 COMPRESSIONS = ("none", "deflate", "bz2", "xz", "zstd")
 VIRT_TYPES = ("docker", "dynamips", "iou", "qemu", "virtualbox", "vmware", "vpcs")
-_OF_PROJECTS = (
-    "project_id",
-    "project_name",
-    "version_tag",
-    "compression",
-    "include_images",
-    "include_snapshots",
-    "keep_compute_ids",
-    "reset_mac_addresses",
-    "is_read_only",
-)
-_OF_IMAGES = ("virt_type", "format", "vcpus", "ram_mb")
+_OPTIONS_OF_A_KIND: Mapping[Kind, Sequence[str]] = {
+    "project": (
+        "project_id",
+        "project_name",
+        "version_tag",
+        "compression",
+        "include_images",
+        "include_snapshots",
+        "keep_compute_ids",
+        "reset_mac_addresses",
+        "is_read_only",
+    ),
+    "image": ("virt_type", "format", "vcpus", "ram_mb"),
+}
 
 Outcome = FileRecord | FilestoreError | LocalError | OSError
 
@@ -52,27 +54,31 @@ class Wanted:
 
 @click.command()
 @click.argument("files", metavar="FILE...", nargs=-1, required=True)
-@click.option("--kind", type=click.Choice(KINDS), help="[default: by the content]")
-@click.option("--recursive", "-r", is_flag=True, help="Every file below a directory too.")
+@click.option("--kind", type=click.Choice(KINDS), help="Store it as this.  [default: by the content]")
+@click.option("--recursive", "-r", is_flag=True, help="FILE may be a directory: upload all files below it.")
 @click.option("--bucket", default="", help="The name or the id of a bucket.  [default: the default bucket]")
 @click.option("--filename", help="The name that downloads get.  [default: the name of the file]")
-@click.option("--content-type", help="[default: guessed from the name]")
+@click.option("--content-type", help="The media type that downloads get.  [default: by the name]")
 @click.option(
-    "--retention", "retention_period", type=click.IntRange(1, 876000), help="Hours to keep the file."
+    "--retention",
+    "retention_period",
+    type=click.IntRange(1, 876000),
+    metavar="HOURS",
+    help="Delete the file after so many hours, at most 876000.  [default: never]",
 )
-@click.option("--project-id", help="Of a project.  [default: the name of the file without its ending]")
-@click.option("--project-name")
-@click.option("--version-tag")
-@click.option("--compression", type=click.Choice(COMPRESSIONS))
-@click.option("--include-images", is_flag=True)
-@click.option("--include-snapshots", is_flag=True)
-@click.option("--keep-compute-ids", is_flag=True)
-@click.option("--reset-mac-addresses", is_flag=True)
-@click.option("--read-only", "is_read_only", is_flag=True)
-@click.option("--virt-type", type=click.Choice(VIRT_TYPES), help="What runs an image.  [default: qemu]")
-@click.option("--format", help="The format of an image.  [default: by the content]")
-@click.option("--vcpus", type=click.IntRange(1, 1024), help="Of an image.")
-@click.option("--ram", "ram_mb", type=click.IntRange(1), help="Of an image, in MB.")
+@click.option("--project-id", help="Project: its id.  [default: the name of the file without its ending]")
+@click.option("--project-name", help="Project: its name.")
+@click.option("--version-tag", help="Project: which version it is.")
+@click.option("--compression", type=click.Choice(COMPRESSIONS), help="Project: how it was compressed.")
+@click.option("--include-images", is_flag=True, help="Project: the export holds its disk images.")
+@click.option("--include-snapshots", is_flag=True, help="Project: the export holds its snapshots.")
+@click.option("--keep-compute-ids", is_flag=True, help="Project: it keeps the ids of its computes.")
+@click.option("--reset-mac-addresses", is_flag=True, help="Project: an import makes new MAC addresses.")
+@click.option("--read-only", "is_read_only", is_flag=True, help="Project: to be opened, not changed.")
+@click.option("--virt-type", type=click.Choice(VIRT_TYPES), help="Image: what runs it.  [default: qemu]")
+@click.option("--format", help="Image: its format.  [default: by the content]")
+@click.option("--vcpus", type=click.IntRange(1, 1024), help="Image: how many processors it wants.")
+@click.option("--ram", "ram_mb", type=click.IntRange(1), help="Image: how much memory it wants, in MB.")
 @click.option(
     "--only-url",
     is_flag=True,
@@ -99,15 +105,19 @@ def put(
     as_json: bool,
     **options: Any,
 ) -> int:
-    """Upload each FILE (- alone reads standard input), print its file_uuid; of several, file_uuid and FILE.
+    """Upload files, and print the file_uuid of each.
 
-    The kind is that of the content: disk images, exported projects, and backups for everything else. The same
-    command after an interruption goes on where it ended. The checksum is compared at the end.
+    FILE - alone is standard input. Of several files, each line is the file_uuid and FILE.
+
+    The content decides of which kind a file is: a disk image (qcow2, vmdk, vdi, vhdx, iso, raw), an exported
+    project, and a backup when it is neither. On a terminal it says what it chose; --kind decides otherwise.
+
+    The same command after an interruption goes on where it ended. The checksum is compared at the end.
     """
     wanted = _wanted(files, filename, recursive=recursive)
     said = {name: value for name, value in options.items() if value is not None and value is not False}
     fields = {name: value for name, value in said.items() if value != ""}
-    kind = kind or _kind_of_options(fields)
+    chosen = _chosen_kind(kind, fields)
 
     async def work(client: AsyncClient) -> list[Outcome]:
         if bucket:
@@ -119,7 +129,7 @@ def put(
                 with bars.bar(named) as progress:
                     stored = await client.files.upload(
                         sys.stdin.buffer,
-                        kind=kind or "backup",
+                        kind=chosen or "backup",
                         filename=named,
                         only_url=only_url,
                         progress=progress,
@@ -127,14 +137,14 @@ def put(
                     )
                 return [stored]
             return await put_files(
-                client, wanted, kind, fields, connections=connections, only_url=only_url, bars=bars
+                client, wanted, chosen, fields, connections=connections, only_url=only_url, bars=bars
             )
 
     outcomes = connection.run(work)
     if len(outcomes) == 1 and not isinstance(outcomes[0], FileRecord):
         raise outcomes[0]
     named = [file.path for file in wanted] or [Path("-")]
-    return _print_outcomes(named, outcomes, is_guessed=kind is None, as_json=as_json)
+    return _print_outcomes(named, outcomes, is_guessed=chosen is None, as_json=as_json)
 
 
 async def put_files(
@@ -206,13 +216,25 @@ def _wanted(files: tuple[str, ...], filename: str | None, *, recursive: bool) ->
     return [Wanted(path, filename or "") for path in paths]
 
 
-def _kind_of_options(fields: Mapping[str, Any]) -> Kind | None:
-    """The kind that the options belong to. Raises click.UsageError for options of two kinds."""
-    of_project = [name for name in _OF_PROJECTS if name in fields]
-    of_image = [name for name in _OF_IMAGES if name in fields]
-    if of_project and of_image:
-        raise click.UsageError(f"{of_project[0]} is of projects, {of_image[0]} of images.")
-    return "project" if of_project else "image" if of_image else None
+def _chosen_kind(given: Kind | None, fields: Mapping[str, Any]) -> Kind | None:
+    """The kind that is given, or the one that the options belong to; None when the content decides.
+
+    Raises click.UsageError for options of another kind.
+    """
+    chosen, why = given, f"--kind {given}"
+    for kind, names in _OPTIONS_OF_A_KIND.items():
+        for name in names:
+            if name not in fields:
+                continue
+            if chosen not in (None, kind):
+                raise click.UsageError(f"{_option(name)} is of {kind}s, and goes not with {why}.")
+            chosen, why = kind, _option(name)
+    return chosen
+
+
+def _option(name: str) -> str:
+    """What a parameter of this command is called on the command line."""
+    return next(param.opts[0] for param in put.params if param.name == name)
 
 
 def _print_outcomes(

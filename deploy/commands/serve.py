@@ -9,7 +9,7 @@ RESTIC_ADDRESS = "127.0.0.1:8000"
 
 @click.group()
 def serve() -> None:
-    """Serve a bucket to a program that speaks another protocol."""
+    """Let other programs store in a bucket: restic."""
 
 
 @serve.command()
@@ -19,13 +19,15 @@ def serve() -> None:
     default=RESTIC_ADDRESS,
     show_default=True,
     metavar="ADDRESS:PORT",
-    help="Where restic finds it. It speaks plain HTTP without a password: let it be loopback.",
+    help="Where restic finds it: plain HTTP without a password, so let it be loopback.",
 )
 @connection_options
 def restic(connection: Connection, bucket: str, listen: str) -> None:
-    """Serve restic repositories: restic -r rest:http://127.0.0.1:8000/NAME/ init
+    """Serve restic repositories from a bucket.
 
-    Until SIGTERM or SIGINT. What restic writes becomes files of the bucket, which only restic can read.
+    It runs until SIGTERM or SIGINT. On the same machine: restic -r rest:http://127.0.0.1:8000/NAME/ init
+
+    What restic writes becomes files of the bucket, which only restic can read.
     """
     from deploy.restic.server import serve as serve_restic
 

@@ -1,6 +1,5 @@
 """`filestore status`: how the cluster is, for people, for scripts, and as an exit code."""
 
-import json
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -15,7 +14,7 @@ from coordinator.model.jobs import amounts_of
 from coordinator.runtime.wording import counted, duration
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of
-from deploy.base.output import json_option
+from deploy.base.output import json_option, print_json
 from deploy.base.terminal import table_console
 
 CLOCK_SHOWN_MS_MIN: Final = 1000
@@ -57,7 +56,7 @@ def status(connection: Connection, watch: bool, every: float, as_json: bool) -> 
 
 def _show(answer: dict[str, Any], *, as_json: bool) -> None:
     if as_json:
-        click.echo(json.dumps(answer, ensure_ascii=False))
+        print_json(answer)
     else:
         print_status(answer, at_s=time.time())
 

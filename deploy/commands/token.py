@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Final
 
 import click
+import msgspec
 import uvloop
 from filestore_client import AsyncClient
-from filestore_client.records import JoinToken, MintedToken
+from filestore_client.records import JoinToken, MintedJoinToken, MintedToken
 
 from ca.errors import Unavailable
 from ca.secretfiles import write_secret
@@ -29,7 +30,7 @@ _COLUMNS: Final[Mapping[str, Callable[[JoinToken], object]]] = {
 
 @click.group()
 def token() -> None:
-    """Mint tokens."""
+    """Tokens of users, of nodes that join, and of the admin."""
 
 
 @token.command()
@@ -46,9 +47,9 @@ def token() -> None:
     help="Revoke every earlier token of the admin first; the cluster must run. The admin's public links end.",
 )
 def admin(data: Path, output: Path | None, *, revoke_old: bool) -> None:
-    """Mint a new admin token on a coordinator, without the API, into a file that only you can read.
+    """Mint an admin token on a coordinator, without the API.
 
-    A token that was minted before a revocation is dead after it, so that the new one comes last.
+    It is written to a file that only you can read. Earlier ones live on, unless --revoke-old ends them.
     """
     from coordinator.admin import setup
 
@@ -91,32 +92,45 @@ def _revoke_admin(data: Path) -> None:
 
 @token.command()
 @click.option("--node-id", default="", help="Admit only a node of this name.")
-@click.option("--ttl", "ttl_seconds", type=click.IntRange(60), help="Seconds that it lives.  [default: 1800]")
+@click.option(
+    "--ttl", "ttl_seconds", type=Duration(least_s=60), help="How long it lives, such as 2h.  [default: 30m]"
+)
 @click.option("--uses", "uses_max", type=click.IntRange(1), help="How many nodes may use it.  [default: 1]")
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
 )
+@json_option
 @connection_options
 def join(
-    connection: Connection, node_id: str, ttl_seconds: int | None, uses_max: int | None, output: Path | None
+    connection: Connection,
+    node_id: str,
+    ttl_seconds: int | None,
+    uses_max: int | None,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
-    """Mint a join token for a node, and print it. It is shown once."""
+    """Mint a token by which a node joins, and print it. Admins only.
 
-    async def work(client: AsyncClient) -> str:
-        minted = await client.join_tokens.create(node_id=node_id, ttl_seconds=ttl_seconds, max_uses=uses_max)
-        return minted.token
+    It is shown this once.
+    """
 
-    show(connection.run(work), output)
+    async def work(client: AsyncClient) -> MintedJoinToken:
+        return await client.join_tokens.create(node_id=node_id, ttl_seconds=ttl_seconds, max_uses=uses_max)
+
+    show(connection.run(work), output, as_json=as_json)
 
 
 @token.command()
 @click.argument("user_id")
-@click.option("--role", "roles", multiple=True, help="Set the user's roles (admin is one).")
-@click.option("--group", "groups", multiple=True, help="Set the user's groups.")
-@click.option("--ttl", "ttl_seconds", type=click.IntRange(1), help="Seconds that it lives.  [default: 43200]")
+@click.option("--role", "roles", multiple=True, help="Set the user's roles, once for each (admin is one).")
+@click.option("--group", "groups", multiple=True, help="Set the user's groups, once for each.")
+@click.option(
+    "--ttl", "ttl_seconds", type=Duration(least_s=1), help="How long it lives, such as 7d.  [default: 12h]"
+)
 @click.option(
     "--output", "-o", type=click.Path(path_type=Path), help="Write it to a file (0600), print nothing."
 )
+@json_option
 @connection_options
 def user(
     connection: Connection,
@@ -125,16 +139,19 @@ def user(
     groups: tuple[str, ...],
     ttl_seconds: int | None,
     output: Path | None,
+    as_json: bool,
 ) -> None:
-    """Mint a token for a user, who is created if unknown, and print it. It is shown once."""
+    """Mint a token for a user, and print it. Admins only.
 
-    async def work(client: AsyncClient) -> str:
-        minted = await client.users.mint_token(
+    A user who is not known yet is made. The token is shown this once.
+    """
+
+    async def work(client: AsyncClient) -> MintedToken:
+        return await client.users.mint_token(
             user_id, roles=roles or None, groups=groups or None, ttl_seconds=ttl_seconds
         )
-        return minted.token
 
-    show(connection.run(work), output)
+    show(connection.run(work), output, as_json=as_json)
 
 
 @token.command("rotate-key")
@@ -145,20 +162,26 @@ def user(
     show_default=True,
     help="How long tokens of the present key are still taken, for instance 12h: s, m, h or d.",
 )
+@json_option
 @connection_options
-def rotate_key(connection: Connection, grace: int) -> None:
-    """Let another key sign user tokens.
+def rotate_key(connection: Connection, grace: int, as_json: bool) -> None:
+    """Let another key sign the tokens of users. Admins only.
 
     Without a grace time every token that was ever minted ends at once, the admin's too: `filestore token
     admin` on a coordinator makes another.
     """
     rotated = connection.run(lambda client: client.users.rotate_key(grace_seconds=grace))
-    click.echo(f"{rotated.kid} signs from now on. Older tokens end at {rotated.others_end_at}.")
+    if as_json:
+        print_json(rotated)
+    else:
+        click.echo(f"{rotated.kid} signs from now on. Older tokens end at {rotated.others_end_at}.")
 
 
 @token.command()
 @click.option(
-    "--ttl", type=Duration(), help="How long the new one lives, such as 30d.  [default: as long as may be]"
+    "--ttl",
+    type=Duration(least_s=1),
+    help="How long the new one lives, such as 30d.  [default: as long as may be]",
 )
 @click.option(
     "--output",
@@ -169,25 +192,31 @@ def rotate_key(connection: Connection, grace: int) -> None:
 @json_option
 @connection_options
 def renew(connection: Connection, ttl: int | None, output: Path | None, as_json: bool) -> None:
-    """Renew your own token while it lives. The present one goes on to its end."""
+    """Renew your own token while it lives.
+
+    The new one takes the place of the file that holds the present one, which itself goes on to its end.
+    """
 
     async def work(client: AsyncClient) -> MintedToken:
         return await client.users.renew_token(ttl_seconds=ttl)
 
     minted = connection.run(work)
     path = output or connection.token_file
-    write_secret(path, minted.token.encode() + b"\n")
     if as_json:
-        print_json({"user_id": minted.user_id, "expires_at": minted.expires_at, "token_file": str(path)})
+        show(minted, path, as_json=True)
     else:
-        click.echo(f"{path} lives until {moment(minted.expires_at)}.")
+        write_secret(path, minted.token.encode() + b"\n")
+        click.echo(f"The token in {path} lives until {moment(minted.expires_at)}.")
 
 
 @token.command("ls")
 @json_option
 @connection_options
 def list_join_tokens(connection: Connection, as_json: bool) -> None:
-    """List the join tokens that live, without their secrets."""
+    """List the tokens by which nodes join. Admins only.
+
+    Those that live, without their secrets.
+    """
 
     async def work(client: AsyncClient) -> list[JoinToken]:
         return [each async for each in client.join_tokens.list()]
@@ -200,14 +229,20 @@ def list_join_tokens(connection: Connection, as_json: bool) -> None:
 @click.argument("token_id")
 @connection_options
 def remove_join_token(connection: Connection, token_id: str) -> None:
-    """End a join token: no machine joins by it any more."""
+    """End a token by which nodes join. Admins only.
+
+    TOKEN_ID is what `filestore token ls` shows in the first column.
+    """
     connection.run(lambda client: client.join_tokens.delete(token_id))
     click.echo(f"{token_id} is dead.")
 
 
-def show(secret: str, output: Path | None) -> None:
-    """Print a secret, or write it where only its owner reads it."""
-    if output is None:
-        click.echo(secret)
-    else:
-        write_secret(output, secret.encode() + b"\n")
+def show(minted: MintedJoinToken | MintedToken, output: Path | None, *, as_json: bool) -> None:
+    """Print a token, or write it where only its owner reads it. `as_json`: what else is known of it, too."""
+    if output is not None:
+        write_secret(output, minted.token.encode() + b"\n")
+    if as_json:
+        fields = msgspec.to_builtins(minted)
+        print_json(fields if output is None else fields | {"token": "", "token_file": str(output)})
+    elif output is None:
+        click.echo(minted.token)

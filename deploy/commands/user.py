@@ -8,7 +8,7 @@ from filestore_client import AsyncClient
 from filestore_client.records import User
 
 from deploy.base.connection import Connection, connection_options
-from deploy.base.output import json_option, moment, print_record, print_records
+from deploy.base.output import json_option, moment, print_json, print_record, print_records
 
 ADMIN = "admin"  # the first admin, whose token every coordinator can mint
 _COLUMNS: Final[Mapping[str, Callable[[User], object]]] = {
@@ -22,7 +22,10 @@ _COLUMNS: Final[Mapping[str, Callable[[User], object]]] = {
 
 @click.group()
 def user() -> None:
-    """Users, whose tokens `filestore token user` mints."""
+    """Users: ls, show, set, disable, enable, revoke.
+
+    `filestore token user` mints their tokens.
+    """
 
 
 @user.command("ls")
@@ -42,20 +45,25 @@ def list_users(connection: Connection, as_json: bool) -> None:
 @json_option
 @connection_options
 def show_user(connection: Connection, user_id: str, as_json: bool) -> None:
-    """Show a user."""
+    """Show all that is recorded of a user. Admins only."""
     print_record(connection.run(lambda client: client.users.get(user_id)), as_json=as_json)
 
 
 @user.command("set")
 @click.argument("user_id")
-@click.option("--role", "roles", multiple=True, help="Set the roles (admin is one); '' alone for none.")
-@click.option("--group", "groups", multiple=True, help="Set the groups; '' alone for none.")
+@click.option(
+    "--role", "roles", multiple=True, help="Set the roles, once for each (admin is one); '' for none."
+)
+@click.option("--group", "groups", multiple=True, help="Set the groups, once for each; '' for none.")
 @json_option
 @connection_options
 def set_user(
     connection: Connection, user_id: str, roles: tuple[str, ...], groups: tuple[str, ...], as_json: bool
 ) -> None:
-    """Set the roles and groups of a user, who is made if unknown."""
+    """Set the roles and groups of a user. Admins only.
+
+    A user who is not known yet is made. What is not given stays as it is.
+    """
 
     async def work(client: AsyncClient) -> User:
         return await client.users.put(user_id, roles=_given(roles), groups=_given(groups))
@@ -65,29 +73,35 @@ def set_user(
 
 @user.command("disable")
 @click.argument("user_id")
+@json_option
 @connection_options
-def disable(connection: Connection, user_id: str) -> None:
-    """Take no token of a user any more, until it is enabled again."""
-    connection.run(lambda client: client.users.put(user_id, disabled=True))
-    click.echo(f"No token of {user_id} is taken any more.")
+def disable(connection: Connection, user_id: str, as_json: bool) -> None:
+    """Refuse the tokens of a user, until it is enabled. Admins only.
+
+    What the user owns, and its permissions, stay.
+    """
+    found = connection.run(lambda client: client.users.put(user_id, disabled=True))
+    print_json(found) if as_json else click.echo(f"No token of {user_id} is taken any more.")
 
 
 @user.command("enable")
 @click.argument("user_id")
+@json_option
 @connection_options
-def enable(connection: Connection, user_id: str) -> None:
-    """Take the tokens of a user again."""
-    connection.run(lambda client: client.users.put(user_id, disabled=False))
-    click.echo(f"Tokens of {user_id} are taken again.")
+def enable(connection: Connection, user_id: str, as_json: bool) -> None:
+    """Take the tokens of a user again. Admins only."""
+    found = connection.run(lambda client: client.users.put(user_id, disabled=False))
+    print_json(found) if as_json else click.echo(f"Tokens of {user_id} are taken again.")
 
 
 @user.command()
 @click.argument("user_id")
 @connection_options
 def revoke(connection: Connection, user_id: str) -> None:
-    """Revoke all tokens of a user, its permissions, and its public links. It stays, and what it owns.
+    """End all tokens, permissions and links of a user. Admins only.
 
-    No node takes any of its tokens from then on; one that is minted later works.
+    The user stays, and what it owns. No node takes any of its tokens from then on; one that is minted later
+    works.
     """
     connection.run(lambda client: client.users.revoke(user_id))
     click.echo(f"Every token of {user_id} is dead, and its permissions and public links have ended.")
