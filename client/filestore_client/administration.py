@@ -7,8 +7,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from filestore_client.pages import pages, with_query
-from filestore_client.records import (
+from filestore_client.base.pages import pages, with_query
+from filestore_client.base.records import (
     AuditEntry,
     Bucket,
     Coordinator,
@@ -29,7 +29,7 @@ from filestore_client.records import (
     TriggeredRun,
     User,
 )
-from filestore_client.transport import Transport
+from filestore_client.base.transport import Transport
 
 JOB_LOOK_S = 0.5
 

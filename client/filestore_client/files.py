@@ -12,8 +12,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from filestore_client.downloading import download_to_file, download_to_stream
-from filestore_client.errors import (
+from filestore_client.base.errors import (
     ChecksumMismatch,
     FileChanged,
     FilestoreError,
@@ -21,6 +20,17 @@ from filestore_client.errors import (
     NotFound,
     Unavailable,
 )
+from filestore_client.base.pages import pages
+from filestore_client.base.records import (
+    Content,
+    FileRecord,
+    FileSummary,
+    Image,
+    Kind,
+    Manifest,
+    Ticket,
+)
+from filestore_client.base.transport import Transport
 from filestore_client.kinds import (
     HEAD_BYTES,
     IMAGE,
@@ -30,24 +40,14 @@ from filestore_client.kinds import (
     kind_of,
     new_record_fields,
 )
-from filestore_client.pages import pages
-from filestore_client.ranges import CONNECTIONS
-from filestore_client.reading import AsyncReader
-from filestore_client.records import (
-    Content,
-    FileRecord,
-    FileSummary,
-    Image,
-    Kind,
-    Manifest,
-    Ticket,
-)
-from filestore_client.sources import Contents, FileSource, Source, source_of
-from filestore_client.streaming import content_path, describe, read_span
-from filestore_client.transport import Transport
-from filestore_client.upload_memory import Memory, UnfinishedUpload
-from filestore_client.uploading import find_unfinished, give_up, upload
-from filestore_client.writing import AsyncWriter
+from filestore_client.transfer.downloading import download_to_file, download_to_stream
+from filestore_client.transfer.ranges import CONNECTIONS
+from filestore_client.transfer.reading import AsyncReader
+from filestore_client.transfer.sources import Contents, FileSource, Source, source_of
+from filestore_client.transfer.streaming import content_path, describe, read_span
+from filestore_client.transfer.upload_memory import Memory, UnfinishedUpload
+from filestore_client.transfer.uploading import find_unfinished, give_up, upload
+from filestore_client.transfer.writing import AsyncWriter
 
 Progress = Callable[[int, int | None], None]  # bytes so far, and in all once that is known
 KIND_NAMES: Sequence[Kind] = ("project", "image", "backup")

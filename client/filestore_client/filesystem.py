@@ -17,10 +17,10 @@ from typing import Any, ClassVar
 from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractFileSystem
 
+from filestore_client.base.errors import Gone, NotFound
+from filestore_client.base.records import Bucket, FileSummary, Kind
 from filestore_client.blocking import Client
 from filestore_client.client import connection_from_environment
-from filestore_client.errors import Gone, NotFound
-from filestore_client.records import Bucket, FileSummary, Kind
 
 _BY_ID = re.compile(r"(.*)\?id=([0-9A-Fa-f-]{36})", re.DOTALL)
 

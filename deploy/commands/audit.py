@@ -6,15 +6,15 @@ from typing import Final
 
 import click
 import msgspec
-from filestore_client import AsyncClient
-from filestore_client.errors import FilestoreError
-from filestore_client.records import AuditEntry
 
 from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, line_of
 from deploy.base.lookup import find_file
 from deploy.base.options import Duration
 from deploy.base.output import json_option, moment, print_records
+from filestore_client import AsyncClient
+from filestore_client.base.errors import FilestoreError
+from filestore_client.base.records import AuditEntry
 
 SHOWN_MAX: Final = 100
 _COLUMNS: Final[Mapping[str, Callable[[AuditEntry], object]]] = {

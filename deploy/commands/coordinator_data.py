@@ -7,13 +7,13 @@ import base64
 from pathlib import Path
 
 import click
-from filestore_client import AsyncClient
 
 from ca.errors import InvalidRequest
 from deploy.base.addresses import METAVAR, member_of
 from deploy.base.connection import Connection, connection_options
 from deploy.base.options import data_option
 from deploy.commands.coordinator_group import add_coordinator, remove_coordinator
+from filestore_client import AsyncClient
 
 _data = data_option("The directory of a coordinator.")
 _output = click.option(

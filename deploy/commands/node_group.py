@@ -5,13 +5,13 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import click
-from filestore_client import AsyncClient
-from filestore_client.records import Node
 
 from coordinator.model.jobs import DRAIN
 from coordinator.runtime.wording import counted
 from deploy.base.connection import Connection, connection_options
 from deploy.base.output import json_option, moment, print_record, print_records
+from filestore_client import AsyncClient
+from filestore_client.base.records import Node
 
 PATH = "/api/v1/cluster/nodes"
 JOBS_PATH = "/api/v1/jobs"

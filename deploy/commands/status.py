@@ -6,7 +6,6 @@ from datetime import datetime
 from typing import Any, Final
 
 import click
-from filestore_client.errors import FilestoreError, Unavailable
 from rich.console import Console
 from rich.table import Table
 
@@ -16,6 +15,7 @@ from deploy.base.connection import Connection, connection_options
 from deploy.base.failures import NEEDS_ATTENTION, exit_code_of, line_of
 from deploy.base.output import json_option, print_json
 from deploy.base.terminal import table_console
+from filestore_client.base.errors import FilestoreError, Unavailable
 
 CLOCK_SHOWN_MS_MIN: Final = 1000
 EXIT_CODES: Final = {

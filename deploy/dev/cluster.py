@@ -22,7 +22,6 @@ from typing import Any
 
 import click
 import msgspec
-from filestore_client import AsyncClient
 
 from ca.errors import Conflict, FilestoreError
 from ca.secretfiles import write_durable, write_secret
@@ -41,6 +40,7 @@ from deploy.dev.processes import (
     stop_children,
     wait_until,
 )
+from filestore_client import AsyncClient
 from node.membership.join import join
 
 CLUSTER_NAME = "development"

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from filestore_client import AsyncClient, Client
-
 from tests.cluster.harness import Cluster
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import cast
 
 import pytest
-from filestore_client import Client
-from filestore_client.blocking import BUFFER_BYTES
-from filestore_client.errors import ChecksumMismatch, FilestoreError, Gone, InvalidRequest, NotFound
-from filestore_client.ranges import RANGE_BYTES_MIN
-from filestore_client.reading import BLOCK_BYTES, BLOCKS_MAX
-from filestore_client.records import FileRecord
-from filestore_client.sources import STREAM_PIECE_BYTES, Contents
 
+from filestore_client import Client
+from filestore_client.base.errors import ChecksumMismatch, FilestoreError, Gone, InvalidRequest, NotFound
+from filestore_client.base.records import FileRecord
+from filestore_client.blocking import BUFFER_BYTES
+from filestore_client.transfer.ranges import RANGE_BYTES_MIN
+from filestore_client.transfer.reading import BLOCK_BYTES, BLOCKS_MAX
+from filestore_client.transfer.sources import STREAM_PIECE_BYTES, Contents
 from tests.cluster.connections import async_client_of, client_of
 from tests.cluster.harness import Cluster
 from tests.cluster.throttle import ThrottlingProxy

@@ -18,9 +18,10 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
-from filestore_client import Client, transport
-from filestore_client.errors import NotFound, Unavailable
 
+from filestore_client import Client
+from filestore_client.base import transport
+from filestore_client.base.errors import NotFound, Unavailable
 from tests.cluster.connections import async_client_of, client_of
 from tests.cluster.harness import Cluster
 from tests.cluster.lost_answers import LossyProxy

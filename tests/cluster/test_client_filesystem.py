@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import fsspec
 import pytest
-from filestore_client.errors import Conflict
-from filestore_client.filesystem import FilestoreFileSystem
 from fsspec.callbacks import Callback
 from fsspec.tests.abstract import (
     AbstractCopyTests,
@@ -22,6 +20,8 @@ from fsspec.tests.abstract import (
     AbstractPutTests,
 )
 
+from filestore_client.base.errors import Conflict
+from filestore_client.filesystem import FilestoreFileSystem
 from tests.cluster.connections import options_of
 from tests.cluster.harness import Cluster
 

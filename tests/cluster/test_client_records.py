@@ -9,8 +9,10 @@ from datetime import UTC, datetime, timedelta
 from urllib.parse import urlsplit
 
 import pytest
+
+from coordinator.model.jobs import JOBS
 from filestore_client import AsyncClient, Client
-from filestore_client.errors import (
+from filestore_client.base.errors import (
     Conflict,
     Forbidden,
     InvalidRequest,
@@ -18,9 +20,7 @@ from filestore_client.errors import (
     PreconditionFailed,
     Unauthorized,
 )
-from filestore_client.records import Backup, Image, Project
-
-from coordinator.model.jobs import JOBS
+from filestore_client.base.records import Backup, Image, Project
 from tests.cluster.connections import async_client_of, client_of
 from tests.cluster.harness import Cluster
 

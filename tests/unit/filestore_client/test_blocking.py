@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, get_origin, get_type_hints
 
 import pytest
-from filestore_client import AsyncClient, Client
-from filestore_client.blocking import Blocking
-from filestore_client.errors import InvalidRequest
 
 from ca.certificates import Authority
+from filestore_client import AsyncClient, Client
+from filestore_client.base.errors import InvalidRequest
+from filestore_client.blocking import Blocking
 
 URL = "https://127.0.0.1:1"
 NOT_TWICE = {"from_environment"}  # makes a client, so each has its own

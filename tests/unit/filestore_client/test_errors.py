@@ -3,9 +3,13 @@
 import json
 from typing import Any
 
-import filestore_client.errors as client_errors
 import pytest
-from filestore_client.errors import (
+from hypothesis import given
+from hypothesis import strategies as st
+
+import filestore_client.base.errors as client_errors
+from ca import errors as server_errors
+from filestore_client.base.errors import (
     CATALOGUE,
     FilestoreError,
     Internal,
@@ -15,10 +19,6 @@ from filestore_client.errors import (
     Unavailable,
     error_of,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-
-from ca import errors as server_errors
 from node.api.spec.openapi import document
 
 OF_THE_CLIENT = {"untrusted_server", "file_changed"}  # what no server answers

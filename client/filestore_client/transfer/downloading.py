@@ -6,12 +6,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-from filestore_client.errors import ChecksumMismatch, Conflict, InvalidRequest
-from filestore_client.partial_file import PartialFile
-from filestore_client.ranges import CONNECTIONS, download_ranges
-from filestore_client.records import Content
-from filestore_client.streaming import download
-from filestore_client.transport import Transport
+from filestore_client.base.errors import ChecksumMismatch, Conflict, InvalidRequest
+from filestore_client.base.records import Content
+from filestore_client.base.transport import Transport
+from filestore_client.transfer.partial_file import PartialFile
+from filestore_client.transfer.ranges import CONNECTIONS, download_ranges
+from filestore_client.transfer.streaming import download
 
 Progress = Callable[[int, int | None], None]
 

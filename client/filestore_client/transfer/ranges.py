@@ -15,13 +15,13 @@ from typing import Protocol
 
 import aiohttp
 
-from filestore_client.errors import Internal, PreconditionFailed
-from filestore_client.node_choice import NodeAddress, NodeChoice
-from filestore_client.records import Content
-from filestore_client.retry import TRY_AGAIN
-from filestore_client.spans import Coverage, Span
-from filestore_client.streaming import content_path
-from filestore_client.transport import Transport
+from filestore_client.base.errors import Internal, PreconditionFailed
+from filestore_client.base.node_choice import NodeAddress, NodeChoice
+from filestore_client.base.records import Content
+from filestore_client.base.retry import TRY_AGAIN
+from filestore_client.base.spans import Coverage, Span
+from filestore_client.base.transport import Transport
+from filestore_client.transfer.streaming import content_path
 
 CONNECTIONS = 4
 CONNECTIONS_MAX = 16

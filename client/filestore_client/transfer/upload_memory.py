@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from filestore_client.durable import SECRET_MODE, write_durable
+from filestore_client.base.durable import SECRET_MODE, write_durable
 
 FORGET_AFTER_S = 7 * 24 * 3600  # the server forgets an upload 24 hours after its last byte
 

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 import aiohttp
 import msgspec
 
-from filestore_client.errors import (
+from filestore_client.base.errors import (
     FilestoreError,
     Gone,
     Internal,
@@ -30,8 +30,8 @@ from filestore_client.errors import (
     Unavailable,
     error_of,
 )
-from filestore_client.retry import DEADLINE_S, TRY_AGAIN, RetryLimits, connection_trouble, was_not_sent
-from filestore_client.tls import root_context
+from filestore_client.base.retry import DEADLINE_S, TRY_AGAIN, RetryLimits, connection_trouble, was_not_sent
+from filestore_client.base.tls import root_context
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 30.0
@@ -46,7 +46,7 @@ T = TypeVar("T")
 class Transport:
     """Connections to a cluster through one or several of its nodes (base URLs, the first is preferred).
 
-    Use as `async with`. Raises the classes of `filestore_client.errors` that the server's codes name,
+    Use as `async with`. Raises the classes of `filestore_client.base.errors` that the server's codes name,
     InvalidRequest for a URL, a token or a root that cannot be one.
     """
 

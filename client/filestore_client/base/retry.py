@@ -9,8 +9,14 @@ import time
 
 import aiohttp
 
-from filestore_client.errors import FilestoreError, RateLimited, Unavailable, UntrustedServer, UploadLocked
-from filestore_client.tls import distrust
+from filestore_client.base.errors import (
+    FilestoreError,
+    RateLimited,
+    Unavailable,
+    UntrustedServer,
+    UploadLocked,
+)
+from filestore_client.base.tls import distrust
 
 DEADLINE_S = 30.0
 PAUSE_S_MIN = 0.1

@@ -8,7 +8,7 @@ import stat
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any, BinaryIO, Protocol, TypeGuard
 
-from filestore_client.errors import FileChanged, FilestoreError, InvalidRequest
+from filestore_client.base.errors import FileChanged, FilestoreError, InvalidRequest
 
 READ_BYTES = 1 << 20
 FILE_PIECE_BYTES = 64 << 20  # as often as a node makes bytes durable by itself: less only adds round trips

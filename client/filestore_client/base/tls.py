@@ -2,7 +2,7 @@
 
 import ssl
 
-from filestore_client.errors import InvalidRequest
+from filestore_client.base.errors import InvalidRequest
 
 _NOT_YET_VALID, _HAS_EXPIRED = 9, 10  # X509_V_ERR_CERT_NOT_YET_VALID, X509_V_ERR_CERT_HAS_EXPIRED
 

@@ -4,9 +4,9 @@ import asyncio
 from types import TracebackType
 from typing import NoReturn, Protocol, Self
 
-from filestore_client.errors import FilestoreError
-from filestore_client.records import FileRecord
-from filestore_client.sources import StreamSource
+from filestore_client.base.errors import FilestoreError
+from filestore_client.base.records import FileRecord
+from filestore_client.transfer.sources import StreamSource
 
 QUEUE_PARTS_MAX = 4  # that wait to be sent
 PART_BYTES = 1 << 20

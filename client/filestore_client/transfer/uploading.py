@@ -10,10 +10,10 @@ import base64
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from filestore_client.errors import Conflict, Forbidden, Gone, NotFound, OffsetMismatch
-from filestore_client.retry import TRY_AGAIN, RetryLimits
-from filestore_client.sources import READ_BYTES, Source
-from filestore_client.transport import Transport
+from filestore_client.base.errors import Conflict, Forbidden, Gone, NotFound, OffsetMismatch
+from filestore_client.base.retry import TRY_AGAIN, RetryLimits
+from filestore_client.base.transport import Transport
+from filestore_client.transfer.sources import READ_BYTES, Source
 
 COMPLETION_TIMEOUT_S = 1800.0  # the last piece is answered when the replicas have the whole file
 

@@ -22,10 +22,10 @@ from typing import Self, TypeVar
 
 import msgspec
 
-from filestore_client.durable import sync_directory, write_all, write_durable
-from filestore_client.errors import ChecksumMismatch, Conflict
-from filestore_client.records import Content
-from filestore_client.spans import Coverage
+from filestore_client.base.durable import sync_directory, write_all, write_durable
+from filestore_client.base.errors import ChecksumMismatch, Conflict
+from filestore_client.base.records import Content
+from filestore_client.base.spans import Coverage
 
 STATE_BYTES_MAX = 1 << 20  # a download has some hundreds of spans; what is longer is not ours
 RECORD_S = 1.0  # what kill -9 costs at most

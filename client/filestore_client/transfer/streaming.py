@@ -1,7 +1,7 @@
 """Downloads in order: one stream that goes on after a cut.
 
 The bytes go to a sink that knows how many it already has; the ETag of a file is the SHA-256 of its content,
-so the end of every download is a comparison. `filestore_client.ranges` takes several streams.
+so the end of every download is a comparison. `filestore_client.transfer.ranges` takes several streams.
 """
 
 from collections.abc import AsyncIterator
@@ -10,10 +10,10 @@ from urllib.parse import quote
 
 import aiohttp
 
-from filestore_client.errors import FilestoreError, Internal
-from filestore_client.records import Content
-from filestore_client.retry import TRY_AGAIN
-from filestore_client.transport import Transport
+from filestore_client.base.errors import FilestoreError, Internal
+from filestore_client.base.records import Content
+from filestore_client.base.retry import TRY_AGAIN
+from filestore_client.base.transport import Transport
 
 READ_BYTES = 1 << 20
 

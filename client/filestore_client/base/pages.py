@@ -6,8 +6,8 @@ from urllib.parse import urlencode
 
 import msgspec
 
-from filestore_client.errors import Internal
-from filestore_client.transport import Transport
+from filestore_client.base.errors import Internal
+from filestore_client.base.transport import Transport
 
 T = TypeVar("T")
 
