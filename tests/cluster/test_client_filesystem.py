@@ -25,7 +25,6 @@ from filestore_client.filesystem import FilestoreFileSystem
 from tests.cluster.connections import options_of
 from tests.cluster.harness import Cluster
 
-ALL: Final = (AbstractCopyTests, AbstractGetTests, AbstractPutTests, AbstractOpenTests, AbstractPipeTests)
 # Those of fsspec's tests that do not apply, by the reason.
 LEFT_OUT: Final = {
     "its files lie in directories of a directory": (
@@ -69,7 +68,6 @@ LEFT_OUT: Final = {
         "test_put_list_of_files_to_new_directory",
     ),
 }
-OF_A_FILE: Final = ("test_open_exclusive", "test_pipe_exclusive")  # in a directory that is there
 
 
 def file_system(cluster: Cluster, **more: Any) -> FilestoreFileSystem:
@@ -110,12 +108,24 @@ class OfThisCluster(AbstractFixtures):  # type: ignore[misc]
         return lambda *parts: "/".join(part for part in parts if part)
 
 
-class TestDirectories(OfThisCluster, *ALL):  # type: ignore[misc]
+class OfBuckets(OfThisCluster):
     """The directories of fsspec's tests are buckets."""
 
     @pytest.fixture
     def fs_path(self) -> str:
         return ""
+
+
+class TestCopies(OfBuckets, AbstractCopyTests):  # type: ignore[misc]
+    """From bucket to bucket."""
+
+
+class TestDownloads(OfBuckets, AbstractGetTests):  # type: ignore[misc]
+    """From a bucket to a local directory."""
+
+
+class TestUploads(OfBuckets, AbstractPutTests):  # type: ignore[misc]
+    """From a local directory to a bucket."""
 
 
 class TestFiles(OfThisCluster, AbstractOpenTests, AbstractPipeTests):  # type: ignore[misc]
@@ -127,22 +137,27 @@ class TestFiles(OfThisCluster, AbstractOpenTests, AbstractPipeTests):  # type: i
         return "of-fsspec"
 
 
-for _name in (*(name for names in LEFT_OUT.values() for name in names), *OF_A_FILE):
-    setattr(TestDirectories, _name, None)  # which pytest does not collect
+KINDS: Final = {
+    AbstractCopyTests: TestCopies,
+    AbstractGetTests: TestDownloads,
+    AbstractPutTests: TestUploads,
+    AbstractOpenTests: TestFiles,
+    AbstractPipeTests: TestFiles,
+}
+for _kind in (TestCopies, TestDownloads, TestUploads):
+    for _name in (name for names in LEFT_OUT.values() for name in names):
+        setattr(_kind, _name, None)  # which pytest does not collect
 
 
 def test_every_test_of_fsspec_is_run_or_left_out_for_a_reason() -> None:
-    offered = {name for kind in ALL for name in dir(kind) if name.startswith("test_")}
     left_out = {name for names in LEFT_OUT.values() for name in names}
-    run = {
-        name
-        for kind in (TestDirectories, TestFiles)
-        for name in dir(kind)
-        if name.startswith("test_") and getattr(kind, name) is not None
-    }
-    assert offered == run | left_out
-    assert not run & left_out
-    assert len(run) >= 7
+    offered = [(kind, name) for kind in KINDS for name in dir(kind) if name.startswith("test_")]
+    assert len(offered) > 40
+    assert left_out <= {name for _, name in offered}
+    run = [name for kind, name in offered if getattr(KINDS[kind], name) is not None]
+    assert not set(run) & left_out
+    assert len(run) + len([name for _, name in offered if name in left_out]) == len(offered)
+    assert len(run) == 8
 
 
 def test_file_is_written_listed_read_and_deleted(fs: FilestoreFileSystem, bucket: str) -> None:
